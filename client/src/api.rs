@@ -20,8 +20,8 @@ pub use acquire_all::{AcquireAll, Grants};
 pub use admin::{
     Admin, BalanceEdit, BalanceReport, ConfigChange, ConfigReport, ConfiguredLevel,
     EffectiveBucket, EffectiveLimits, EraseReport, LimitScale, LimitsEdit, LimitsReport,
-    LiveLeases, OperationOutcome, PolicyEdit, PolicyReport, Purge, PurgeReport, StoredBucket,
-    StoredLease, SwitchEdit, SwitchReport,
+    LiveLeases, OperationOutcome, PauseEdit, PauseReport, PolicyEdit, PolicyReport, Purge,
+    PurgeReport, StoredBucket, StoredLease, SwitchEdit, SwitchReport,
 };
 pub use builder::Builder;
 pub use limiter::RateLimiter;

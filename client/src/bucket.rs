@@ -6,6 +6,7 @@ mod cached_denial;
 mod edit;
 mod evaluate;
 mod hold;
+mod pause;
 mod prefetch;
 mod refresh;
 mod refund;

@@ -81,10 +81,10 @@ pub use api::blocking;
 pub use api::{
     Acquire, AcquireAll, Admin, BalanceEdit, BalanceReport, Balances, Builder, ConfigChange,
     ConfigReport, ConfiguredLevel, EffectiveBucket, EffectiveLimits, EraseReport, Grants,
-    LimitScale, LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek,
-    PolicyEdit, PolicyReport, Purge, PurgeReport, RateLimiter, Refund, ScopeError, StoredBucket,
-    StoredLease, SwitchEdit, SwitchReport, TopUser, Unreadable, UsageReport, UsageRow, UsageScope,
-    UsageTotal,
+    LimitScale, LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, PauseEdit,
+    PauseReport, Peek, PolicyEdit, PolicyReport, Purge, PurgeReport, RateLimiter, Refund,
+    ScopeError, StoredBucket, StoredLease, SwitchEdit, SwitchReport, TopUser, Unreadable,
+    UsageReport, UsageRow, UsageScope, UsageTotal,
 };
 pub use decide::{Decision, Grant};
 #[cfg(feature = "yaml")]
@@ -92,7 +92,7 @@ pub use file::{FileError, LimitsFile, LimitsFileContents};
 pub use session::{CacheStats, CircuitBreakerConfig, FakeClock};
 pub use values::{
     BreakerState, Degraded, Denied, Disabled, Error, LimitStatus, NeverFits, OnUnavailable,
-    Prefetch, Settlement, Stats,
+    Prefetch, Settlement, Stats, VendorCount, VendorLimit, VendorReport,
 };
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, CalendarWindow, Config, ConfigError,

@@ -15,6 +15,7 @@ mod prefetch;
 mod request;
 mod settlement;
 mod stats;
+mod vendor;
 
 pub(crate) use amounts::{Amounts, check_amount, check_debt, debited, parse_amount, subtract};
 pub(crate) use calendar::CALENDAR;
@@ -41,4 +42,5 @@ pub(crate) use request::{BucketRequest, DEFAULT_LEASE, check_lease, check_on_una
 pub use settlement::Settlement;
 pub use stats::Stats;
 pub(crate) use stats::{Counter, Counters, count, counters};
+pub use vendor::{VendorCount, VendorLimit, VendorReport};
 pub use weirgate_shared::OnUnavailable;

@@ -63,6 +63,7 @@ fn status() -> LimitStatus {
         requested: MilliTokens::from_tokens(1_500),
         is_requested: true,
         retry_after: Some(Duration::from_millis(1_500)),
+        paused_for: None,
         window: None,
         window_end: None,
         resets_in: None,

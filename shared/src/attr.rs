@@ -46,6 +46,10 @@ pub const HOT: &str = "hot";
 pub const SAMPLE_AT: &str = "look_at";
 /// `v` of the last activity sample.
 pub const SAMPLE_WRITE_SEQ: &str = "look_v";
+/// Epoch ms until which the shard grants nothing: the vendor asked for it, or an operator.
+pub const PAUSED_UNTIL: &str = "pz";
+/// Length of that pause in ms, without what spreads its end.
+pub const PAUSE_LENGTH: &str = "pl";
 /// Number of shards that an operator set; idle ones are not merged below it.
 pub const MIN_SHARDS: &str = "min_shards";
 /// Bytes of the leases at the last split. They stay in the shard, so they are no reason to split

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    AuditId, AuditSubject, Config, ConfigLevel, Entity, EntityDescription, EntityId, Limit,
-    LimitName, MilliTokens, OnUnavailable, Resource, Switch,
+    AuditId, AuditSubject, Config, ConfigLevel, Entity, EntityDescription, EntityId, EpochMillis,
+    Limit, LimitName, MilliTokens, OnUnavailable, Resource, Switch,
 };
 
 /// One change of the configuration, or of a bucket by an operator.
@@ -110,6 +110,19 @@ pub enum AuditChange {
         /// Limits that were written.
         after: Vec<Limit>,
     },
+    /// A pause of a bucket, over all its shards.
+    Pause {
+        /// Entity of the bucket.
+        entity: EntityId,
+        /// Resource of the bucket.
+        resource: Resource,
+        /// End of the pause that was in force; `None` if none was.
+        #[cfg_attr(feature = "serde", serde(rename = "before_ms"))]
+        before: Option<EpochMillis>,
+        /// End of the pause; `None` if the change ended it.
+        #[cfg_attr(feature = "serde", serde(rename = "after_ms"))]
+        after: Option<EpochMillis>,
+    },
     /// A lease that was ended for its holder.
     LeaseEnded {
         /// Entity of the bucket.
@@ -147,6 +160,7 @@ impl AuditChange {
             | Self::Erased { id: entity }
             | Self::Balances { entity, .. }
             | Self::Limits { entity, .. }
+            | Self::Pause { entity, .. }
             | Self::LeaseEnded { entity, .. }
             | Self::Shards { entity, .. } => AuditSubject::Entity(entity.clone()),
         }

@@ -37,6 +37,17 @@ impl Bucket {
         sum == parts(1)
     }
 
+    /// Returns the last end of the pauses that are in force at `now`. A pause of one shard counts for all:
+    /// it is on its way to them.
+    #[must_use]
+    pub fn paused_until(&self, now: EpochMillis) -> Option<EpochMillis> {
+        let ends = self
+            .shards
+            .iter()
+            .filter_map(|shard| shard.paused_until(now));
+        ends.max()
+    }
+
     /// Returns the balance of `limit` over all shards at `at`. A shard in debt counts as zero, so
     /// it does not reduce the sum.
     #[must_use]

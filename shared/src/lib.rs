@@ -63,6 +63,7 @@ mod math;
 mod meter;
 mod on_unavailable;
 mod operation;
+mod pause;
 mod quota;
 mod schedule;
 mod shard;
@@ -109,6 +110,7 @@ pub use math::{MAX_SHARDS, MIN_BALANCE, ShardIndex, ready_at, refill_between, re
 pub use meter::{Bases, Counter, Meter, Usage};
 pub use on_unavailable::OnUnavailable;
 pub use operation::{EditId, Operation};
+pub use pause::Pause;
 pub use quota::{
     CalendarWindow, Every, Period, QuotaWindow, SessionWindow, Weekday, WindowCode, WindowError,
     ZONE_DATA, ZoneName,

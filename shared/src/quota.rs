@@ -28,3 +28,4 @@ pub use release::ZONE_DATA;
 pub use session::SessionWindow;
 pub use window::QuotaWindow;
 pub use zone::ZoneName;
+pub(crate) use zone::fnv1a;

@@ -12,7 +12,7 @@ use crate::limit::RefillRule;
 use crate::math::ShardIndex;
 use crate::{
     Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitName,
-    LimitsVersion, Meter, MilliTokens, MilliTotal, VersionedLimits, WriteId,
+    LimitsVersion, Meter, MilliTokens, MilliTotal, Pause, VersionedLimits, WriteId,
 };
 
 /// One bucket shard.
@@ -53,6 +53,8 @@ pub struct Shard {
     pub last_write_id: Option<WriteId>,
     /// Last change of an operator that the shard has; `None` if there was none.
     pub edit: Option<EditId>,
+    /// Last pause of the shard, also one that is over; `None` if there was none, or it was ended.
+    pub pause: Option<Pause>,
     /// Inputs of the next split or merge.
     pub scaling: Scaling,
     /// New half of an unfinished split: see [`finish_writes`](crate::write::finish_writes).
@@ -169,6 +171,7 @@ impl Shard {
             due_at: None,
             last_write_id: None,
             edit: None,
+            pause: None,
             scaling: Scaling::default(),
             escrow: None,
             size_bytes: 0,
@@ -203,6 +206,13 @@ impl Shard {
     #[must_use]
     pub fn share(&self, state: &LimitState) -> MilliTokens {
         self.shard().share(state.rule.capacity)
+    }
+
+    /// Returns the end of the pause that is in force at `now`.
+    #[must_use]
+    pub fn paused_until(&self, now: EpochMillis) -> Option<EpochMillis> {
+        let until = self.pause.map(|pause| pause.until);
+        until.filter(|until| now < *until)
     }
 
     /// Returns the usage counters.

@@ -410,6 +410,7 @@ pub(super) fn blocked(bucket: &Bucket, hits: i64) -> Option<LimitStatus> {
         requested: MilliTokens::from_tokens(hits),
         is_requested: true,
         retry_after: None,
+        paused_for: None,
         window: None,
         window_end: None,
         resets_in: None,

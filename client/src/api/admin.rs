@@ -24,8 +24,8 @@ pub use effective::{ConfiguredLevel, EffectiveBucket, EffectiveLimits, LimitScal
 pub use erase::{EraseReport, LiveLeases};
 pub use leases::StoredLease;
 pub use operate::{
-    BalanceEdit, BalanceReport, LimitsEdit, LimitsReport, OperationOutcome, PolicyEdit,
-    PolicyReport, SwitchEdit, SwitchReport,
+    BalanceEdit, BalanceReport, LimitsEdit, LimitsReport, OperationOutcome, PauseEdit, PauseReport,
+    PolicyEdit, PolicyReport, SwitchEdit, SwitchReport,
 };
 pub use purge::{Purge, PurgeReport};
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::{LimitName, MilliTokens, Resource};
+use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Resource};
 
 use super::admin::Admin;
 use crate::bucket::{BucketRegistry, drain};
 use crate::decide::LocalBuckets;
 use crate::session::{CacheStats, Session};
-use crate::values::{Error, Stats};
+use crate::values::{Error, Stats, VendorReport};
 
 /// Limits rates and concurrency through one DynamoDB table. Clones are cheap and share everything.
 /// [`Builder::build`](crate::Builder::build) says from which threads it can be used.
@@ -84,6 +84,40 @@ impl RateLimiter {
                 done
             })
             .await
+    }
+
+    /// Tells all callers of a bucket what its vendor said, as
+    /// [`Grant::vendor_said`](crate::Grant::vendor_said) does, without a grant. A bucket that nothing was
+    /// taken from yet is not paused.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
+    /// use std::time::Duration;
+    /// use weirgate::VendorReport;
+    ///
+    /// let report = VendorReport::new(429).with_retry_after(Duration::from_secs(20));
+    /// limiter.report_vendor("openai", "gpt-4", &report).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a name that is none; [`Error::Store`] if a shard could not be paused:
+    /// others may be.
+    pub async fn report_vendor(
+        &self,
+        entity: &str,
+        resource: &str,
+        report: &VendorReport,
+    ) -> Result<Option<EpochMillis>, Error> {
+        let bucket = self
+            .buckets
+            .bucket(entity.try_into()?, resource.try_into()?);
+        if !report.asks_to_pause() {
+            return Ok(None);
+        }
+        let pause = bucket.pause(&self.session, report.retry_after());
+        self.session.at_home(pause).await
     }
 
     /// Returns the counters of this limiter since it was built, and its gauges.

@@ -27,7 +27,7 @@ pub(crate) async fn acquire(
     request: &BucketRequest,
     deadline: Instant,
 ) -> Result<Outcome<Hold>, Error> {
-    match &bucket.pool {
+    match bucket.serving_pool(session.now()) {
         Some(pool) if Pool::supports(request) => {
             prefetch::acquire(session, bucket, pool, request, deadline).await
         }
@@ -47,7 +47,7 @@ pub(crate) async fn take_all(
     let now = session.now();
     let (mut taken, mut is_due) = (EarlierTakes::default(), false);
     for (at, (bucket, request)) in requests.iter().enumerate() {
-        if !is_due && !is_in_pool(bucket, request) {
+        if !is_due && !is_in_pool(bucket, request, now) {
             is_due = bucket.queues.first().shard.is_unknown()
                 || may_be_short(bucket, request, taken.of(bucket), now);
             taken.add(requests, at);
@@ -84,8 +84,8 @@ pub(crate) async fn take_all(
     failed.map_or(Ok(Outcome::Denied(denials)), Err)
 }
 
-fn is_in_pool(bucket: &BucketState, request: &BucketRequest) -> bool {
-    let pool = bucket.pool.as_ref();
+fn is_in_pool(bucket: &BucketState, request: &BucketRequest, now: EpochMillis) -> bool {
+    let pool = bucket.serving_pool(now);
     pool.is_some_and(|pool| pool.covers(request))
 }
 
@@ -131,7 +131,8 @@ fn may_be_short(
     let Some(view) = shard.view_since_clock_jump() else {
         return false;
     };
-    if bucket.summary().retry_time_passed(now, shard.age(&view)) {
+    let is_paused = view.shard.paused_until(now).is_some();
+    if is_paused || bucket.summary().retry_time_passed(now, shard.age(&view)) {
         return true;
     }
     let may_lack = |(name, need): (&LimitName, MilliTokens)| {
@@ -192,7 +193,7 @@ async fn read_together(
     let (mut taken, mut denials) = (EarlierTakes::default(), vec![]);
     for (at, (bucket, request)) in requests.iter().enumerate() {
         let seen = bucket.seen_bucket(&request.limits, now, |view| view.sent_at >= sent.at);
-        if is_in_pool(bucket, request) || !seen.is_complete() {
+        if is_in_pool(bucket, request, now) || !seen.is_complete() {
             continue;
         }
         let left = match (seen.shards(), taken.of(bucket)) {

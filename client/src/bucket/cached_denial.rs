@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Millis, Shard, Stamp};
+use weirgate_shared::{Bucket, BucketKey, Effect, EpochMillis, Millis, Shard, Stamp};
 
 use super::evaluate::{Allocation, evaluate};
 use super::state::BucketState;
+use crate::queue::ShardView;
 use crate::session::Env;
 use crate::values::{BucketRequest, Denied, LimitStatus, denial_of, denial_ttl, status};
 
@@ -22,19 +23,30 @@ pub(crate) fn cached_denial(
     bucket: &BucketState,
     request: &BucketRequest,
 ) -> Option<Denied> {
-    if bucket
-        .pool
-        .as_ref()
-        .is_some_and(|pool| pool.covers(request))
-    {
+    let pool = bucket.serving_pool(env.now());
+    if pool.is_some_and(|pool| pool.covers(request)) {
         return None;
     }
-    let denied =
-        denial_by_views(env, bucket, request).or_else(|| bucket.denied_by_stamp(env, request))?;
+    let denied = denial_by_pause(env, bucket, request)
+        .or_else(|| denial_by_views(env, bucket, request))
+        .or_else(|| bucket.denied_by_stamp(env, request))?;
     bucket
         .summary()
         .record_retry_time(env.now(), denied.retry_after);
     Some(denied)
+}
+
+/// Returns the denial by a pause that a fresh view of any shard shows.
+fn denial_by_pause(env: &Env, bucket: &BucketState, request: &BucketRequest) -> Option<Denied> {
+    let (moment, most) = (env.ages.now(), env.denial_cache_ttl);
+    let denied = bucket.denied_by_pause(request, env.now())?;
+    let paused = |view: &ShardView| view.shard.paused_until(env.now()).is_some();
+    let views = bucket.queues.views_since_clock_jump().filter(paused);
+    let age = views.map(|view| moment.since(view.sent_at)).min()?;
+    let is_fresh = denied
+        .short()
+        .all(|status| age < denial_ttl(status, age, most));
+    is_fresh.then_some(denied)
 }
 
 /// Returns the denial that the views of all shards imply.
@@ -67,6 +79,23 @@ fn denial_by_views(env: &Env, bucket: &BucketState, request: &BucketRequest) -> 
 }
 
 impl BucketState {
+    /// Returns the denial by a pause that a view of any age shows.
+    pub(crate) fn denied_by_pause(
+        &self,
+        request: &BucketRequest,
+        now: EpochMillis,
+    ) -> Option<Denied> {
+        if !request.asks.has(Effect::Enforce) || !self.summary().is_paused(now) {
+            return None;
+        }
+        let is_paused = |view: &ShardView| view.shard.paused_until(now).is_some();
+        let known = self.seen_bucket(&request.limits, now, is_paused);
+        match evaluate(&known, request, now) {
+            Allocation::Denied(denied) if !known.shards().is_empty() => Some(denied),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_stamped(&self) -> bool {
         self.summary().max_shards_seen() >= WORTH
     }

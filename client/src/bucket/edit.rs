@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
-use weirgate_shared::write::{BalanceChange, Take, Update, change_balances};
+use weirgate_shared::write::{BalanceChange, Take, Update, change_balances, pause_ordered};
 use weirgate_shared::{
     BalanceStep, BucketEdit, EditChange, EpochMillis, LimitName, LimitState, Shard, VersionedLimits,
 };
@@ -109,7 +109,9 @@ impl BucketState {
 
 fn has_edit(shard: &Shard, edit: &BucketEdit, now: EpochMillis) -> bool {
     match &edit.change {
-        EditChange::Balances(_) => shard.edit.is_some_and(|last| last >= edit.id),
+        EditChange::Balances(_) | EditChange::Pause(_) => {
+            shard.edit.is_some_and(|last| last >= edit.id)
+        }
         // A shard that another process made since, and that cannot have the limits, keeps its own.
         EditChange::Limits { limits, .. } => {
             shard.matches_rules(limits_of(edit), now) || check_bucket_limits(shard, limits).is_err()
@@ -130,7 +132,7 @@ fn limits_of(edit: &BucketEdit) -> VersionedLimits<'_> {
             is_own: *is_own,
             calendar: CALENDAR,
         },
-        EditChange::Balances(_) => VersionedLimits::default(),
+        EditChange::Balances(_) | EditChange::Pause(_) => VersionedLimits::default(),
     }
 }
 
@@ -139,10 +141,15 @@ pub(crate) fn finished(shard: Arc<Shard>, edit: &BucketEdit, now: EpochMillis) -
     if has_edit(&shard, edit, now) {
         return shard;
     }
-    let EditChange::Balances(steps) = &edit.change else {
-        return Arc::new(shard.projected(limits_of(edit), now));
-    };
     let mut next = Shard::clone(&shard);
+    let steps = match &edit.change {
+        EditChange::Balances(steps) => steps,
+        EditChange::Limits { .. } => return Arc::new(shard.projected(limits_of(edit), now)),
+        EditChange::Pause(pause) => {
+            next.pause = *pause;
+            return Arc::new(next);
+        }
+    };
     next.refilled_at = next.refilled_at.max(now);
     let is_held = |state: &LimitState| state.rule.kind().is_held();
     for (name, state) in next.limits.iter_mut().filter(|(_, state)| !is_held(state)) {
@@ -173,6 +180,7 @@ fn part(shard: &Shard, edit: &BucketEdit, now: EpochMillis) -> Option<Update> {
             let parts: BTreeMap<_, _> = steps.iter().filter_map(part).collect();
             change_balances(shard, edit.id, &parts, CALENDAR, now)
         }
+        EditChange::Pause(pause) => pause_ordered(shard, edit.id, *pause),
         EditChange::Limits { .. } => {
             let id = weirgate_store::random_id();
             Some(Take::nothing(&shard.key, limits_of(edit), id, now).plan(shard, now))

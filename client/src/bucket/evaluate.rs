@@ -25,9 +25,11 @@ pub(super) fn evaluate(
         let need = |name: &LimitName| asks.enforced(name.as_str());
         Allocation::Denied(denial_of(bucket_status(bucket, limits, need, now)))
     };
-    if enforced
-        .clone()
-        .any(|(limit, need)| bucket.balance_at(limit, now) < need)
+    let is_paused = asks.has(Effect::Enforce) && bucket.paused_until(now).is_some();
+    if is_paused
+        || enforced
+            .clone()
+            .any(|(limit, need)| bucket.balance_at(limit, now) < need)
     {
         return denied();
     }

@@ -149,6 +149,10 @@ impl Hold {
     }
 
     /// Returns the key of the bucket.
+    pub(crate) const fn bucket(&self) -> &Arc<BucketState> {
+        &self.bucket
+    }
+
     pub(crate) fn key(&self) -> &BucketKey {
         &self.bucket.key
     }

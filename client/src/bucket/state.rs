@@ -32,6 +32,8 @@ pub(crate) struct BucketState {
     pub(super) spreading: Locked<BTreeMap<u64, (u32, Amounts)>>,
     /// Time and consistency of the last read of all shards.
     pub(super) refreshed_at: tokio::sync::Mutex<Option<(Moment, Consistency)>>,
+    /// Held while a pause is written.
+    pub(super) pausing: tokio::sync::Mutex<()>,
 }
 
 /// One bucket of a request.
@@ -55,11 +57,18 @@ impl BucketState {
             salt: fastrand::u64(..),
             spreading: Locked::default(),
             refreshed_at: tokio::sync::Mutex::default(),
+            pausing: tokio::sync::Mutex::default(),
         }
     }
 
     pub(crate) fn summary(&self) -> &BucketSummary {
         self.queues.summary()
+    }
+
+    /// Returns the pool, unless it serves nothing because the bucket is paused.
+    pub(crate) fn serving_pool(&self, now: EpochMillis) -> Option<&Pool> {
+        let pool = self.pool.as_ref()?;
+        (!self.summary().is_paused(now)).then_some(pool)
     }
 
     /// Returns the state of one shard, and creates it if needed.

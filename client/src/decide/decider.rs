@@ -246,12 +246,10 @@ impl Decider<'_> {
 
     /// Returns whether the pools cover all amounts.
     fn is_prefetched(&self) -> bool {
+        let now = self.session.now();
         let has = |target: &BucketTarget| {
-            target
-                .bucket
-                .pool
-                .as_ref()
-                .is_some_and(|pool| pool.covers(&target.request))
+            let pool = target.bucket.serving_pool(now);
+            pool.is_some_and(|pool| pool.covers(&target.request))
         };
         !self.targets.is_empty() && self.targets.iter().all(has)
     }
@@ -331,7 +329,7 @@ fn poll_pause() -> Duration {
 /// Slots may return at any time, so they are polled, and once more at the end.
 fn pause(denied: &Denied, left: Duration) -> Option<Duration> {
     let (slots, rates): (Vec<_>, Vec<_>) =
-        blocking_limits(&denied.limits).partition(|status| status.kind().is_held());
+        blocking_limits(&denied.limits).partition(|status| status.may_return());
     let rates = rates
         .iter()
         .map(|status: &&LimitStatus| status.retry_after)

@@ -74,9 +74,17 @@ pub(crate) fn fall_back(
             ..denied
         }))
     };
-    let answer = match (on_unavailable, targets) {
-        (OnUnavailable::Error, _) => return Err(error),
-        (OnUnavailable::Deny, _) => {
+    // What a vendor asked for holds without DynamoDB, too.
+    let paused = targets.iter().flat_map(|all| *all).find_map(|target| {
+        let denied = target
+            .bucket
+            .denied_by_pause(&target.request, session.now());
+        denied.filter(|_| !target.is_shadow)
+    });
+    let answer = match (on_unavailable, targets, paused) {
+        (OnUnavailable::Allow | OnUnavailable::Local { .. }, _, Some(paused)) => denied(paused),
+        (OnUnavailable::Error, ..) => return Err(error),
+        (OnUnavailable::Deny, ..) => {
             let left = if let Error::Unavailable { retry_after, .. } = &error {
                 *retry_after
             } else {
@@ -88,7 +96,7 @@ pub(crate) fn fall_back(
                 degraded: None,
             })
         }
-        (OnUnavailable::Allow, targets) => Ok(Decision::Granted(Granted {
+        (OnUnavailable::Allow, targets, _) => Ok(Decision::Granted(Granted {
             by_bucket: targets
                 .iter()
                 .flat_map(|all| *all)
@@ -100,8 +108,8 @@ pub(crate) fn fall_back(
                 None => Uncounted::Any,
             },
         })),
-        (OnUnavailable::Local { .. }, None) => return Err(error),
-        (OnUnavailable::Local { percent }, Some(targets)) => {
+        (OnUnavailable::Local { .. }, None, _) => return Err(error),
+        (OnUnavailable::Local { percent }, Some(targets), _) => {
             match local_buckets.take(targets, percent, session.env.ages.time()) {
                 Ok(holds) => {
                     let one = |(local, target)| BucketGrant {

@@ -17,8 +17,8 @@ use super::targets::{MAX_BUCKETS, check_parts};
 use crate::bucket::{BucketRegistry, Hold, HoldToken};
 use crate::session::Session;
 use crate::values::{
-    Degraded, Denied, Error, LimitStatus, Settlement, check_amount, check_lease, merge_two,
-    most_restrictive, parse_amount,
+    Degraded, Denied, Error, LimitStatus, Settlement, VendorReport, check_amount, check_lease,
+    merge_two, most_restrictive, parse_amount,
 };
 
 /// Version of the token's format.
@@ -327,6 +327,50 @@ impl Grant {
         // A rollback that cannot be awaited here is made when the holds are dropped.
         let holds = self.holds.into_iter().map(Hold::unclaim);
         settle_all(session, holds.map(Hold::roll_back)).await
+    }
+
+    /// Tells all callers what the vendor's answer says: a bucket is paused if it denied the call (status
+    /// 429, 503 or 529), until the instant that its fields name. Then nothing is granted in any process,
+    /// except to requests that bypass the limits. `fields` are the names and values of the header. With
+    /// parents, the bucket is the last one of the chain, which all callers of the vendor share.
+    ///
+    /// Returns when the pause ends, `None` if there is none. It counts up to an hour; without
+    /// `retry-after` it is 1 s, and doubles while the next calls are denied, up to 60 s. The end is later
+    /// by up to 5 %, so that not all come back at once. If the pause is known already, nothing is
+    /// written. Adjust and release the grant as usual.
+    ///
+    /// ```no_run
+    /// # async fn example(grant: weirgate::Grant) -> Result<(), weirgate::Error> {
+    /// // After the call: `let response = client.post(..).send().await?;`
+    /// let (status, header) = (429, [("retry-after", "20")]);
+    /// grant.vendor_said(status, header).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Store`] if a shard could not be paused: others may be.
+    pub async fn vendor_said(
+        &self,
+        status: u16,
+        fields: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<[u8]>)>,
+    ) -> Result<Option<EpochMillis>, Error> {
+        self.report_vendor(&VendorReport::read(status, fields))
+            .await
+    }
+
+    /// Tells all callers what the vendor said, as [`vendor_said`](Self::vendor_said) does.
+    ///
+    /// # Errors
+    /// As [`vendor_said`](Self::vendor_said).
+    pub async fn report_vendor(&self, report: &VendorReport) -> Result<Option<EpochMillis>, Error> {
+        let Some(last) = self.holds.last().filter(|_| report.asks_to_pause()) else {
+            return Ok(None);
+        };
+        let (session, bucket) = (last.session(), last.bucket());
+        session
+            .at_home(bucket.pause(session, report.retry_after()))
+            .await
     }
 
     /// Returns the session of the holds; `None` without any.

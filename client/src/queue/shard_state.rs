@@ -174,6 +174,7 @@ impl ShardState {
             self.summary
                 .version
                 .fetch_max(version.unwrap_or_default(), Ordering::Relaxed);
+            self.summary.record_pause(shard.pause);
             state.absent = None;
             if state
                 .view

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use weirgate_shared::{EpochMillis, Millis};
+use weirgate_shared::{EpochMillis, Millis, Pause};
 
 use crate::session::{AgeClock, Moment};
 use crate::values::Locked;
@@ -29,6 +29,8 @@ pub(crate) struct BucketSummary {
     promises: Locked<RetryTimes>,
     /// Time at which this process last returned tokens of a rate, epoch ms.
     returned_at: AtomicI64,
+    /// End of the pause that the last response showed, epoch ms; 0 for none.
+    paused_until: AtomicI64,
 }
 
 impl BucketSummary {
@@ -42,6 +44,7 @@ impl BucketSummary {
             version: AtomicI64::new(0),
             promises: Locked::default(),
             returned_at: AtomicI64::new(0),
+            paused_until: AtomicI64::new(0),
         }
     }
 
@@ -76,6 +79,19 @@ impl BucketSummary {
 
     pub(crate) fn set_max_shards_seen(&self, most: u32) {
         self.max_shards_seen.store(most, Ordering::Relaxed);
+    }
+
+    /// Records the pause of a shard as a response showed it.
+    pub(super) fn record_pause(&self, pause: Option<Pause>) {
+        let until = pause.map_or(0, |pause| pause.until.0);
+        if self.paused_until.load(Ordering::Relaxed) != until {
+            self.paused_until.store(until, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the last response showed a pause that is in force at `now`.
+    pub(crate) fn is_paused(&self, now: EpochMillis) -> bool {
+        now.0 < self.paused_until.load(Ordering::Relaxed)
     }
 
     /// Records that this process returned tokens of a rate: older views show too little.

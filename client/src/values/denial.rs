@@ -40,6 +40,12 @@ impl Denied {
         self.limits.iter().filter(|status| status.is_short())
     }
 
+    /// Returns whether a bucket is paused: its vendor asked for it, or an operator.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.short().any(|status| status.paused_for.is_some())
+    }
+
     /// Returns the short limit with the longest wait.
     #[must_use]
     pub fn blocking(&self) -> Option<&LimitStatus> {
@@ -56,13 +62,14 @@ impl Denied {
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let says = |status: &LimitStatus| {
-            format!(
+        let says = |status: &LimitStatus| match status.paused_for {
+            Some(_) => format!("{} is paused", status.limit),
+            None => format!(
                 "{} has {} of {} requested",
                 status.limit,
                 status.available.whole_tokens(),
                 status.requested
-            )
+            ),
         };
         let short: Vec<_> = self.short().map(says).collect();
         if let Some(Degraded { reason }) = &self.degraded {
@@ -199,7 +206,7 @@ pub(crate) fn merge_denials(denials: impl IntoIterator<Item = Denied>) -> Denied
 /// Returns how long a denial by one limit is cached, if the view has this `age`: for a rate a tenth
 /// of its retry-after, between 1 s and 30 s; at most `most`.
 pub(crate) fn denial_ttl(short: &LimitStatus, age: Duration, most: Duration) -> Duration {
-    if short.kind().is_held() {
+    if short.may_return() {
         return SLOT_DENIAL_TTL.min(most);
     }
     let wait = short

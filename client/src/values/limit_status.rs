@@ -48,6 +48,17 @@ pub struct LimitStatus {
         serde(rename = "retry_after_ms", with = "crate::values::json::optional_ms")
     )]
     pub retry_after: Option<Duration>,
+    /// Time until the bucket's pause ends; `None` without one. A paused bucket grants nothing.
+    #[cfg_attr(
+        feature = "serde",
+        serde(
+            rename = "paused_ms",
+            default,
+            skip_serializing_if = "Option::is_none",
+            with = "crate::values::json::optional_ms"
+        )
+    )]
+    pub paused_for: Option<Duration>,
     /// Window of a quota; `None` for other limits.
     #[cfg_attr(
         feature = "serde",
@@ -79,11 +90,18 @@ pub struct LimitStatus {
 }
 
 impl LimitStatus {
-    /// Returns whether the limit has too little for the request. A soft limit, or one that is not
-    /// requested, is never short.
+    /// Returns whether the limit has too little for the request, or its bucket is paused. A soft limit,
+    /// or one that is not requested, is never short.
     #[must_use]
     pub fn is_short(&self) -> bool {
-        self.is_requested && self.requested > self.available && self.mode != LimitMode::Soft
+        let lacks = self.requested > self.available || self.paused_for.is_some();
+        self.is_requested && lacks && self.mode != LimitMode::Soft
+    }
+
+    /// Returns whether a caller may return what the limit lacks at any time: it counts slots, and is not
+    /// paused.
+    pub(crate) fn may_return(&self) -> bool {
+        self.kind().is_held() && self.paused_for.is_none()
     }
 
     /// Returns the kind of the limit. One with neither capacity nor refill is a rate that admits
@@ -115,6 +133,18 @@ impl LimitStatus {
         Self {
             window_end: end,
             resets_in: end.map(|end| end.since(now).into()),
+            ..self
+        }
+    }
+
+    /// Returns the status in a bucket that is paused until then: nothing is available before.
+    fn paused(self, until: Option<EpochMillis>, now: EpochMillis) -> Self {
+        let paused_for = until.map(|until| Duration::from(until.since(now)));
+        Self {
+            retry_after: self
+                .retry_after
+                .map(|after| after.max(paused_for.unwrap_or_default())),
+            paused_for,
             ..self
         }
     }
@@ -163,6 +193,7 @@ pub(crate) fn status(
             (state.available, amount, retry_after),
         )
         .in_window(state.window_end, now)
+        .paused(shard.paused_until(now), now)
     };
     shard.limits.iter().map(status).collect()
 }
@@ -189,6 +220,7 @@ pub(crate) fn bucket_status(
             (available(bucket, name, now), amount, retry_after),
         )
         .in_window(window_end(bucket, name), now)
+        .paused(bucket.paused_until(now), now)
     };
     shard.limits.iter().map(status).collect()
 }
@@ -259,6 +291,7 @@ fn limit_status(
         requested: amount.unwrap_or_default(),
         is_requested: amount.is_some(),
         retry_after,
+        paused_for: None,
         window: rule.window_code(),
         window_end: None,
         resets_in: None,

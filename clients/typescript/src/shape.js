@@ -110,7 +110,7 @@ const PERIOD = within(366 * 86_400_000);
 const RATE = and(NAMED, fields({ capacity_tokens: TOKENS, refill_tokens: TOKENS, refill_period_ms: PERIOD }));
 const QUOTA = fields({ quota_tokens: TOKENS, text: (value) => text(value) && /^[^/]*\/[^,]/.test(value) });
 /** @param {any} value */
-const isScheduled = (value) => value.schedule === undefined || /.,schedule=./.test(value.text);
+const isScheduled = (value) => value.schedule === undefined || (text(value.text) && /.,schedule=./.test(value.text));
 const CONFIGURED = listOf(and(or(RATE, and(NAMED, fields({ slots: TOKENS })), and(NAMED, QUOTA)), isScheduled));
 const LEVEL = or(
   fields({ level: oneOf("entity_resource"), entity: someText, resource: someText }),

@@ -229,6 +229,7 @@ mod tests {
             requested: MilliTokens::ZERO,
             is_requested: false,
             retry_after: None,
+            paused_for: None,
             window: None,
             window_end: None,
             resets_in: None,

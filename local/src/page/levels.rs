@@ -123,6 +123,7 @@ mod tests {
             requested: MilliTokens::ZERO,
             is_requested: false,
             retry_after: None,
+            paused_for: None,
             window: None,
             window_end: None,
             resets_in: None,

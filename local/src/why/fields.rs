@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use weirgate::{
-    AuditChange, Config, Entity, EntityDescription, Limit, LimitName, MilliTokens, OnUnavailable,
-    Switch,
+    AuditChange, Config, Entity, EntityDescription, EpochMillis, Limit, LimitName, MilliTokens,
+    OnUnavailable, Switch,
 };
+use weirgate_shared::Iso8601;
 
 /// A field that a change changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -181,6 +182,17 @@ fn fields_of(change: &AuditChange) -> (String, [Fields; 2]) {
             let [before, after] = [before, after].map(|given| limits(given));
             let fields = config_fields([Some(&before), Some(&after)]);
             (bucket(entity, resource), fields)
+        }
+        AuditChange::Pause {
+            entity,
+            resource,
+            before,
+            after,
+        } => {
+            let end = |of: &Option<EpochMillis>| {
+                field("paused until", of.map(|until| Iso8601(until).to_string()))
+            };
+            (bucket(entity, resource), [before, after].map(end))
         }
         AuditChange::LeaseEnded {
             entity,

@@ -141,6 +141,7 @@ mod tests {
             requested: MilliTokens::ZERO,
             is_requested: false,
             retry_after: Some(Duration::ZERO),
+            paused_for: None,
             window: None,
             window_end: None,
             resets_in: None,

@@ -57,6 +57,7 @@ mod tests {
             requested: MilliTokens::ZERO,
             is_requested: false,
             retry_after: Some(Duration::ZERO),
+            paused_for: None,
             window,
             window_end: window_end.map(EpochMillis),
             resets_in: None,

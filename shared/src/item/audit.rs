@@ -7,8 +7,8 @@ use super::parse::{entries, integer, name};
 use super::{Attr, ItemError, read_key};
 use crate::write::Value;
 use crate::{
-    AuditChange, AuditEvent, AuditKey, AuditSubject, Config, ConfigLevel, EntityId, ItemKey,
-    LimitName, MilliTokens, OnUnavailable, Resource, Switch, attr, item,
+    AuditChange, AuditEvent, AuditKey, AuditSubject, Config, ConfigLevel, EntityId, EpochMillis,
+    ItemKey, LimitName, MilliTokens, OnUnavailable, Resource, Switch, attr, item,
 };
 
 const SET_CONFIG: &str = "set_config";
@@ -23,9 +23,10 @@ const SET_ON_UNAVAILABLE: &str = "set_on_unavailable";
 const SET_BALANCES: &str = "set_balances";
 const APPLY_LIMITS: &str = "apply_limits";
 const ERASE_ENTITY: &str = "erase_entity";
+const PAUSE: &str = "pause";
 const RELEASE_LEASE: &str = "release_lease";
 const SET_SHARDS: &str = "set_shards";
-const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, describe_entity, erase_entity, purge, set_switch, set_on_unavailable, set_balances, apply_limits, release_lease or set_shards";
+const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, describe_entity, erase_entity, purge, set_switch, set_on_unavailable, set_balances, apply_limits, pause, release_lease or set_shards";
 
 /// Returns all attributes of an audit event except its keys and its `ttl`.
 #[must_use]
@@ -65,6 +66,9 @@ const fn names(change: &AuditChange) -> (Option<&EntityId>, Option<&Resource>) {
             entity, resource, ..
         }
         | AuditChange::Limits {
+            entity, resource, ..
+        }
+        | AuditChange::Pause {
             entity, resource, ..
         }
         | AuditChange::LeaseEnded {
@@ -132,6 +136,11 @@ fn values(change: &AuditChange) -> (&'static str, Option<Map>, Option<Map>) {
         AuditChange::Balances { before, after, .. } => {
             let [before, after] = [before, after].map(|of| Some(write_amounts(of)));
             (SET_BALANCES, before, after)
+        }
+        AuditChange::Pause { before, after, .. } => {
+            let end =
+                |of: &EpochMillis| Map::from([(attr::PAUSED_UNTIL.to_owned(), Value::Int(of.0))]);
+            (PAUSE, before.as_ref().map(end), after.as_ref().map(end))
         }
         AuditChange::LeaseEnded { held, .. } => (RELEASE_LEASE, Some(write_amounts(held)), None),
         AuditChange::Shards { before, after, .. } => {
@@ -212,7 +221,7 @@ pub fn read_audit<'a>(
             after: after.map(on_unavailable).transpose()?,
         },
         (
-            action @ (SET_BALANCES | APPLY_LIMITS | RELEASE_LEASE | SET_SHARDS),
+            action @ (SET_BALANCES | APPLY_LIMITS | PAUSE | RELEASE_LEASE | SET_SHARDS),
             AuditSubject::Entity(entity),
         ) => {
             let resource = resource.ok_or_else(|| ItemError::missing(attr::RESOURCE, "a name"))?;
@@ -230,6 +239,12 @@ pub fn read_audit<'a>(
                     resource,
                     before: config(before)?.limits,
                     after: config(after)?.limits,
+                },
+                PAUSE => AuditChange::Pause {
+                    entity,
+                    resource,
+                    before: pause_end(before)?,
+                    after: pause_end(after)?,
                 },
                 RELEASE_LEASE => AuditChange::LeaseEnded {
                     entity,
@@ -275,6 +290,13 @@ fn shards(entries: &[(&str, Attr<'_>)]) -> Result<u32, ItemError> {
     let (name, value) = found.ok_or_else(|| ItemError::missing(attr::SHARDS, "a whole number"))?;
     u32::try_from(integer(name, value)?)
         .map_err(|_| ItemError::new(name, value, "a number of shards"))
+}
+
+fn pause_end(entries: &[(&str, Attr<'_>)]) -> Result<Option<EpochMillis>, ItemError> {
+    let found = entries.iter().find(|(name, _)| *name == attr::PAUSED_UNTIL);
+    found
+        .map(|(name, value)| integer(name, value).map(EpochMillis))
+        .transpose()
 }
 
 fn switch(entries: &[(&str, Attr<'_>)]) -> Result<Switch, ItemError> {

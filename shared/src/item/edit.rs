@@ -4,7 +4,8 @@ use super::config::config;
 use super::parse::{entries, integer, name};
 use super::{Attr, ItemError};
 use crate::{
-    BalanceStep, BucketEdit, EditChange, EditId, EpochMillis, LimitName, LimitsVersion, attr,
+    BalanceStep, BucketEdit, EditChange, EditId, EpochMillis, LimitName, LimitsVersion, Millis,
+    Pause, attr,
 };
 
 /// Reads the change that is under way; `None` if the last one has ended.
@@ -27,12 +28,17 @@ pub fn read_edit<'a>(
         found.transpose()
     };
     let boundary = EpochMillis(number(attr::BOUNDARY)?.unwrap_or_default());
-    let change = match planned(attr::OWN) {
-        Some((_, Attr::Bool(is_own))) => EditChange::Limits {
+    let change = match (planned(attr::OWN), planned(attr::PAUSED_UNTIL)) {
+        (Some((_, Attr::Bool(is_own))), _) => EditChange::Limits {
             limits: config(plan)?.limits,
             version: number(attr::VERSION)?.map(|number| LimitsVersion { number, boundary }),
             is_own: *is_own,
         },
+        (_, Some((_, Attr::N(_)))) => {
+            let until = EpochMillis(number(attr::PAUSED_UNTIL)?.unwrap_or_default());
+            let lasts = Millis(number(attr::PAUSE_LENGTH)?.unwrap_or_default());
+            EditChange::Pause((until > EpochMillis(0)).then_some(Pause { until, lasts }))
+        }
         _ => EditChange::Balances(plan.iter().map(balance).collect::<Result<_, _>>()?),
     };
     let id = EditId(integer(attr::EDIT, id)?);

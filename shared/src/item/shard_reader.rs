@@ -11,7 +11,8 @@ use super::{Attr, ItemError};
 use crate::attr::{self, Field};
 use crate::{
     ActivitySample, Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Lease,
-    LimitName, LimitsVersion, MAX_BUCKET_LIMITS, Meter, Scaling, Shard, ShardIndex, WriteId,
+    LimitName, LimitsVersion, MAX_BUCKET_LIMITS, Meter, Millis, Pause, Scaling, Shard, ShardIndex,
+    WriteId,
 };
 
 /// Collects the attributes of a bucket item in any order.
@@ -32,6 +33,7 @@ pub struct ShardReader {
     ttl: Option<i64>,
     op: Option<WriteId>,
     edit: Option<i64>,
+    pause: (Option<i64>, i64),
     leases: Option<BTreeMap<WriteId, Lease>>,
     scaling: Scaling,
     look: (Option<i64>, Option<i64>),
@@ -69,6 +71,8 @@ impl ShardReader {
             attr::HOT => self.scaling.is_hot = *value == Attr::Bool(true),
             attr::LAST_WRITE_ID => self.op = Some(write_id(name, value)?),
             attr::EDIT => self.edit = Some(integer(name, value)?),
+            attr::PAUSED_UNTIL => self.pause.0 = Some(integer(name, value)?),
+            attr::PAUSE_LENGTH => self.pause.1 = integer(name, value)?,
             attr::LEASES => {
                 self.lease_bytes = size_bytes(value);
                 self.leases = Some(leases(value)?);
@@ -150,6 +154,10 @@ impl ShardReader {
             due_at: self.due.map(EpochMillis),
             last_write_id: self.op,
             edit: self.edit.map(EditId),
+            pause: self.pause.0.map(|until| Pause {
+                until: EpochMillis(until),
+                lasts: Millis(self.pause.1.max(0)),
+            }),
             scaling: Scaling {
                 sample: look,
                 ..self.scaling

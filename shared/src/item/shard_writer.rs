@@ -4,7 +4,7 @@ use super::escrow::is_implied;
 use super::lease::write_leases;
 use crate::attr::{self, Field};
 use crate::write::{AttributeUpdate, Path, Value};
-use crate::{ActivitySample, LimitName, LimitState, Scaling, Shard};
+use crate::{ActivitySample, LimitName, LimitState, Pause, Scaling, Shard};
 
 /// Returns all attributes of a shard's item except its keys, as changes that write them.
 #[must_use]
@@ -47,6 +47,12 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
             .map(|op| set(attr::LAST_WRITE_ID, Value::text(op.as_str()))),
     );
     changes.extend(shard.edit.map(|edit| set(attr::EDIT, Value::Int(edit.0))));
+    if let Some(Pause { until, lasts }) = shard.pause {
+        changes.extend([
+            set(attr::PAUSED_UNTIL, Value::Int(until.0)),
+            set(attr::PAUSE_LENGTH, Value::Int(lasts.0)),
+        ]);
+    }
     changes.extend(
         shard
             .leases

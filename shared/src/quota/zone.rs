@@ -84,7 +84,7 @@ impl fmt::Display for ZoneName {
 }
 
 /// Returns a hash that no release changes: 32-bit FNV-1a.
-fn fnv1a(text: &str) -> u32 {
+pub(crate) fn fnv1a(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })

@@ -11,7 +11,7 @@ use super::{Action, Condition, Path, require_same_leases, require_shard_count, t
 use crate::math::{MIN_BALANCE, refilled};
 use crate::{
     ActivitySample, Counter, EpochMillis, Hour, Limit, LimitKind, LimitState, MAX_BUCKET_LIMITS,
-    MilliTokens, Scaling, Shard, ShardIndex, WriteId, attr,
+    MilliTokens, Pause, Scaling, Shard, ShardIndex, WriteId, attr,
 };
 
 /// Returns the shard that `lower` and `upper` are halves of, with the balances of both at `now` and
@@ -109,6 +109,7 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
     let is_whole = next.shard_count == 1 && min_shards == 0;
     next.ttl = is_whole.then(|| ttl::of_whole(&next, now));
     next.edit = edit;
+    next.pause = Pause::later(lower.pause, upper.pause);
     Some(next)
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::pause::same_pause;
 use super::replace::{REVIEW_INTERVAL, make};
 use super::{
     AttributeUpdate, Condition, Path, Update, Value, add_tokens, count_write, due, require_limits,
@@ -15,7 +16,7 @@ use crate::attr::{self, Field};
 use crate::math::refill_between;
 use crate::{
     ActivitySample, Counter, EpochMillis, Hour, LimitKind, LimitName, LimitState, MilliTokens,
-    Millis, Scaling, Shard, ShardIndex, WriteId, item,
+    Millis, Pause, Scaling, Shard, ShardIndex, WriteId, item,
 };
 
 /// Time after which another process may finish a split.
@@ -89,6 +90,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
     parent
         .conditions
         .push(Condition::Absent(Path::of(attr::ESCROW)));
+    parent.conditions.push(same_pause(image));
     parent.conditions.push(Condition::AtMost(
         Path::of(attr::WRITE_SEQ),
         Value::Int(v.saturating_sub(1)),
@@ -119,6 +121,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
         due_at: Some(now.plus(REVIEW_INTERVAL)),
         last_write_id: Some(op),
         edit: image.edit,
+        pause: image.pause,
         scaling: Scaling {
             sample: Some(look),
             min_shards,
@@ -156,8 +159,13 @@ pub fn finish_writes(parent: &Shard) -> Option<[Update; 2]> {
     let mut changes = count_write();
     changes.push(AttributeUpdate::Remove(Path::of(attr::ESCROW)));
     let conditions = vec![Condition::Equals(id, Value::Int(child.write_seq))];
+    // The old half may have been paused since.
+    let child = Shard {
+        pause: Pause::later(child.pause, parent.pause),
+        ..child.clone()
+    };
     Some([
-        make(child),
+        make(&child),
         Update {
             key: parent.key.item_key(),
             conditions,

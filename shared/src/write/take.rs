@@ -15,14 +15,15 @@ mod window;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use super::pause::not_paused;
 use super::{
     AttributeUpdate, Condition, Path, Roll, Update, Value, count_write, due, has_kind,
     require_limits, set_write_id, ttl,
 };
 use crate::math::refill_between;
 use crate::{
-    Asks, BucketKey, EpochMillis, Hour, Lease, LimitName, LimitState, MAX_LIMITS, MilliTokens,
-    Millis, Shard, VersionedLimits, WriteId, attr, item,
+    Asks, BucketKey, Effect, EpochMillis, Hour, Lease, LimitName, LimitState, MAX_LIMITS,
+    MilliTokens, Millis, Shard, VersionedLimits, WriteId, attr, item,
 };
 
 /// One write that takes tokens for a batch of acquires.
@@ -116,13 +117,13 @@ impl<'a> Take<'a> {
     }
 }
 
-/// Returns the most leases of one take from a shard with this many limits: 50, or 16 beside 20 limits.
+/// Returns the most leases of one take from a shard with this many limits: 50, or 14 beside 20 limits.
 ///
 /// A condition has at most 300 operators: 2 for each lease, which must be absent, at most 13 for each
-/// limit that the take brings, and 8 for the rest. No call brings more than [`MAX_LIMITS`].
+/// limit that the take brings, and 12 for the rest. No call brings more than [`MAX_LIMITS`].
 #[must_use]
 pub fn max_leases(limits: usize) -> usize {
-    ((300 - 8 - 13 * limits.min(MAX_LIMITS)) / 2).min(50)
+    ((300 - 12 - 13 * limits.min(MAX_LIMITS)) / 2).min(50)
 }
 
 impl Take<'_> {
@@ -142,6 +143,10 @@ impl Take<'_> {
             self.take_refill(view, now)
         };
         require_limits(&mut update, view);
+        // What is not enforced is never denied.
+        if self.asks.has(Effect::Enforce) {
+            update.conditions.push(not_paused(now));
+        }
         // What another kind takes would return otherwise, so this take must fail.
         let other = self.limits.limits.iter().filter(|limit| {
             let is_asked = self.asks.iter().any(|ask| ask.limit == *limit.name());

@@ -11,9 +11,9 @@ use proptest::prelude::*;
 use weirgate_shared::write::{AttributeUpdate, UsageCopy};
 use weirgate_shared::{
     ActivitySample, Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Iso8601,
-    Lease, Limit, LimitName, LimitState, LimitsVersion, MilliTokens, MilliTotal, RefillRule,
-    Scaling, Shard, ShardIndex, ShardUsageCopy, Snapshot, SnapshotKey, Window, WriteId, due_shards,
-    parse_iso8601, read_key, read_shard, write_lease, write_leases, write_shard,
+    Lease, Limit, LimitName, LimitState, LimitsVersion, MilliTokens, MilliTotal, Millis, Pause,
+    RefillRule, Scaling, Shard, ShardIndex, ShardUsageCopy, Snapshot, SnapshotKey, Window, WriteId,
+    due_shards, parse_iso8601, read_key, read_shard, write_lease, write_leases, write_shard,
 };
 
 /// Also names that end like an attribute of a limit does.
@@ -109,7 +109,7 @@ prop_compose! {
         (shard_count, refilled_at) in (1..=u32::MAX, instant()),
         (write_seq, birth_seq) in (0..=i64::MAX).prop_flat_map(|v| (Just(v), 0..=v)),
         (hour, acquires, bases) in (0..70_380_768i64, count(), bases()),
-        (last_write_id, config_version, edit) in (option::of(write_id()), option::of((any::<i64>(), 0..i64::MAX).prop_map(|(number, at)| LimitsVersion { number, boundary: EpochMillis(at) })), option::of(any::<i64>().prop_map(EditId))),
+        (last_write_id, config_version, edit, pause) in (option::of(write_id()), option::of((any::<i64>(), 0..i64::MAX).prop_map(|(number, at)| LimitsVersion { number, boundary: EpochMillis(at) })), option::of(any::<i64>().prop_map(EditId)), option::of((any::<i64>(), 0..=i64::MAX).prop_map(|(until, lasts)| Pause { until: EpochMillis(until), lasts: Millis(lasts) }))),
         limits in btree_map(limit_name(), limit_state(), 0..5),
         leases in option::of(btree_map(write_id(), lease(), 0..4)),
         (due_at, limits_changed_at, ttl) in (option::of(instant()), option::of(instant()), option::of(any::<i64>())),
@@ -121,7 +121,7 @@ prop_compose! {
         let (hour, acquires) = (Hour(hour), Counter { total: acquires, bases });
         Shard {
             key, shard_count, refilled_at, write_seq, birth_seq, hour, acquires, limits, departed: BTreeMap::new(), config_version, limits_changed_at,
-            ttl: ttl.map(EpochSeconds), leases, due_at, last_write_id, edit, scaling,
+            ttl: ttl.map(EpochSeconds), leases, due_at, last_write_id, edit, pause, scaling,
             escrow: None, size_bytes: 0, lease_bytes: 0,
         }
     }
@@ -129,7 +129,7 @@ prop_compose! {
 
 /// The names of attributes that a bucket's item or a snapshot has.
 const ATTRIBUTES: &str = "PK SK GSI2PK GSI2SK GSI3PK GSI3SK rf v birth uh wcu shard_count h due \
-    due_shard op takes th td hot look_at look_v min_shards split_bytes escrow cv rt ttl b_rpm_tk \
+    due_shard op takes th td hot look_at look_v min_shards split_bytes escrow cv rt ttl pz pl b_rpm_tk \
     b_rpm_tc final q0 q63 c0 u0 unfinished";
 
 /// Attributes that must be integers, in a bucket with one limit.

@@ -11,6 +11,7 @@ mod keys;
 mod lives;
 mod math;
 mod merged;
+mod pauses;
 mod quotas;
 mod rules;
 mod schedules;

@@ -8,11 +8,11 @@ use std::path::Path as File;
 
 use weirgate_shared::write::{
     Action, AttributeUpdate, Condition, LeaseChange, Path, UsageCopy, Value, clear_due,
-    erase_shard, recreate, remove_covered,
+    erase_shard, pause_ordered, pause_reported, recreate, remove_covered,
 };
 use weirgate_shared::{
-    Counter, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, ShardUsageCopy,
-    Snapshot, Window, WriteId,
+    Counter, EditId, EpochMillis, Lease, Limit, MilliTokens, Millis, Pause, Shard, ShardIndex,
+    ShardUsageCopy, Snapshot, Window, WriteId,
 };
 
 use crate::model::planned::{planned, reshaped};
@@ -96,6 +96,13 @@ fn actions(view: &Shard, at: EpochMillis, by_others: bool) -> Vec<Action> {
     let erased = [None, Some(view.write_seq)]
         .map(|v| erase_shard(&view.key, v, names.clone(), view.write_seq + 1, at));
     updates.extend(erased.into_iter().chain([end]));
+    let pause = Pause {
+        until: at.plus(Millis(9_000)),
+        lasts: Millis(9_000),
+    };
+    updates.push(pause_reported(&view.key, pause));
+    let ordered = [Some(pause), None].map(|pause| pause_ordered(view, EditId(7), pause));
+    updates.extend(ordered.into_iter().flatten());
     for (is_final, birth) in [(false, 0), (true, 0), (false, 9), (true, 9)] {
         let copy = UsageCopy {
             v: 10,

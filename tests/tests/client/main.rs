@@ -13,6 +13,7 @@ mod acquire {
     mod limits;
     mod modes;
     mod partial;
+    mod pauses;
     mod peek;
     mod quotas;
     mod refused;

@@ -4,11 +4,13 @@
 mod balances;
 mod limits;
 mod operation;
+mod pauses;
 mod switches;
 mod unavailable;
 
 pub use balances::{BalanceEdit, BalanceReport};
 pub use limits::{LimitsEdit, LimitsReport};
 pub use operation::OperationOutcome;
+pub use pauses::{PauseEdit, PauseReport};
 pub use switches::{SwitchEdit, SwitchReport};
 pub use unavailable::{PolicyEdit, PolicyReport};

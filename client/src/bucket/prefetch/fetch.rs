@@ -64,6 +64,7 @@ pub(crate) async fn acquire(
         .await
         .map_err(|error| pool.attach_last_error(error))?
     {
+        Outcome::Denied(denied) if denied.is_paused() => Ok(Outcome::Denied(denied)),
         Outcome::Denied(denied) => {
             let parts = pool.cover_shortfall(&denied, request);
             if parts.is_empty() {

@@ -43,12 +43,13 @@ pub(super) fn select_batch(
     let limit_count = view.map_or(limits.len(), |shard| shard.limit_count_with(&limits));
     let (mut leases, max_leases) = (0, max_leases(limit_count));
     let (mut chosen, mut others) = (vec![], VecDeque::new());
+    let is_paused = view.is_some_and(|shard| shard.paused_until(now).is_some());
     for waiter in line {
         let asks = &waiter.request.asks;
         let lacks = |(limit, need): (&LimitName, MilliTokens)| {
             left.get(limit).is_none_or(|left| *left < need)
         };
-        if asks.with(Effect::Enforce).any(lacks) {
+        if asks.has(Effect::Enforce) && is_paused || asks.with(Effect::Enforce).any(lacks) {
             others.push_back(waiter);
             continue;
         }

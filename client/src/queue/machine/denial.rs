@@ -23,7 +23,7 @@ const SLOTS_UNREAD_TTL: Duration = Duration::from_secs(1);
 
 /// Returns whether a view of this age denies for lack of this limit, while the shard cannot be read.
 fn denies_unread(short: &LimitStatus, age: Duration) -> bool {
-    !short.kind().is_held() || age < SLOTS_UNREAD_TTL
+    !short.may_return() || age < SLOTS_UNREAD_TTL
 }
 
 impl Machine {
@@ -102,7 +102,8 @@ impl Machine {
         shortage: Vec<LimitStatus>,
         now: EpochMillis,
     ) {
-        if shard.shard().count > 1 {
+        // A pause of one shard is one of all.
+        if shard.shard().count > 1 && shard.paused_until(now).is_none() {
             return self.reply_to(waiter, Ok(Outcome::Elsewhere(Reason::Insufficient)));
         }
         let denied = denial_of(shortage);

@@ -52,7 +52,7 @@ impl Machine {
         let seen = known.view.as_ref();
         let short = seen.and_then(|shard| batch::shortage(shard, first, env.now()));
         let mut short = short.iter().flatten();
-        let lacks_slots = short.any(|status| status.is_short() && status.kind().is_held());
+        let lacks_slots = short.any(|status| status.is_short() && status.may_return());
         let consistency = match is_strong || lacks_slots {
             true => Consistency::Strong,
             false => Consistency::Eventual,

@@ -1,0 +1,472 @@
+//! Pauses: what one process hears of the vendor, all of them do.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use weirgate::{
+    Decision, Denied, FakeClock, Grant, Limit, LiveLeases, OnUnavailable, OperationOutcome,
+    Prefetch, RateLimiter, VendorReport,
+};
+use weirgate_testkit::Fault;
+use weirgate_tests::fleet::shards::{per_minute, shards, split};
+use weirgate_tests::fleet::{Fleet, START, millis, pass, secs};
+
+async fn decide(limiter: &RateLimiter) -> Decision {
+    let ask = limiter.acquire("e-1", "gpt-4").limits(&per_minute(60_000));
+    ask.take("rpm", 1).send().await.unwrap()
+}
+
+async fn take(limiter: &RateLimiter) -> Grant {
+    decide(limiter).await.granted().expect("granted")
+}
+
+async fn use_one(limiter: &RateLimiter) {
+    let _ = take(limiter).await.release().await.unwrap();
+}
+
+async fn denied(limiter: &RateLimiter) -> Denied {
+    match decide(limiter).await {
+        Decision::Denied(denied) => denied,
+        other => panic!("{other:?} is no denial"),
+    }
+}
+
+fn later(fleet: &Fleet, end: weirgate::EpochMillis) -> Duration {
+    end.since(fleet.now()).into()
+}
+
+fn too_many(after: u64) -> VendorReport {
+    VendorReport::new(429).with_retry_after(secs(after))
+}
+
+/// Writes that paused a shard.
+async fn pauses(fleet: &Fleet) -> usize {
+    let all = shards(fleet).await;
+    all.iter()
+        .filter(|shard| shard.paused_until(fleet.now()).is_some())
+        .count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn sixty_processes_stop_for_one_answer_and_go_on_at_its_end() {
+    for count in [1_usize, 4] {
+        let fleet = Fleet::new().await;
+        let limiters: Vec<_> = join_all((0..60).map(|_| fleet.limiter())).await;
+        split(
+            &limiters[0],
+            &per_minute(60_000),
+            u32::try_from(count).unwrap(),
+        )
+        .await;
+        let grants = join_all(limiters.iter().map(take)).await;
+        fleet.writes();
+        // Ten of them hear it at once.
+        let said = grants[..10]
+            .iter()
+            .map(|grant| grant.vendor_said(429, [("retry-after", "10")]));
+        let ends: Vec<_> = join_all(said)
+            .await
+            .into_iter()
+            .map(|end| end.unwrap().unwrap())
+            .collect();
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        assert_eq!(pauses(&fleet).await, count);
+        let end = later(&fleet, ends[0]);
+        assert!((secs(10)..=millis(10_500)).contains(&end), "{end:?}");
+        let by_write: Vec<_> = shards(&fleet)
+            .await
+            .iter()
+            .map(|shard| shard.pause.unwrap().until)
+            .collect();
+        drop(grants);
+        // None is granted before the first end, and all are after the last one.
+        let first = by_write.iter().min().copied().unwrap();
+        for _ in 0..5 {
+            let all = join_all(limiters.iter().map(denied)).await;
+            for denied in &all {
+                assert!(denied.is_paused(), "{denied}");
+                assert!(denied.to_string().ends_with("rpm is paused"), "{denied}");
+            }
+            pass(later(&fleet, first) / 3).await;
+        }
+        pass(later(&fleet, first) - millis(1)).await;
+        assert!(denied(&limiters[59]).await.is_paused());
+        pass(later(&fleet, ends[0])).await;
+        join_all(limiters.iter().map(take)).await;
+    }
+}
+
+/// A report writes once for each shard, however many hear it at once, and again if it lasts longer.
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_reports_is_one_applied_write_for_each_shard() {
+    for count in [1_u32, 8] {
+        let (fleet, [limiter, other]) = Fleet::of().await;
+        split(&limiter, &per_minute(60_000), count).await;
+        use_one(&other).await;
+        let v = async || {
+            shards(&fleet)
+                .await
+                .iter()
+                .map(|shard| shard.write_seq)
+                .sum::<i64>()
+        };
+        let before = v().await;
+        let report = too_many(10);
+        let reports =
+            (0..100).map(|at| [&limiter, &other][at % 2].report_vendor("e-1", "gpt-4", &report));
+        for end in join_all(reports).await {
+            assert!(end.unwrap().is_some());
+        }
+        assert_eq!(v().await - before, i64::from(count));
+        let longer = too_many(11);
+        limiter
+            .report_vendor("e-1", "gpt-4", &longer)
+            .await
+            .unwrap();
+        other
+            .report_vendor("e-1", "gpt-4", &too_many(3))
+            .await
+            .unwrap();
+        assert_eq!(v().await - before, 2 * i64::from(count));
+        let end = limiter
+            .report_vendor("e-1", "gpt-4", &VendorReport::new(429))
+            .await
+            .unwrap();
+        assert!(later(&fleet, end.unwrap()) >= secs(11));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_denies_nothing_or_a_bucket_without_an_item_writes_nothing() {
+    let (fleet, [limiter]) = Fleet::of().await;
+    let nothing = limiter
+        .report_vendor("e-1", "gpt-4", &too_many(10))
+        .await
+        .unwrap();
+    assert_eq!(nothing, None);
+    assert!(
+        fleet
+            .dynamo
+            .item(weirgate_tests::fleet::PK, "#STATE")
+            .is_null()
+    );
+    let grant = take(&limiter).await;
+    fleet.writes();
+    for status in [200, 400, 500, 502] {
+        let end = grant
+            .vendor_said(status, [("retry-after", "10")])
+            .await
+            .unwrap();
+        assert_eq!(end, None, "{status}");
+    }
+    assert_eq!(fleet.writes(), 0);
+    let bad = limiter
+        .report_vendor("e#1", "gpt-4", &too_many(10))
+        .await
+        .unwrap_err();
+    assert!(bad.to_string().contains("e#1"), "{bad}");
+    // A purge leaves a tombstone.
+    let id = weirgate::EntityId::new("e-1").unwrap();
+    limiter
+        .admin()
+        .erase_entity(&id, LiveLeases::Discard)
+        .await
+        .unwrap();
+    assert_eq!(
+        limiter
+            .report_vendor("e-1", "gpt-4", &too_many(10))
+            .await
+            .unwrap(),
+        None
+    );
+}
+
+/// A denial is cached while it is fresh, so a paused process costs nothing; it waits if it is asked to.
+#[tokio::test(start_paused = true)]
+async fn a_pause_is_waited_for_and_cached_and_told_by_a_peek() {
+    for count in [1, 4] {
+        let (fleet, [limiter, other]) = Fleet::of().await;
+        split(&limiter, &per_minute(60_000), count).await;
+        let grant = take(&limiter).await;
+        let end = grant
+            .vendor_said(503, [("retry-after-ms", "20000")])
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(denied(&other).await.is_paused());
+        fleet.dynamo.take_requests();
+        for _ in 0..50 {
+            assert!(denied(&other).await.is_paused());
+            assert!(denied(&limiter).await.is_paused());
+        }
+        assert_eq!(fleet.dynamo.take_requests(), 0);
+        let peeked = other
+            .peek("e-1", "gpt-4")
+            .limits(&per_minute(60_000))
+            .send()
+            .await
+            .unwrap();
+        let status = peeked.limit("rpm").unwrap();
+        assert!(
+            status.paused_for.unwrap() <= later(&fleet, end) && !status.is_short(),
+            "{status:?}"
+        );
+        let ask = other
+            .acquire("e-1", "gpt-4")
+            .limits(&per_minute(60_000))
+            .take("rpm", 1);
+        let waited = ask.clone().wait_up_to(secs(10)).send().await.unwrap();
+        assert!(matches!(waited, Decision::Denied(denied) if denied.is_paused()));
+        assert_eq!(fleet.now(), START, "a wait in vain does not begin");
+        let grant = ask
+            .wait_up_to(secs(30))
+            .send()
+            .await
+            .unwrap()
+            .granted()
+            .unwrap();
+        let over = fleet.now().0 - end.0;
+        assert!(
+            (-1_000..=1_000).contains(&over),
+            "{count} shards: {over} ms after the end"
+        );
+        drop(grant);
+    }
+}
+
+/// What a pause does not hold back: settlements, usage that has happened, and what bypasses the limits.
+#[tokio::test(start_paused = true)]
+async fn settlements_and_bypasses_go_through() {
+    let (fleet, [limiter]) = Fleet::of().await;
+    let limits = [
+        Limit::per_minute("rpm", 60).unwrap(),
+        Limit::concurrent("slots", 2).unwrap(),
+    ];
+    let ask = || limiter.acquire("e-1", "gpt-4").limits(&limits);
+    let mut grant = ask()
+        .take("rpm", 1)
+        .take("slots", 1)
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
+    let second = ask()
+        .take("slots", 1)
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
+    grant
+        .vendor_said(529, [("retry-after", "60")])
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(!ask().take("rpm", 1).send().await.unwrap().is_granted());
+    assert!(!grant.take_more("rpm", 1).await.unwrap().is_granted());
+    let _ = grant.adjust("rpm", 5).await.unwrap();
+    let _ = grant.renew(secs(60)).await.unwrap();
+    let _ = grant.release().await.unwrap();
+    let _ = second.roll_back().await.unwrap();
+    let bucket = fleet.bucket().await;
+    assert_eq!(bucket.limits["slots"].available.whole_tokens(), 2);
+    assert_eq!(bucket.limits["rpm"].consumed.bounded().whole_tokens(), 5);
+    assert!(
+        ask()
+            .take("rpm", 1)
+            .bypass()
+            .send()
+            .await
+            .unwrap()
+            .is_granted()
+    );
+    assert!(
+        ask()
+            .take("rpm", 1)
+            .into_debt()
+            .send()
+            .await
+            .unwrap()
+            .is_granted()
+    );
+    let shadow = ask()
+        .take("rpm", 1)
+        .shadow()
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
+    assert!(shadow.would_deny().unwrap().is_paused());
+}
+
+/// What a process has fetched ahead is not handed out either.
+#[tokio::test(start_paused = true)]
+async fn prefetched_tokens_are_kept_in_a_pause() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet
+        .limiter_with(|builder| builder.prefetch("gpt-4", Prefetch::default()))
+        .await;
+    for _ in 0..50 {
+        use_one(&limiter).await;
+        pass(millis(10)).await;
+    }
+    assert!(limiter.stats().prefetch_outstanding_millitokens > 0);
+    limiter
+        .report_vendor("e-1", "gpt-4", &too_many(2))
+        .await
+        .unwrap()
+        .unwrap();
+    for _ in 0..50 {
+        assert!(denied(&limiter).await.is_paused());
+        pass(millis(10)).await;
+    }
+    pass(secs(2)).await;
+    use_one(&limiter).await;
+    limiter.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_top_of_a_chain_is_paused_and_a_pause_holds_without_dynamodb() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet
+        .limiter_with(|builder| builder.on_unavailable(OnUnavailable::Allow))
+        .await;
+    let admin = limiter.admin();
+    admin
+        .set_entity(&weirgate::Entity::new("top".try_into().unwrap()))
+        .await
+        .unwrap();
+    for name in ["a", "b"] {
+        let child = weirgate::Entity::new(name.try_into().unwrap())
+            .child_of("top".try_into().unwrap(), true);
+        admin.set_entity(&child).await.unwrap();
+    }
+    let ask = async |entity: &str| {
+        let ask = limiter
+            .acquire(entity, "gpt-4")
+            .limits(&per_minute(60))
+            .cascading();
+        ask.take("rpm", 1).send().await.unwrap()
+    };
+    let grant = ask("a").await.granted().unwrap();
+    let _other = ask("b").await.granted().unwrap();
+    grant
+        .vendor_said(429, [("retry-after", "30")])
+        .await
+        .unwrap()
+        .unwrap();
+    let Decision::Denied(other) = ask("b").await else {
+        panic!("the other child goes on")
+    };
+    let blocking = other.blocking().unwrap();
+    assert_eq!((blocking.entity.as_str(), other.is_paused()), ("top", true));
+    fleet.fail_writes(Fault::ServerError);
+    fleet.fail_reads(Fault::ServerError);
+    pass(secs(20)).await;
+    let Decision::Denied(degraded) = ask("b").await else {
+        panic!("granted in the pause")
+    };
+    assert!(degraded.is_paused(), "{degraded}");
+    pass(secs(12)).await;
+    assert!(ask("b").await.is_granted(), "unavailable, and allowed");
+}
+
+/// An operator's pause is made once for its key, recorded, and ended by a resume, on all shards.
+#[tokio::test(start_paused = true)]
+async fn an_operator_pauses_and_resumes() {
+    let (fleet, [limiter, other]) = Fleet::of().await;
+    let admin = limiter.admin();
+    let nothing = admin
+        .pause("e-1", "gpt-4", secs(60))
+        .send()
+        .await
+        .unwrap_err();
+    assert!(
+        nothing.to_string().contains("acquire from it first"),
+        "{nothing}"
+    );
+    split(&limiter, &per_minute(60_000), 4).await;
+    use_one(&other).await;
+    for bad in [Duration::ZERO, secs(86_401)] {
+        let error = admin.pause("e-1", "gpt-4", bad).send().await.unwrap_err();
+        assert!(error.to_string().contains("1ms to 24h"), "{error}");
+    }
+    let planned = admin
+        .pause("e-1", "gpt-4", secs(60))
+        .dry_run()
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(
+        (planned.outcome, pauses(&fleet).await),
+        (OperationOutcome::DryRun, 0)
+    );
+    let pause = || {
+        admin
+            .pause("e-1", "gpt-4", secs(60))
+            .idempotency_key("k")
+            .send()
+    };
+    let report = pause().await.unwrap();
+    assert_eq!(
+        (report.outcome, report.shards, report.before),
+        (OperationOutcome::Applied, 4, None)
+    );
+    assert_eq!(later(&fleet, report.after.unwrap()), secs(60));
+    assert_eq!(pauses(&fleet).await, 4);
+    assert!(denied(&other).await.is_paused());
+    pass(secs(1)).await;
+    let again = pause().await.unwrap();
+    assert!(
+        matches!(again.outcome, OperationOutcome::AppliedBefore(_)),
+        "{again:?}"
+    );
+    let shorter = admin.pause("e-1", "gpt-4", secs(5)).send().await.unwrap();
+    assert_eq!(later(&fleet, shorter.after.unwrap()), secs(5));
+    let resumed = admin.resume("e-1", "gpt-4").send().await.unwrap();
+    assert_eq!((resumed.before, resumed.after), (shorter.after, None));
+    assert_eq!(pauses(&fleet).await, 0);
+    use_one(&limiter).await;
+    // For as long as it has cached the denial.
+    pass(secs(6)).await;
+    use_one(&other).await;
+    let unchanged = admin.resume("e-1", "gpt-4").send().await.unwrap();
+    assert_eq!(unchanged.outcome, OperationOutcome::Unchanged);
+    let events = admin
+        .audit(
+            &weirgate::AuditSubject::Entity("e-1".try_into().unwrap()),
+            None,
+        )
+        .await
+        .unwrap();
+    let said: Vec<_> = events
+        .items
+        .iter()
+        .filter_map(|event| event.operation.clone())
+        .collect();
+    assert!(
+        said.contains(&"pause e-1 on gpt-4 for 60s".to_owned())
+            && said.contains(&"resume e-1 on gpt-4".to_owned()),
+        "{said:?}"
+    );
+}
+
+/// A process whose clock is ahead by a second does not come back a second early where the table tells it
+/// the time.
+#[tokio::test(start_paused = true)]
+async fn a_pause_ends_by_the_clock_of_dynamodb() {
+    let fleet = Fleet::new().await;
+    let clock = FakeClock::at(START.plus(weirgate_shared::Millis(60_000)));
+    let fast = fleet.limiter_by(&clock).await;
+    use_one(&fast).await;
+    let limiter = fleet.limiter().await;
+    limiter
+        .report_vendor("e-1", "gpt-4", &too_many(30))
+        .await
+        .unwrap()
+        .unwrap();
+    let denied = denied(&fast).await;
+    assert!(denied.retry_after.unwrap() > secs(29), "{denied}");
+}
