@@ -6,7 +6,6 @@ mod cached_denial;
 mod edit;
 mod evaluate;
 mod hold;
-mod pause;
 mod prefetch;
 mod refresh;
 mod refund;
@@ -14,6 +13,7 @@ mod registry;
 mod reshard;
 mod route;
 mod state;
+mod vendor;
 
 pub(crate) use acquire::{AllOrNone, acquire, take_all};
 pub(crate) use balance_plan::{AmountChange, BalancePlan, balances};

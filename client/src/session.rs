@@ -22,16 +22,16 @@ pub(crate) use requests::{Refusals, decode_meter, decode_shard, undecodable};
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
 pub(crate) use tasks::{Background, Home, Work};
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use weirgate_shared::{Namespace, Resource};
+use weirgate_shared::{LimitName, Namespace, Resource};
 use weirgate_store::Table;
 
-use crate::values::{OnUnavailable, Prefetch};
+use crate::values::{OnUnavailable, Prefetch, VendorCount};
 
 /// The table, and what every request to it needs.
 #[derive(Debug)]
@@ -62,6 +62,8 @@ pub(crate) struct Settings {
     pub(crate) has_resource_metrics: bool,
     pub(crate) on_unavailable: OnUnavailable,
     pub(crate) prefetch: HashMap<Resource, Prefetch>,
+    /// Limits whose balances follow a vendor's, by what the vendor counts.
+    pub(crate) vendor_limits: BTreeMap<VendorCount, LimitName>,
     #[cfg(feature = "yaml")]
     pub(crate) file: Option<crate::file::LimitsFile>,
 }

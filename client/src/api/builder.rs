@@ -1,17 +1,17 @@
 //! Builds a limiter, and checks every setting before anything is sent.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use weirgate_shared::{Namespace, Resource, exact_span};
+use weirgate_shared::{LimitName, Namespace, Resource, exact_span};
 use weirgate_store::{Clock, ConnectOptions, Table, connect};
 
 use super::limiter::RateLimiter;
 use crate::decide::describe;
 use crate::session::{CircuitBreakerConfig, Session, Settings};
-use crate::values::{Error, OnUnavailable, Prefetch, check_on_unavailable};
+use crate::values::{Error, OnUnavailable, Prefetch, VendorCount, check_on_unavailable};
 
 impl RateLimiter {
     /// Builds a limiter on the table `table`, whose name is among the deployed stack's outputs.
@@ -40,6 +40,7 @@ pub struct Builder {
     on_unavailable: OnUnavailable,
     breaker: CircuitBreakerConfig,
     prefetch: Vec<(String, Prefetch)>,
+    vendor_limits: Vec<(VendorCount, String)>,
     #[cfg(feature = "yaml")]
     file: Option<crate::file::LimitsFile>,
 }
@@ -69,6 +70,7 @@ impl Builder {
             on_unavailable: OnUnavailable::Error,
             breaker: CircuitBreakerConfig::default(),
             prefetch: vec![],
+            vendor_limits: vec![],
             #[cfg(feature = "yaml")]
             file: None,
         }
@@ -192,6 +194,18 @@ impl Builder {
         self
     }
 
+    /// Lets the balance of `limit` follow what the vendor says is left: where an answer that is
+    /// [reported](crate::Grant::vendor_said) says less than the balance, others use the account too, or its
+    /// window is another one. The balance is then lowered to what the vendor has left and a margin: 5 % of
+    /// the capacity, the largest amount that is held, or what the vendor rounds to, if more. It is never
+    /// raised, and not below what leases hold. A process lowers a bucket once a second at most, by one
+    /// write. Rates only. Default: no limit follows.
+    #[must_use]
+    pub fn follow_vendor(mut self, counts: VendorCount, limit: impl Into<String>) -> Self {
+        self.vendor_limits.push((counts, limit.into()));
+        self
+    }
+
     /// Replaces the machine's clock, for tests. DynamoDB's responses correct this one too.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
@@ -281,6 +295,15 @@ impl Builder {
                 )));
             }
         }
+        let mut vendor_limits = BTreeMap::new();
+        for (counts, limit) in self.vendor_limits {
+            let limit = LimitName::new(limit)?;
+            if let Some(other) = vendor_limits.insert(counts, limit.clone()) {
+                return Err(Error::Invalid(format!(
+                    "both {other} and {limit} follow the vendor's {counts:?}: let one of them follow it"
+                )));
+            }
+        }
         let table = match self.table {
             TableSource::Table(_) if self.clock.is_some() => {
                 let remedy = "a table that is connected has a clock already: leave this one out, or connect with it";
@@ -322,6 +345,7 @@ impl Builder {
             has_resource_metrics: self.has_resource_metrics,
             on_unavailable: self.on_unavailable,
             prefetch,
+            vendor_limits,
             #[cfg(feature = "yaml")]
             file: self.file,
         };

@@ -113,11 +113,9 @@ impl RateLimiter {
         let bucket = self
             .buckets
             .bucket(entity.try_into()?, resource.try_into()?);
-        if !report.asks_to_pause() {
-            return Ok(None);
-        }
-        let pause = bucket.pause(&self.session, report.retry_after());
-        self.session.at_home(pause).await
+        let nothing = |_: &LimitName| MilliTokens::ZERO;
+        let said = bucket.vendor_said(&self.session, report, None, nothing);
+        self.session.at_home(said).await
     }
 
     /// Returns the counters of this limiter since it was built, and its gauges.

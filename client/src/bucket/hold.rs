@@ -18,7 +18,8 @@ use super::state::{BucketState, BucketTarget};
 use crate::queue::{HoldPart, SettleOutcome, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Error, LimitStatus, Limits, bucket_status, check_debt, effect, status,
+    Amounts, BucketRequest, Error, LimitStatus, Limits, VendorReport, bucket_status, check_debt,
+    effect, status,
 };
 
 pub(crate) use token::HoldToken;
@@ -149,12 +150,19 @@ impl Hold {
     }
 
     /// Returns the key of the bucket.
-    pub(crate) const fn bucket(&self) -> &Arc<BucketState> {
-        &self.bucket
-    }
-
     pub(crate) fn key(&self) -> &BucketKey {
         &self.bucket.key
+    }
+
+    /// Tells the bucket what its vendor said. Returns when its pause ends.
+    pub(crate) async fn vendor_said(
+        &self,
+        report: &VendorReport,
+    ) -> Result<Option<EpochMillis>, Error> {
+        let first = self.parts.first().map(|part| &part.state);
+        let taken = |limit: &LimitName| self.amount(limit.as_str());
+        let said = self.bucket.vendor_said(&self.session, report, first, taken);
+        said.await
     }
 
     pub(crate) const fn session(&self) -> &Arc<Session> {

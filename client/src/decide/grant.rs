@@ -339,6 +339,9 @@ impl Grant {
     /// by up to 5 %, so that not all come back at once. If the pause is known already, nothing is
     /// written. Adjust and release the grant as usual.
     ///
+    /// What the vendor has left lowers the balance if the limiter
+    /// [follows](crate::Builder::follow_vendor) it.
+    ///
     /// ```no_run
     /// # async fn example(grant: weirgate::Grant) -> Result<(), weirgate::Error> {
     /// // After the call: `let response = client.post(..).send().await?;`
@@ -364,13 +367,10 @@ impl Grant {
     /// # Errors
     /// As [`vendor_said`](Self::vendor_said).
     pub async fn report_vendor(&self, report: &VendorReport) -> Result<Option<EpochMillis>, Error> {
-        let Some(last) = self.holds.last().filter(|_| report.asks_to_pause()) else {
-            return Ok(None);
-        };
-        let (session, bucket) = (last.session(), last.bucket());
-        session
-            .at_home(bucket.pause(session, report.retry_after()))
-            .await
+        match self.holds.last() {
+            Some(last) => last.session().at_home(last.vendor_said(report)).await,
+            None => Ok(None),
+        }
     }
 
     /// Returns the session of the holds; `None` without any.

@@ -31,6 +31,8 @@ pub(crate) struct BucketSummary {
     returned_at: AtomicI64,
     /// End of the pause that the last response showed, epoch ms; 0 for none.
     paused_until: AtomicI64,
+    /// Time at which this process last lowered a balance as its vendor said, epoch ms.
+    lowered_at: AtomicI64,
 }
 
 impl BucketSummary {
@@ -45,6 +47,7 @@ impl BucketSummary {
             promises: Locked::default(),
             returned_at: AtomicI64::new(0),
             paused_until: AtomicI64::new(0),
+            lowered_at: AtomicI64::new(0),
         }
     }
 
@@ -92,6 +95,14 @@ impl BucketSummary {
     /// Returns whether the last response showed a pause that is in force at `now`.
     pub(crate) fn is_paused(&self, now: EpochMillis) -> bool {
         now.0 < self.paused_until.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether this process may lower a balance at `now`, as it may once in so long; if so,
+    /// records it.
+    pub(crate) fn may_lower(&self, now: EpochMillis, interval: Millis) -> bool {
+        let due = |last: i64| (now.0.abs_diff(last) >= interval.0.unsigned_abs()).then_some(now.0);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.lowered_at.fetch_update(set, fetch, due).is_ok()
     }
 
     /// Records that this process returned tokens of a rate: older views show too little.

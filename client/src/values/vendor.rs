@@ -32,6 +32,8 @@ pub struct VendorLimit {
     pub limit: Option<u64>,
     /// What is left of it.
     pub remaining: Option<u64>,
+    /// What the vendor rounds `remaining` to: 1,000 for tokens of Anthropic, otherwise 1.
+    pub rounded_to: u64,
 }
 
 /// What a vendor's limit counts.
@@ -134,7 +136,11 @@ impl VendorReport {
         self.ignored
     }
 
-    fn read_field(&mut self, (counts, part): (VendorCount, Part), value: &str) -> bool {
+    fn read_field(
+        &mut self,
+        (counts, part, rounded_to): (VendorCount, Part, u64),
+        value: &str,
+    ) -> bool {
         // Azure says -1 where it does not know.
         let Some(number) = value.parse().ok() else {
             return value == "-1";
@@ -144,6 +150,7 @@ impl VendorReport {
             Part::Limit => limit.limit = Some(number),
             Part::Remaining => limit.remaining = Some(number),
         }
+        limit.rounded_to = limit.rounded_to.max(rounded_to);
         true
     }
 
@@ -178,6 +185,7 @@ impl VendorReport {
                 counts,
                 limit: None,
                 remaining: None,
+                rounded_to: 1,
             });
             self.limits.len() - 1
         });
@@ -191,8 +199,8 @@ enum Part {
     Remaining,
 }
 
-/// Returns what a field of OpenAI or Anthropic says.
-fn field(name: &str) -> Option<(VendorCount, Part)> {
+/// Returns what a field of OpenAI or Anthropic says, and to what it is rounded.
+fn field(name: &str) -> Option<(VendorCount, Part, u64)> {
     let part = |word: &str| match word {
         "limit" => Some(Part::Limit),
         "remaining" => Some(Part::Remaining),
@@ -207,12 +215,17 @@ fn field(name: &str) -> Option<(VendorCount, Part)> {
     };
     if let Some(rest) = name.strip_prefix("x-ratelimit-") {
         let (first, second) = rest.split_once('-')?;
-        return Some((counts(second)?, part(first)?));
+        return Some((counts(second)?, part(first)?, 1));
     }
     let (first, second) = name
         .strip_prefix("anthropic-ratelimit-")?
         .rsplit_once('-')?;
-    Some((counts(first)?, part(second)?))
+    let counts = counts(first)?;
+    let rounded_to = match counts {
+        VendorCount::Requests => 1,
+        _ => 1_000,
+    };
+    Some((counts, part(second)?, rounded_to))
 }
 
 /// Returns a time of seconds, or until a date of HTTP.

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use weirgate_shared::write::{
-    Take, finish_writes, merge, merged, pause_ordered, pause_reported, split,
+    Take, finish_writes, lower_balance, merge, merged, pause_ordered, pause_reported, split,
 };
 use weirgate_shared::{
     Asks, EditId, Effect, EpochMillis, Limit, MilliTokens, Millis, Pause, Shard, ShardIndex,
@@ -211,6 +211,39 @@ proptest! {
         for step in &steps {
             world.run(step)?;
         }
+    }
+
+    /// The balance is the lesser of what it was and of what the vendor has left, whatever was taken since
+    /// the view; then it refills as before.
+    #[test]
+    fn a_lowered_balance_is_the_lesser_of_the_two(
+        (capacity, rate, left) in (1..200_i64, 1..200_i64, 0..=1_000_i64), most in 0..220_i64, since in 0..3_000_i64, later in 0..3_000_i64, taken in 0..100_i64,
+    ) {
+        let limits = [Limit::custom("rpm", capacity, rate, 1_000).unwrap()];
+        let name = limit_name("rpm");
+        let mut view = bucket(ShardIndex::UNSPLIT, &limits, START);
+        view.limits.get_mut(&name).unwrap().available = MilliTokens(capacity * left);
+        let now = START.plus(Millis(since));
+        let mut table = Table::of(&view);
+        let id = WriteId::from_bits(1);
+        let asks = Asks::of(Effect::IntoDebt, [(name.clone(), MilliTokens::from_tokens(taken))]);
+        let take = Take { asks, acquires: 1, ..Take::nothing(&view.key, &limits, id, now) };
+        prop_assert!(table.update(take.plan(&view, now)));
+        let before = table.shards()[&0].clone();
+        let most = MilliTokens::from_tokens(most);
+        let update = lower_balance(&view, &name, most, now);
+        prop_assert_eq!(update.is_some(), view.balance_at(&name, now) > most);
+        let is_above = before.balance_at(&name, now) > most;
+        if let Some(update) = update {
+            prop_assert_eq!(table.update(update), is_above);
+        }
+        let after = table.shards()[&0].clone();
+        let least = before.balance_at(&name, now).min(most);
+        prop_assert_eq!(after.balance_at(&name, now), least);
+        prop_assert_eq!(after.limits[&name].consumed, before.limits[&name].consumed);
+        let then = now.plus(Millis(later));
+        let flowed = MilliTokens(rate * later);
+        prop_assert_eq!(after.balance_at(&name, then), (least + flowed).min(MilliTokens::from_tokens(capacity)));
     }
 
     /// The end is what was asked for, and up to 5 % later; equal reports write once, and none shortens a

@@ -103,6 +103,7 @@ mod load {
     mod denials;
     mod heat;
     mod herd;
+    mod vendor;
 }
 
 mod tenants_batches;

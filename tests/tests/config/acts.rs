@@ -50,17 +50,18 @@ const READS: [&str; 36] = [
     "usage_report",
 ];
 /// Calls of applications, which may write to buckets only; and the one that makes the table.
-const CALLS: [&str; 7] = [
+const CALLS: [&str; 8] = [
     "acquire",
     "acquire_all",
     "admin",
     "create_table",
     "refund",
+    "report_vendor",
     "restore_grant",
     "shutdown",
 ];
 /// Calls of operators.
-const ACTS: [&str; 20] = [
+const ACTS: [&str; 22] = [
     "apply_limits",
     "change_config",
     "delete_config",
@@ -70,10 +71,12 @@ const ACTS: [&str; 20] = [
     "edit_entity_description",
     "erase_entity",
     "exempt",
+    "pause",
     "purge_namespace",
     "release_lease",
     "replace_config",
     "replace_entity",
+    "resume",
     "set_config",
     "set_entity",
     "set_entity_description",
@@ -118,6 +121,15 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
         ),
         "exempt" => {
             let _ = limiter.admin().exempt(&system).send().await?;
+        }
+        "pause" => {
+            let pause = limiter.admin().pause("e-1", "gpt-4", secs(60));
+            let _ = pause.send().await?;
+        }
+        "resume" => {
+            let pause = limiter.admin().pause("e-1", "gpt-4", secs(60));
+            let _ = pause.send().await?;
+            let _ = limiter.admin().resume("e-1", "gpt-4").send().await?;
         }
         "purge_namespace" => {
             let _ = limiter.admin().stop(&system).send().await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate::{
     Decision, Denied, FakeClock, Grant, Limit, LiveLeases, OnUnavailable, OperationOutcome,
-    Prefetch, RateLimiter, VendorReport,
+    Prefetch, RateLimiter, VendorCount, VendorReport,
 };
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::shards::{per_minute, shards, split};
@@ -469,4 +469,70 @@ async fn a_pause_ends_by_the_clock_of_dynamodb() {
         .unwrap();
     let denied = denied(&fast).await;
     assert!(denied.retry_after.unwrap() > secs(29), "{denied}");
+}
+
+/// What the vendor has left lowers the balance of a limit that follows it, and never raises it.
+#[tokio::test(start_paused = true)]
+async fn a_balance_follows_what_the_vendor_has_left() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet
+        .limiter_with(|builder| builder.follow_vendor(VendorCount::Tokens, "tpm"))
+        .await;
+    let limits = [Limit::custom("tpm", 10_000, 1, 366 * 86_400_000).unwrap()];
+    let ask = |tokens| {
+        let ask = limiter.acquire("e-1", "gpt-4").limits(&limits);
+        ask.take("tpm", tokens)
+    };
+    let left = async || fleet.bucket().await.limits["tpm"].available.whole_tokens();
+    let grant = ask(1_000).send().await.unwrap().granted().unwrap();
+    for (field, remaining, expected) in [
+        // More than the balance, or than the capacity, or no number.
+        ("x-ratelimit-remaining-tokens", "9500", 9_000),
+        ("x-ratelimit-remaining-tokens", "10001", 9_000),
+        ("x-ratelimit-remaining-tokens", "-1", 9_000),
+        ("x-ratelimit-remaining-requests", "0", 9_000),
+        // With a margin of what the caller holds, which is above 5 %.
+        ("x-ratelimit-remaining-tokens", "4000", 5_000),
+        ("x-ratelimit-remaining-tokens", "4500", 5_000),
+        ("anthropic-ratelimit-tokens-remaining", "2000", 3_000),
+    ] {
+        assert_eq!(
+            grant.vendor_said(200, [(field, remaining)]).await.unwrap(),
+            None
+        );
+        assert_eq!(left().await, expected, "{field}: {remaining}");
+        pass(secs(1)).await;
+    }
+    // What leases hold is in flight, so the vendor does not know it yet.
+    let mut held = vec![];
+    for _ in 0..3 {
+        held.push(
+            ask(600)
+                .lease(secs(60))
+                .send()
+                .await
+                .unwrap()
+                .granted()
+                .unwrap(),
+        );
+    }
+    let said = [("x-ratelimit-remaining-tokens", "0")];
+    grant.vendor_said(200, said).await.unwrap();
+    assert_eq!(left().await, 1_200, "not above what is there");
+    // Once a second at most.
+    fleet.writes();
+    for _ in 0..20 {
+        grant
+            .vendor_said(200, [("x-ratelimit-remaining-tokens", "1")])
+            .await
+            .unwrap();
+    }
+    assert_eq!(fleet.writes(), 0);
+    let twice = fleet
+        .builder()
+        .await
+        .follow_vendor(VendorCount::Tokens, "a")
+        .follow_vendor(VendorCount::Tokens, "b");
+    let error = twice.build().await.unwrap_err();
+    assert!(error.to_string().contains("both a and b follow"), "{error}");
 }

@@ -17,7 +17,7 @@ use weirgate::blocking::Wait;
 use weirgate::{
     AuditSubject, Clock, Config, ConfigChange, ConfigFilter, ConfigLevel, ConnectOptions, Decision,
     Entity, EntityDescription, EpochMillis, Error, Grant, Grants, Granularity, Limit, LiveLeases,
-    Prefetch, RateLimiter, ScopeError, SystemClock, UsageReport, UsageScope, Window,
+    Prefetch, RateLimiter, ScopeError, SystemClock, UsageReport, UsageScope, VendorReport, Window,
 };
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
@@ -81,6 +81,12 @@ calls! {
     "Grant::renew", |_limiter, given| { let mut given = given; given.grant.renew(secs(7_200)).await };
     "Grant::release", |_limiter, given| given.grant.release().await;
     "Grant::roll_back", |_limiter, given| given.grant.roll_back().await;
+    "Grant::report_vendor", |_limiter, given| given.grant.report_vendor(&VendorReport::new(429)).await;
+    "Grant::vendor_said", |_limiter, given| given.grant.vendor_said(429, [("retry-after", "1")]).await;
+    "RateLimiter::report_vendor", |limiter, _given| {
+        limiter.report_vendor("e-4", "gpt-4", &VendorReport::new(429)).await
+    };
+    "PauseEdit::send", |limiter, _given| limiter.admin().resume("e-1", "gpt-4").send().await;
     "Grants::release", |_limiter, given| given.grants.release().await;
     "Grants::roll_back", |_limiter, given| given.grants.roll_back().await;
     "Peek::send", |limiter, _given| limiter.peek("e-1", "gpt-4").limits(&limits()).send().await;

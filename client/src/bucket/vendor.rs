@@ -1,0 +1,156 @@
+//! What a bucket's vendor says: it is paused, by one conditional write for each shard, and its balance is
+//! lowered to what the vendor has left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use weirgate_shared::write::{lower_balance, pause_reported};
+use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Millis, Pause, Shard};
+use weirgate_store::WriteOutcome;
+
+use super::state::BucketState;
+use crate::queue::ShardState;
+use crate::session::{Session, decode_shard};
+use crate::values::{Error, VendorLimit, VendorReport};
+
+/// Writes of a report to one shard at most, 3: another report came in between each time.
+const MAX_WRITES: usize = 3;
+
+/// Shortest time between two writes of a process that lower a balance, 1 s.
+const LOWERING_INTERVAL: Millis = Millis(1_000);
+
+impl BucketState {
+    /// Does what the vendor said, to a caller that has `taken` from the shard. Returns when the pause
+    /// ends.
+    pub(crate) async fn vendor_said(
+        &self,
+        session: &Session,
+        report: &VendorReport,
+        shard: Option<&Arc<ShardState>>,
+        taken: impl Fn(&LimitName) -> MilliTokens,
+    ) -> Result<Option<EpochMillis>, Error> {
+        let paused = match report.asks_to_pause() {
+            true => self.pause(session, report.retry_after()).await?,
+            false => None,
+        };
+        let first = self.shard(0);
+        let shard = shard.unwrap_or(&first);
+        if let Some(view) = shard.view() {
+            let most = followed(session, report, &view.shard, taken);
+            if let Err(error) = self.lower(session, shard, &view.shard, most).await {
+                // The next answer says it again.
+                tracing::debug!(%error, "balance not lowered to what the vendor has left");
+            }
+        }
+        Ok(paused)
+    }
+
+    /// Lowers the balance that exceeds its most the furthest, if that was not done just now.
+    async fn lower(
+        &self,
+        session: &Session,
+        shard: &ShardState,
+        view: &Shard,
+        most: Vec<(LimitName, MilliTokens)>,
+    ) -> Result<(), Error> {
+        let now = session.now();
+        let excess = |(name, most): &(LimitName, MilliTokens)| view.balance_at(name, now) - *most;
+        let update = most
+            .into_iter()
+            .max_by_key(excess)
+            .and_then(|(name, most)| lower_balance(view, &name, most, now));
+        let Some(update) = update.filter(|_| self.summary().may_lower(now, LOWERING_INTERVAL))
+        else {
+            return Ok(());
+        };
+        let sent = session.env.ages.sent();
+        let outcome = session.update_idempotent(&update).await?;
+        let (WriteOutcome::Applied(item) | WriteOutcome::ConditionFailed(item)) = outcome;
+        if let Some(item) = item {
+            shard.record_response(decode_shard(&item)?, sent);
+        }
+        Ok(())
+    }
+
+    /// Pauses all shards as far as they are not paused as long. Returns the last end of their pauses;
+    /// `None` if the bucket has no item.
+    pub(crate) async fn pause(
+        &self,
+        session: &Session,
+        retry_after: Option<Duration>,
+    ) -> Result<Option<EpochMillis>, Error> {
+        // Of many answers at once one is written; the others then know its pause.
+        let _one = self.pausing.lock().await;
+        let (mut done, mut last) = (0, None);
+        // A response shows the number of shards.
+        loop {
+            let count = self.summary().max_shards_seen();
+            let shards = (done..count).map(|shard| self.shard(shard));
+            let pauses = shards.map(|shard| pause_shard(session, shard, retry_after));
+            let ends = try_join_all(pauses).await?;
+            last = ends.into_iter().flatten().chain(last).max();
+            done = count;
+            if last.is_none() || self.summary().max_shards_seen() <= done {
+                return Ok(last);
+            }
+        }
+    }
+}
+
+/// Pauses one shard. Returns the end of its pause; `None` if it has no item.
+async fn pause_shard(
+    session: &Session,
+    shard: Arc<ShardState>,
+    retry_after: Option<Duration>,
+) -> Result<Option<EpochMillis>, Error> {
+    let mut known = shard.view().and_then(|view| view.shard.pause);
+    for _ in 0..MAX_WRITES {
+        let (now, asked) = (session.now(), retry_after.map(Into::into));
+        let Some(pause) = Pause::reported(&shard.key, known, asked, now) else {
+            break;
+        };
+        let sent = session.env.ages.sent();
+        let update = pause_reported(&shard.key, pause);
+        let item = match session.update_idempotent(&update).await? {
+            WriteOutcome::Applied(item) | WriteOutcome::ConditionFailed(item) => item,
+        };
+        let Some(item) = item else {
+            return Ok(None);
+        };
+        known = shard.record_response(decode_shard(&item)?, sent).pause;
+    }
+    Ok(known.map(|pause| pause.until))
+}
+
+/// Returns the most that the balances of the shard may be, of the limits that follow the vendor.
+fn followed(
+    session: &Session,
+    report: &VendorReport,
+    shard: &Shard,
+    taken: impl Fn(&LimitName) -> MilliTokens,
+) -> Vec<(LimitName, MilliTokens)> {
+    let most = |said: &VendorLimit| {
+        let name = session.settings.vendor_limits.get(&said.counts)?;
+        let state = shard.limits.get(name)?;
+        let tokens = |amount: u64| {
+            i64::try_from(amount)
+                .ok()?
+                .checked_mul(1_000)
+                .map(MilliTokens)
+        };
+        // More than the capacity is of another limit than ours.
+        let remaining = tokens(said.remaining?).filter(|left| *left <= state.rule.capacity)?;
+        let held = || {
+            let leases = shard.leases.iter().flatten();
+            leases.filter_map(|(_, lease)| lease.tokens.get(name).copied())
+        };
+        let margin = (state.rule.capacity / 20)
+            .max(taken(name))
+            .max(held().max().unwrap_or_default())
+            .max(tokens(said.rounded_to)?);
+        let most = shard.shard().share(remaining) + margin;
+        Some((name.clone(), most.max(held().sum())))
+    };
+    report.limits().iter().filter_map(most).collect()
+}
