@@ -111,6 +111,8 @@ BREAKS = [
     ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.1.Condition.{KEYS}.dynamodb:LeadingKeys", "*"),
     ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.1.Condition.{KEYS}.dynamodb:LeadingKeys", f"{FENCE}*"),
     ("fenced_policies_fence_every_statement", f"{OF_ADMIN_FENCED}.2.Condition.{KEYS}.dynamodb:LeadingKeys", "*/ENTITY#*"),
+    ("fenced_policies_fence_every_statement", f"{OF_ADMIN_FENCED}.3.Condition.{KEYS}.dynamodb:LeadingKeys", "*"),
+    ("fenced_policies_fence_every_statement", f"{OF_ADMIN_FENCED}.3.Action", ["dynamodb:BatchGetItem", "dynamodb:UpdateItem"]),
     ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.0.Condition.{NULL}.dynamodb:LeadingKeys", GONE),
     ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.0.Condition.{NULL}.aws:PrincipalTag/weirgate-namespace", "true"),
     ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.1", {"Effect": "Allow", "Action": ["kms:Decrypt", "dynamodb:Scan"]}),

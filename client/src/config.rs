@@ -3,6 +3,7 @@
 mod ancestors;
 mod edit;
 mod freshness;
+mod functions;
 mod load;
 mod resolve;
 mod schema;
@@ -12,6 +13,7 @@ mod switches;
 pub(crate) use ancestors::{Ancestors, ancestors, read_entities};
 pub(crate) use edit::ConfigEdit;
 pub(crate) use freshness::Freshness;
+pub(crate) use functions::check_functions;
 pub(crate) use resolve::{LimitsSlot, resolve};
 pub(crate) use schema::check as check_schema;
 pub(crate) use stored::{key, stored, unreadable};

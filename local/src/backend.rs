@@ -216,6 +216,8 @@ async fn prepare(
         create_table(&connected.client, &options.table).await?;
     }
     let table = Table::new(connected, &options.table);
+    // Those of this process, also for the table of an earlier release.
+    table.mark_functions().await?;
     let limiter = RateLimiter::builder(&options.table)
         .table(table.clone())
         .namespace(&options.namespace)

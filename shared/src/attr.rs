@@ -102,6 +102,8 @@ pub const CASCADE: &str = "cascade";
 pub const DISPLAY_NAME: &str = "display_name";
 /// Labels of an entity, by name.
 pub const LABELS: &str = "labels";
+/// Whether the deployed functions know quotas.
+pub const QUOTAS: &str = "quotas";
 /// Version of the schema that a namespace is written in.
 pub const SCHEMA: &str = "schema";
 /// Epoch ms of a change, or of the balances in a stamp.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::evaluator::{Held, Item as Evaluated};
-use weirgate_shared::write::{Action, Condition, Update};
+use weirgate_shared::write::{Action, Condition, Update, mark_functions};
 use weirgate_shared::{ItemKey, read_key};
 
 use crate::{ErrorKind, Item, StoreError};
@@ -21,8 +21,18 @@ pub(crate) use listing::{Listing, Range};
 
 /// A table in memory. Clones share it. A request is applied at once and never lost, items never
 /// expire, and any number of writes fits.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct MemoryTable(Arc<State>);
+
+impl Default for MemoryTable {
+    /// Returns a table that has nothing but the mark of functions of this release.
+    fn default() -> Self {
+        let table = Self(Arc::default());
+        let marked = table.update(&mark_functions());
+        assert!(marked.is_ok(), "an empty table has no mark");
+        table
+    }
+}
 
 #[derive(Debug, Default)]
 struct State {

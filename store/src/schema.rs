@@ -8,8 +8,9 @@ use aws_sdk_dynamodb::types::{
     TimeToLiveSpecification,
 };
 use weirgate_shared::attr;
+use weirgate_shared::write::mark_functions;
 
-use crate::{StoreError, Table};
+use crate::{ReturnValues, StoreError, Table};
 
 /// A global secondary index: its keys, with their types (`S` or `N`). All project keys only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +60,7 @@ pub const fn indexes() -> [Index; 4] {
 }
 
 impl Table {
-    /// Creates the table: see [`create_table`].
+    /// Creates the table: see [`create_table`]. Marks it for the functions of this release.
     ///
     /// # Errors
     /// [`StoreError`] if it exists already, or DynamoDB refuses.
@@ -68,7 +69,18 @@ impl Table {
         if let Some(memory) = &self.memory {
             return memory.reach("CreateTable");
         }
-        create_table(&self.client, &self.name).await
+        create_table(&self.client, &self.name).await?;
+        self.mark_functions().await
+    }
+
+    /// Marks what the functions of this release know, if it is not marked yet: see [`mark_functions`].
+    ///
+    /// # Errors
+    /// [`StoreError`] if it could not be decided.
+    pub async fn mark_functions(&self) -> Result<(), StoreError> {
+        self.update(&mark_functions(), ReturnValues::Never)
+            .await
+            .map(drop)
     }
 }
 

@@ -20,6 +20,7 @@ use super::stop::{Known, by_cache, by_table, stopped};
 use super::targets::ResolvedRequest;
 use super::targets::{check_parts, check_targets};
 use crate::bucket::{AllOrNone, BucketState, BucketTarget, Hold, acquire, cached_denial, take_all};
+use crate::config::check_functions;
 use crate::session::{Permit, Session, deadline, quarter_left};
 use crate::values::{
     BucketRequest, Denials, Denied, Disabled, Error, LimitStatus, NeverFits, Outcome,
@@ -120,8 +121,11 @@ struct Decider<'a> {
 }
 
 impl Decider<'_> {
-    /// Decides unless the circuit breaker is open.
+    /// Decides unless the circuit breaker is open, or the functions are too old for a limit.
     async fn admitted(&mut self, wait: Duration) -> Result<Decision<Granted>, Error> {
+        let limits = self.targets.iter();
+        let limits = limits.flat_map(|target| target.request.limits.iter());
+        check_functions(self.session, limits, self.answer_by).await?;
         match self.session.breaker.admit() {
             Ok(permit) => self.run(wait, Some(permit)).await,
             Err(_) if self.is_prefetched() => self.run(wait, None).await,

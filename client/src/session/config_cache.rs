@@ -10,7 +10,7 @@ use weirgate_shared::{
 };
 use weirgate_store::Consistency;
 
-use super::ages::Cached;
+use super::ages::{Cached, Moment};
 use super::switch_cache::{SwitchCache, SwitchRequest};
 use crate::values::{Locked, counters};
 
@@ -31,8 +31,18 @@ pub(crate) struct ConfigCache {
     changed_at: Locked<Vec<u64>>,
     /// Whether the namespace was seen to have this code's schema version.
     pub(crate) has_schema: AtomicBool,
+    pub(crate) functions: KnownFunctions,
     last_event: Locked<Option<AuditId>>,
     pub(crate) counters: Counters,
+}
+
+/// What is known of the functions of the table.
+#[derive(Debug, Default)]
+pub(crate) struct KnownFunctions {
+    /// Whether they were seen to know quotas.
+    pub(crate) know_quotas: AtomicBool,
+    /// When they were last seen not to. The lock is held during a read.
+    pub(crate) missing_at: tokio::sync::Mutex<Option<Moment>>,
 }
 
 counters! {
@@ -58,6 +68,7 @@ impl Default for ConfigCache {
             generation: AtomicU64::default(),
             changed_at: Locked::new(vec![0; GROUPS]),
             has_schema: AtomicBool::default(),
+            functions: KnownFunctions::default(),
             last_event: Locked::default(),
             counters: Counters::default(),
         }

@@ -58,6 +58,15 @@ pub enum Error {
         /// The schema version that this code reads and writes.
         supported: i64,
     },
+    /// The deployed functions are not known to know quotas, and a limit is one. Older functions would
+    /// neither split the bucket nor count its usage. It is remembered for 5 s.
+    #[error(
+        "namespace {namespace} cannot have quotas: no item FUNCTIONS, which this principal may read, says that the deployed functions know them: deploy the stack of this release, and wait for one run of the reconciler"
+    )]
+    FunctionsTooOld {
+        /// The namespace.
+        namespace: String,
+    },
     /// Other processes kept changing the same item; nothing was changed.
     #[error("{what} was changed by other processes for {}, before each attempt: try again", rounded_span(*after))]
     Contended {
@@ -113,8 +122,8 @@ impl Error {
     }
 
     /// Returns a short name for traces and logs, from a small fixed set: `invalid`,
-    /// `not_configured`, `unsupported_schema`, `contended`, `timeout`, `unavailable`, `unreadable`;
-    /// and of DynamoDB's errors `throttled`, `conflict`, `unreachable`, `clock_skew`,
+    /// `not_configured`, `unsupported_schema`, `functions_too_old`, `contended`, `timeout`, `unavailable`,
+    /// `unreadable`; and of DynamoDB's errors `throttled`, `conflict`, `unreachable`, `clock_skew`,
     /// `unconfirmed`, `access_denied`, `missing_credentials`, `credentials_unavailable`,
     /// `table_not_found`, `refused`.
     #[must_use]
@@ -127,6 +136,7 @@ impl Error {
             Self::Unavailable { .. } => "unavailable",
             Self::NotConfigured { .. } => "not_configured",
             Self::UnsupportedSchema { .. } => "unsupported_schema",
+            Self::FunctionsTooOld { .. } => "functions_too_old",
             Self::Contended { .. } => "contended",
             Self::UnreadableItem { .. } | Self::Unreadable { .. } => "unreadable",
         }

@@ -1,6 +1,7 @@
 //! The function as Lambda runs it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::value::RawValue;
 use weirgate_runtime::{ConfigError, Context, Function, Invoked, Invoking, answer, time_left};
@@ -19,15 +20,33 @@ use crate::schedule::Schedule;
 pub fn function(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Function, ConfigError> {
     let config = Arc::new(Config::read(lookup)?);
     let table_name = config.table_name.clone();
+    let is_marked = Arc::new(AtomicBool::default());
     let handler = move |table: Table, event: Box<RawValue>, context: Context| -> Invoking {
-        let config = Arc::clone(&config);
-        Box::pin(async move { invoke(&table, &config, event.get(), &context).await })
+        let (config, is_marked) = (Arc::clone(&config), Arc::clone(&is_marked));
+        Box::pin(async move {
+            mark(&table, &is_marked).await;
+            invoke(&table, &config, event.get(), &context).await
+        })
     };
     Ok(Function {
         name: "reconciler",
         table_name,
         handler: Box::new(handler),
     })
+}
+
+/// Marks once in a process what the functions know: clients write no quota before. The stack updates
+/// the aggregator first, so the mark speaks for both.
+async fn mark(table: &Table, is_marked: &AtomicBool) {
+    if is_marked.load(Ordering::Relaxed) {
+        return;
+    }
+    match table.mark_functions().await {
+        Ok(()) => is_marked.store(true, Ordering::Relaxed),
+        Err(error) => {
+            tracing::warn!(%error, "what the functions know is not marked: the next run tries again")
+        }
+    }
 }
 
 async fn invoke(table: &Table, config: &Config, event: &str, context: &Context) -> Invoked {

@@ -274,6 +274,12 @@ pub fn read_schema<'a>(
     integer(name, &value)
 }
 
+/// Returns whether the item of the deployed functions says that they know quotas.
+#[must_use]
+pub fn know_quotas<'a>(mut item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> bool {
+    item.any(|(name, value)| name == attr::QUOTAS && matches!(value, Attr::Bool(true)))
+}
+
 fn boolean(name: &str, value: &Attr<'_>) -> Result<bool, ItemError> {
     match value {
         Attr::Bool(is) => Ok(*is),

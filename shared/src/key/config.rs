@@ -273,6 +273,15 @@ pub fn schema_key(namespace: &Namespace) -> ItemKey {
     }
 }
 
+/// Returns `FUNCTIONS`, `#VERSION`: the item of the table that says what the deployed functions know.
+#[must_use]
+pub fn functions_key() -> ItemKey {
+    ItemKey {
+        pk: "FUNCTIONS".to_owned(),
+        sk: "#VERSION".to_owned(),
+    }
+}
+
 /// Returns `{ns}/SYSTEM#`, `#SWITCHES`: the item with the switches of a namespace.
 #[must_use]
 pub fn switches_key(namespace: &Namespace) -> ItemKey {

@@ -7,7 +7,7 @@ use super::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
     AuditEvent, AuditKey, Config, ConfigKey, ConfigLevel, Entity, EntityDescription, EntityId,
     EntityKey, EpochMillis, EpochSeconds, LISTED_NAMESPACE, Millis, NAMESPACES, Namespace,
-    PlanName, Resource, SCHEMA_VERSION, Versioned, WriteId, attr, item, schema_key,
+    PlanName, Resource, SCHEMA_VERSION, Versioned, WriteId, attr, functions_key, item, schema_key,
 };
 
 /// Maximum number of ancestors of an entity. Their checks, that of a plan, the entity, the audit event and the
@@ -279,6 +279,17 @@ pub fn write_schema_version(namespace: &Namespace) -> Action {
         )])
         .collect(),
     })
+}
+
+/// Marks that the functions which are deployed with the table know quotas, if it is not marked yet.
+#[must_use]
+pub fn mark_functions() -> Update {
+    let quotas = Path::of(attr::QUOTAS);
+    Update {
+        key: functions_key(),
+        conditions: vec![Condition::Absent(quotas.clone())],
+        changes: vec![AttributeUpdate::Set(quotas, Value::Bool(true))],
+    }
 }
 
 /// Returns the change that lists an item in `GSI3`.

@@ -6,6 +6,7 @@ mod acts;
 mod audit;
 mod cache;
 mod descriptions;
+mod functions;
 mod hierarchy;
 mod hierarchy_races;
 mod limit_texts;

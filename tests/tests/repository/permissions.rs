@@ -70,6 +70,9 @@ async fn takes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
         .unwrap()
         .roll_back()
         .await?;
+    let quota = [Limit::session("tpm", 10, secs(60)).unwrap()];
+    let by_quota = limiter.acquire("e-9", "gpt-4").limits(&quota);
+    assert!(by_quota.take("tpm", 1).send().await?.is_granted());
     let _ = limiter
         .acquire_all(["a", "b"].map(take))
         .send()
@@ -182,11 +185,18 @@ async fn changes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
         .admin()
         .set_config(&of_resource("gpt-4"), &Config::of([rpm(60)]))
         .await?;
+    let quota = Limit::session("tpm", 10, secs(60)).unwrap();
+    let of_quota = on("e-9", "gpt-4");
+    limiter
+        .admin()
+        .set_config(&of_quota, &Config::of([quota]))
+        .await?;
     for child in [child("e-1", "team"), child("e-2", "team")] {
         limiter.admin().set_entity(&child).await?;
     }
     assert!(limiter.admin().delete_config(&of_resource("gpt-4")).await?);
     assert!(limiter.admin().delete_entity(&entity("e-2")).await?);
+    assert!(limiter.admin().delete_config(&of_quota).await?);
     let limits = [
         Limit::per_minute("rpm", 600).unwrap(),
         Limit::concurrent("slots", 64).unwrap(),

@@ -424,6 +424,15 @@ fn each_function_is_built_from_the_binary_of_its_name() {
     }
 }
 
+/// CloudFormation updates what a resource depends on first, so the reconciler's mark speaks for both.
+#[test]
+fn the_reconciler_is_updated_after_the_aggregator() {
+    assert_eq!(
+        template()["Resources"]["Reconciler"]["DependsOn"],
+        "Aggregator"
+    );
+}
+
 /// `weirgate doctor` compares it with its own.
 #[test]
 fn each_functions_description_ends_with_the_version() {

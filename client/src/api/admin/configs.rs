@@ -12,7 +12,7 @@ use weirgate_store::{BY_ENTITY, BY_RESOURCE, Item, Query, SortKeys};
 use super::Admin;
 use super::kinds::{Planned, Proposal, wider};
 use crate::api::page::{Page, PageToken, Unreadable, within};
-use crate::config::{ConfigEdit, key, stored};
+use crate::config::{ConfigEdit, check_functions, key, stored};
 use crate::session::CacheKey;
 use crate::values::Error;
 
@@ -353,6 +353,8 @@ impl Admin {
                     if !matches!(changes, None | Some(0)) {
                         return Ok(Change::Refused);
                     }
+                    let limits = next.iter().flat_map(|next| &next.limits);
+                    check_functions(session, limits, editing.deadline()).await?;
                     // One that cannot be read is in force nowhere, and must not keep others from being
                     // written.
                     let of = |level: &ConfigLevel| {

@@ -14,7 +14,8 @@ use weirgate_store::Item;
 
 use super::{Admin, StoredBucket};
 use crate::api::page::{Page, PageToken};
-use crate::config::{key, stored};
+use crate::config::{check_functions, key, stored};
+use crate::session::deadline;
 use crate::values::Error;
 
 /// Most buckets that are read for one change.
@@ -132,6 +133,10 @@ impl Admin {
     ) -> Result<(), Error> {
         self.session
             .at_home(async {
+                let limits = changes.iter().filter_map(|(_, next)| next.as_ref());
+                let limits = limits.flat_map(|next| &next.limits);
+                let until = deadline(self.session.settings.timeout);
+                check_functions(&self.session, limits, until).await?;
                 let ids = changes
                     .iter()
                     .filter_map(|(level, _)| level.entity().cloned());

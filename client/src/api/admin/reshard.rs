@@ -4,6 +4,8 @@ use weirgate_shared::{Limit, MAX_SHARDS};
 
 use super::Admin;
 use crate::bucket::Resharding;
+use crate::config::check_functions;
+use crate::session::deadline;
 use crate::values::{Error, check_limit_count, check_windows};
 
 impl Admin {
@@ -48,6 +50,8 @@ impl Admin {
                     .bucket(entity.try_into()?, resource.try_into()?);
                 check_limit_count(limits)?;
                 check_windows(limits)?;
+                let until = deadline(self.session.settings.timeout);
+                check_functions(&self.session, limits.iter(), until).await?;
                 Resharding::new(&self.session, bucket, limits, shards)?
                     .run()
                     .await

@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use super::{Dynamo, TABLE, from};
 
+/// Partition of the mark of the functions.
+pub(super) const MARKED: &str = "FUNCTIONS";
+
 impl Dynamo {
     /// One item as DynamoDB JSON, or `null`.
     pub fn item(&self, pk: &str, sk: &str) -> Value {
@@ -16,7 +19,7 @@ impl Dynamo {
             .map_or(Value::Null, |mut answer| answer["Item"].take())
     }
 
-    /// All items as DynamoDB JSON.
+    /// All items but the mark of the functions, which every table has, as DynamoDB JSON.
     pub fn items(&self) -> Vec<Value> {
         let (mut items, mut start) = (vec![], Value::Null);
         loop {
@@ -34,6 +37,7 @@ impl Dynamo {
             );
             start = answer["LastEvaluatedKey"].take();
             if start.is_null() {
+                items.retain(|item| item["PK"]["S"] != MARKED);
                 return items;
             }
         }

@@ -7,7 +7,7 @@ use weirgate_shared::{AuditChange, EditChange, EpochMillis, Limit, Shard};
 use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
 use crate::api::admin::Admin;
 use crate::bucket::BucketState;
-use crate::config::{Freshness, resolve};
+use crate::config::{Freshness, check_functions, resolve};
 use crate::session::{CacheKey, deadline};
 use crate::values::{Error, Limits, check_bucket_limits, check_limit_count, check_windows};
 
@@ -143,6 +143,7 @@ impl LimitsEdit<'_> {
         };
         check_limit_count(&config.limits)?;
         check_windows(&config.limits)?;
+        check_functions(session, config.limits.iter(), until).await?;
         Ok(config.limits.clone())
     }
 }
