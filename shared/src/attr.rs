@@ -96,6 +96,8 @@ pub const SHADOW: &str = "shadow";
 pub const PARENT_ID: &str = "parent_id";
 /// Plan of an entity.
 pub const ENTITY_PLAN: &str = "plan";
+/// Number of entities that have a plan.
+pub const ENTITIES: &str = "entities";
 /// Whether takes of an entity also take from its parent.
 pub const CASCADE: &str = "cascade";
 /// Display name of an entity.

@@ -266,12 +266,27 @@ pub(super) fn entity(id: EntityId, attributes: &[(&str, Attr<'_>)]) -> Result<En
 ///
 /// # Errors
 /// [`ItemError`] if it is missing or no whole number.
-pub fn read_schema<'a>(
+pub fn read_schema<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<i64, ItemError> {
+    whole_number(attr::SCHEMA, item)
+}
+
+fn whole_number<'a>(
+    attribute: &str,
     mut item: impl Iterator<Item = (&'a str, Attr<'a>)>,
 ) -> Result<i64, ItemError> {
-    let found = item.find(|(name, _)| *name == attr::SCHEMA);
-    let (name, value) = found.ok_or_else(|| ItemError::missing(attr::SCHEMA, "a whole number"))?;
+    let found = item.find(|(name, _)| *name == attribute);
+    let (name, value) = found.ok_or_else(|| ItemError::missing(attribute, "a whole number"))?;
     integer(name, &value)
+}
+
+/// Reads the number of entities that have a plan.
+///
+/// # Errors
+/// [`ItemError`] if it is missing or no whole number.
+pub fn read_plan_count<'a>(
+    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
+) -> Result<i64, ItemError> {
+    whole_number(attr::ENTITIES, item)
 }
 
 /// Returns whether the item of the deployed functions says that they know quotas.

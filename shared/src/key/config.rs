@@ -248,6 +248,15 @@ pub fn plan_partitions(namespace: &Namespace, plan: &PlanName) -> impl Iterator<
     (0..PARTITIONS).map(move |partition| plan_partition(namespace, plan, partition))
 }
 
+/// Returns `{ns}/PLAN#{plan}`, `#ENTITIES`: the item that counts the entities of a plan.
+#[must_use]
+pub fn plan_count_key(namespace: &Namespace, plan: &PlanName) -> ItemKey {
+    ItemKey {
+        pk: format!("{namespace}/PLAN#{plan}"),
+        sk: "#ENTITIES".to_owned(),
+    }
+}
+
 fn entity_partition(namespace: &Namespace, partition: u32) -> String {
     format!("{namespace}/ENTITIES#{partition:02}")
 }

@@ -7,12 +7,13 @@ use super::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
     AuditEvent, AuditKey, Config, ConfigKey, ConfigLevel, Entity, EntityDescription, EntityId,
     EntityKey, EpochMillis, EpochSeconds, LISTED_NAMESPACE, Millis, NAMESPACES, Namespace,
-    PlanName, Resource, SCHEMA_VERSION, Versioned, WriteId, attr, functions_key, item, schema_key,
+    PlanName, Resource, SCHEMA_VERSION, Versioned, WriteId, attr, functions_key, item,
+    plan_count_key, schema_key,
 };
 
-/// Maximum number of ancestors of an entity. Their checks, that of a plan, the entity, the audit event and the
-/// schema version are the 100 parts of a transaction.
-pub const MAX_ANCESTORS: usize = 96;
+/// Maximum number of ancestors of an entity. Their checks, that of a plan, the counts of two plans, the entity, the
+/// audit event and the schema version are the 100 parts of a transaction.
+pub const MAX_ANCESTORS: usize = 94;
 
 /// What a configuration has that a deleted one does not.
 const REMOVED: [&str; 7] = [
@@ -214,6 +215,28 @@ pub fn describe_entity(
         conditions: vec![condition],
         changes,
     })
+}
+
+/// Counts an entity that gets a plan (1), or leaves it (-1).
+#[must_use]
+pub fn count_entity(namespace: &Namespace, plan: &PlanName, by: i64) -> Action {
+    Action::Update(Update {
+        key: plan_count_key(namespace, plan),
+        conditions: vec![],
+        changes: vec![AttributeUpdate::Add(
+            Path::of(attr::ENTITIES),
+            Value::Int(by),
+        )],
+    })
+}
+
+/// Requires that no entity has a plan.
+#[must_use]
+pub fn no_entities(namespace: &Namespace, plan: &PlanName) -> Action {
+    let count = Path::of(attr::ENTITIES);
+    let none = Box::new(Condition::AtMost(count.clone(), Value::Int(0)));
+    let condition = Condition::AbsentOr(count, none);
+    Action::Check(plan_count_key(namespace, plan), vec![condition])
 }
 
 /// Requires that a level still has the configuration that was read with this version.

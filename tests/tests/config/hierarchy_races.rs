@@ -139,13 +139,13 @@ fn put_chain(fleet: &Fleet, name: &str, entities: usize) {
 async fn chains_that_are_joined_are_no_longer_than_an_acquire_takes() {
     for (upper, lower) in [
         (60, 60),
-        (49, 49),
-        (49, 48),
-        (96, 1),
-        (97, 1),
-        (1, 96),
-        (1, 97),
-        (2, 96),
+        (48, 48),
+        (48, 47),
+        (94, 1),
+        (95, 1),
+        (1, 94),
+        (1, 95),
+        (2, 94),
     ] {
         let (fleet, [limiter]) = Fleet::of().await;
         put_chain(&fleet, "u", upper);
@@ -157,10 +157,10 @@ async fn chains_that_are_joined_are_no_longer_than_an_acquire_takes() {
             .order_entities(std::slice::from_ref(&joint))
             .await;
         let case = format!("{upper} above {lower}");
-        assert_eq!(joined.is_ok(), upper + lower <= 97, "{case}: {joined:?}");
+        assert_eq!(joined.is_ok(), upper + lower <= 95, "{case}: {joined:?}");
         assert_eq!(ordered.is_ok(), joined.is_ok(), "{case}: {ordered:?}");
         if let Err(error) = &joined {
-            assert!(error.to_string().contains("96"), "{case}: {error}");
+            assert!(error.to_string().contains("94"), "{case}: {error}");
             let found = limiter.admin().entity(&entity("l-0")).await.unwrap();
             assert_eq!(found, None, "{case}");
             continue;

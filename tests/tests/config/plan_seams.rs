@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use weirgate::{
-    Config, ConfigLevel, Decision, Entity, Granularity, Limit, Purge, RateLimiter, Switch,
-    UsageScope,
+    Config, ConfigLevel, Decision, Entity, Error, Granularity, Limit, LiveLeases, Purge,
+    RateLimiter, Switch, UsageScope,
 };
+use weirgate_testkit::Fault;
 
 use crate::fixtures::fleet::{Fleet, START, keys_read, millis, pass, rpm, secs};
 use crate::fixtures::stored::{
@@ -507,4 +508,137 @@ async fn an_erased_entity_has_nothing_of_its_plan() {
     for limiter in [&fleet.limiter().await, &admin] {
         assert_eq!(capacity(limiter, ["e-1", "gpt-4"]).await, 60);
     }
+}
+
+/// The ways in which the last level of a plan is deleted without force.
+async fn delete_last(limiter: &RateLimiter, by_level: bool) -> Result<(), Error> {
+    let admin = limiter.admin();
+    if by_level {
+        for level in [of_plan_on("pro", "gpt-4"), of_plan("pro")] {
+            let _ = admin.delete_config(&level).await?;
+        }
+        return Ok(());
+    }
+    admin.delete_plan(&plan("pro"), false).await.map(drop)
+}
+
+/// Whatever is between the requests of a deletion and a move, which gets its plan by `set_plan` or
+/// `set_entity`, from no plan or from another one.
+#[tokio::test(start_paused = true)]
+async fn an_entity_that_gets_a_plan_while_it_is_deleted_keeps_it_or_is_refused() {
+    let (mut kept, mut deleted) = (0, 0);
+    for (offset, by_level) in (0..40).flat_map(|at| [(at, false), (at, true)]) {
+        let fleet = Fleet::slow(millis(10)).await;
+        let (one, other) = (fleet.limiter().await, fleet.limiter().await);
+        configure(&one, &of_plan("free"), [rpm(10)]).await;
+        configure(&one, &of_plan_on("pro", "gpt-4"), [rpm(700)]).await;
+        if offset % 2 == 0 {
+            configure(&one, &of_plan("pro"), [rpm(600)]).await;
+            set_plan(&one, "e-1", "free").await.unwrap();
+        }
+        let (deletion, moved) = tokio::join!(delete_last(&one, by_level), async {
+            pass(millis(offset * 25)).await;
+            let of_pro = Entity::new(entity("e-1")).on_plan(plan("pro"));
+            match by_level {
+                false => set_plan(&other, "e-1", "pro").await.map(drop),
+                true => other.admin().set_entity(&of_pro).await,
+            }
+        });
+        let found = one.admin().entity(&entity("e-1")).await.unwrap();
+        let has_pro = found.is_some_and(|found| found.plan == Some(plan("pro")));
+        let is_left = one.admin().has_plan(&plan("pro")).await.unwrap();
+        let case = format!("{offset}, {by_level}: {deletion:?}, {moved:?}");
+        assert_eq!(
+            (has_pro, is_left),
+            (moved.is_ok(), deletion.is_err()),
+            "{case}"
+        );
+        assert!(is_left || !has_pro, "a plan that does not exist, {case}");
+        (kept, deleted) = (kept + i32::from(is_left), deleted + i32::from(!is_left));
+    }
+    assert!(kept > 0 && deleted > 0, "{kept} kept, {deleted} deleted");
+}
+
+/// An index that has not heard of the entity yet.
+#[tokio::test(start_paused = true)]
+async fn a_plan_is_in_use_whatever_the_index_knows() {
+    let (fleet, [admin]) = Fleet::of().await;
+    configure(&admin, &of_plan("pro"), [rpm(600)]).await;
+    set_plan(&admin, "e-1", "pro").await.unwrap();
+    let mut item = fleet.dynamo.item("default/ENTITY#e-1", "#META");
+    for key in ["GSI2PK", "GSI2SK"] {
+        assert!(item.as_object_mut().unwrap().remove(key).is_some());
+    }
+    fleet.dynamo.put(&item);
+    for by_level in [false, true] {
+        let error = delete_last(&admin, by_level).await.unwrap_err().to_string();
+        let says = "plan pro is in use: entities with it are 1: give them another plan, or run `weirgate plans";
+        assert!(error.starts_with(says), "{error}");
+    }
+    assert!(admin.admin().has_plan(&plan("pro")).await.unwrap());
+}
+
+/// Each entity counts once, however it gets and leaves its plan, and whatever answers are lost.
+#[tokio::test(start_paused = true)]
+async fn a_plan_that_all_entities_left_can_be_deleted() {
+    let (fleet, [admin]) = Fleet::of().await;
+    for name in ["free", "pro"] {
+        configure(&admin, &of_plan(name), [rpm(600)]).await;
+    }
+    let mut turn = 0;
+    fleet.dynamo.fail_transactions(move |_| {
+        turn += 1;
+        [None, Some(Fault::LoseAnswer), Some(Fault::Conflict)][turn % 3]
+    });
+    for id in ["e-1", "e-2", "e-3", "e-4"] {
+        for name in ["pro", "pro", "free", "pro"] {
+            let _ = set_plan(&admin, id, name).await.unwrap();
+        }
+    }
+    let count = |name: &str| {
+        let item = fleet
+            .dynamo
+            .item(&format!("default/PLAN#{name}"), "#ENTITIES");
+        item["entities"]["N"].as_str().unwrap().to_owned()
+    };
+    assert_eq!([count("pro"), count("free")], ["4", "0"]);
+    let _ = set_plan(&admin, "e-1", "").await.unwrap();
+    assert!(admin.admin().delete_entity(&entity("e-2")).await.unwrap());
+    let erased = admin.admin();
+    let erased = erased
+        .erase_entity(&entity("e-3"), LiveLeases::Refuse)
+        .await;
+    assert!(erased.unwrap().entity);
+    assert!(delete_last(&admin, false).await.is_err(), "e-4 has it");
+    // By force it stays the plan of the entity, which leaves it afterwards.
+    assert_eq!(
+        admin.admin().delete_plan(&plan("pro"), true).await.unwrap(),
+        1
+    );
+    configure(&admin, &of_plan("pro"), [rpm(60)]).await;
+    assert!(
+        delete_last(&admin, false).await.is_err(),
+        "e-4 has it again"
+    );
+    let _ = set_plan(&admin, "e-4", "free").await.unwrap();
+    assert_eq!([count("pro"), count("free")], ["0", "1"]);
+    delete_last(&admin, true).await.unwrap();
+    assert!(!admin.admin().has_plan(&plan("pro")).await.unwrap());
+}
+
+/// All writes of their moves are to one item.
+#[tokio::test(start_paused = true)]
+async fn many_entities_get_one_plan_at_once() {
+    let fleet = Fleet::slow(millis(10)).await;
+    let limiter = fleet.limiter().await;
+    configure(&limiter, &of_plan("pro"), [rpm(600)]).await;
+    let ids: Vec<_> = (0..50).map(|at| format!("e-{at}")).collect();
+    let moves = ids.iter().map(|id| set_plan(&limiter, id, "pro"));
+    let moves = futures_util::future::join_all(moves).await;
+    assert!(
+        moves.iter().all(|moved| matches!(moved, Ok(true))),
+        "{moves:?}"
+    );
+    let item = fleet.dynamo.item("default/PLAN#pro", "#ENTITIES");
+    assert_eq!(item["entities"]["N"], "50");
 }

@@ -373,9 +373,9 @@ impl Admin {
                     let mut other = None;
                     if removal == Removal::Checked {
                         self.check_kinds(&proposal).await?;
-                        if next.is_none() {
-                            other = self.check_last_of_plan(level).await?;
-                        }
+                    }
+                    if removal != Removal::Forced && next.is_none() {
+                        other = self.check_last_of_plan(level).await?;
                     }
                     let mut actions = vec![write_config(&key, &seen, next.as_ref())];
                     let change = AuditChange::Config {
@@ -399,8 +399,11 @@ impl Admin {
 pub(super) enum Removal {
     /// That its limits may go, and that it is not the last one of a plan that entities have.
     Checked,
-    /// Nothing: it goes with its plan, which was checked as a whole.
+    /// That it is not the last one of a plan that entities have: it goes with its plan, whose limits
+    /// were checked as a whole.
     OfPlan,
+    /// Nothing: as `OfPlan`, and entities may have the plan.
+    Forced,
 }
 
 /// What became of a change.

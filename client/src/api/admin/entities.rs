@@ -36,7 +36,7 @@ impl Admin {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the entity would be its own ancestor, or if it or a descendant would
-    /// have more than 96 ancestors: one transaction checks that none of them has changed, and one
+    /// have more than 94 ancestors: one transaction checks that none of them has changed, and one
     /// grant takes from all. Also if its plan has no limits, as [`set_plan`](Self::set_plan).
     /// [`Error::Contended`] if other processes kept changing it,
     /// [`Error::Store`] if the outcome is not known.
@@ -68,7 +68,7 @@ impl Admin {
     ///
     /// # Errors
     /// [`Error::Invalid`] if after all of them an entity would be its own ancestor, or have more than
-    /// 96 ancestors; [`Error::Store`].
+    /// 94 ancestors; [`Error::Store`].
     pub async fn order_entities(&self, entities: &[Entity]) -> Result<Vec<Entity>, Error> {
         let parent = |entity: &Entity| (entity.id.clone(), entity.parent.clone());
         let mut parents: HashMap<_, _> = entities.iter().map(parent).collect();
@@ -297,10 +297,9 @@ impl Admin {
                     let mut actions = vec![set_entity(&key, op.as_ref(), &replanned, &new_op)];
                     let (was, next) = (before.as_ref(), replanned.value.as_ref());
                     let plan = next.and_then(|next| next.plan.as_ref());
-                    if was.and_then(|was| was.plan.as_ref()) != plan {
-                        if let Some(plan) = plan {
-                            actions.push(self.plan_exists(plan).await?);
-                        }
+                    let left = was.and_then(|was| was.plan.as_ref());
+                    if left != plan {
+                        actions.extend(self.move_between(left, plan).await?);
                         self.check_plan_kinds(id, plan).await?;
                     }
                     let keeps_parent = was.map(|was| &was.parent) == next.map(|next| &next.parent);

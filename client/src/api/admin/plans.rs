@@ -1,9 +1,9 @@
 //! Plans: limits of all entities that have one, and which entities these are.
 
-use weirgate_shared::write::{Action, PLAN_STEP, same_config};
+use weirgate_shared::write::{Action, PLAN_STEP, count_entity, no_entities, same_config};
 use weirgate_shared::{
     Config, ConfigFilter, ConfigKey, ConfigLevel, Entity, EntityId, PlanName, Versioned,
-    plan_partitions,
+    plan_count_key, plan_partitions, read_plan_count,
 };
 use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
 
@@ -11,7 +11,7 @@ use super::Admin;
 use super::configs::Removal;
 use super::kinds::no_limits;
 use crate::api::page::{Page, PageToken};
-use crate::config::stored;
+use crate::config::{stored, unreadable};
 use crate::values::Error;
 
 impl Admin {
@@ -76,14 +76,18 @@ impl Admin {
     /// the plan have the limits of the resource and of the system then.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if entities have the plan, unless `is_forced`, as far as the index knows: one that
-    /// gets it at the same time is not seen; otherwise as
+    /// [`Error::Invalid`] if entities have the plan, unless `is_forced`. One that gets it at the same time
+    /// keeps the last level of the plan, or is refused; otherwise as
     /// [`delete_config`](Self::delete_config).
     pub async fn delete_plan(&self, plan: &PlanName, is_forced: bool) -> Result<usize, Error> {
         self.session
             .at_home(async {
+                let removal = match is_forced {
+                    true => Removal::Forced,
+                    false => Removal::OfPlan,
+                };
                 if !is_forced {
-                    self.check_unused(plan, &[]).await?;
+                    self.require_no_entities(plan).await?;
                 }
                 let configs = self.plan_configs(plan).await?.into_iter();
                 let set = configs.filter(|(_, config)| config.value.is_some());
@@ -92,7 +96,7 @@ impl Admin {
                 self.check_configs(&changes).await?;
                 let mut deleted = 0;
                 for (level, _) in &changes {
-                    let change = self.remove_level(level, Removal::OfPlan).await?;
+                    let change = self.remove_level(level, removal).await?;
                     deleted += usize::from(change);
                 }
                 Ok(deleted)
@@ -157,8 +161,27 @@ impl Admin {
         Ok(configs.iter().any(|(_, config)| config.value.is_some()))
     }
 
+    /// Returns the parts of a move between plans: both count their entities, and the one that is entered
+    /// still has a configuration.
+    pub(super) async fn move_between(
+        &self,
+        left: Option<&PlanName>,
+        entered: Option<&PlanName>,
+    ) -> Result<Vec<Action>, Error> {
+        let namespace = &self.session.namespace;
+        let left = left.map(|plan| count_entity(namespace, plan, -1));
+        let mut parts: Vec<_> = left.into_iter().collect();
+        if let Some(plan) = entered {
+            parts.extend([
+                self.plan_exists(plan).await?,
+                count_entity(namespace, plan, 1),
+            ]);
+        }
+        Ok(parts)
+    }
+
     /// Returns the check that a plan still has a configuration.
-    pub(super) async fn plan_exists(&self, plan: &PlanName) -> Result<Action, Error> {
+    async fn plan_exists(&self, plan: &PlanName) -> Result<Action, Error> {
         let mut configs = self.plan_configs(plan).await?.into_iter();
         let Some((level, config)) = configs.find(|(_, config)| config.value.is_some()) else {
             return Err(no_limits(plan));
@@ -167,7 +190,7 @@ impl Admin {
     }
 
     /// Requires that a level is not the last one of a plan that entities have. Returns the check that
-    /// another level stays.
+    /// another level stays, or that no entity got the plan.
     pub(super) async fn check_last_of_plan(
         &self,
         level: &ConfigLevel,
@@ -179,7 +202,21 @@ impl Admin {
         let mut others = configs.iter().filter(|(other, _)| other != level);
         match others.find(|(_, config)| config.value.is_some()) {
             Some((other, config)) => Ok(Some(self.same_level(other, config.version))),
-            None => self.check_unused(plan, &[]).await.map(|()| None),
+            None => self.require_no_entities(plan).await.map(Some),
+        }
+    }
+
+    /// Requires that no entity has a plan. Returns the check that none has got it since: the index may
+    /// lag behind, and the count does not.
+    async fn require_no_entities(&self, plan: &PlanName) -> Result<Action, Error> {
+        self.check_unused(plan, &[]).await?;
+        let namespace = &self.session.namespace;
+        let key = plan_count_key(namespace, plan);
+        let items = self.session.read(std::slice::from_ref(&key)).await?;
+        let count = items.first().map(|item| read_plan_count(item.attributes()));
+        match count.transpose().map_err(|error| unreadable(&key, error))? {
+            Some(count) if count > 0 => Err(in_use(plan, count, "")),
+            _ => Ok(no_entities(namespace, plan)),
         }
     }
 
@@ -197,7 +234,7 @@ impl Admin {
         plan: &PlanName,
         besides: &[EntityId],
     ) -> Result<(), Error> {
-        let (mut count, mut first, mut after) = (0, None, None);
+        let (mut count, mut first, mut after) = (0_i64, None, None);
         loop {
             let page = self.plan_entities(plan, after.as_ref()).await?;
             // The index may lag behind.
@@ -214,10 +251,14 @@ impl Admin {
         }
         match first {
             None => Ok(()),
-            Some(first) => Err(Error::Invalid(format!(
-                "plan {plan} is in use: entities with it are {count}, such as {first}: give them another plan, \
-                 or run `weirgate plans delete {plan} --force`"
-            ))),
+            Some(first) => Err(in_use(plan, count, &format!(", such as {first}"))),
         }
     }
+}
+
+fn in_use(plan: &PlanName, count: i64, such_as: &str) -> Error {
+    Error::Invalid(format!(
+        "plan {plan} is in use: entities with it are {count}{such_as}: give them another plan, or run \
+         `weirgate plans delete {plan} --force`"
+    ))
 }

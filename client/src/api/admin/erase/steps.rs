@@ -259,12 +259,16 @@ impl<'a> Erasure<'a> {
             let Some((before, op)) = seen(&key, &items)? else {
                 return Ok(());
             };
-            if before.value.is_none() {
+            let Some(entity) = &before.value else {
                 return Ok(());
-            }
+            };
+            let left = self.admin.move_between(entity.plan.as_ref(), None).await?;
             let after = self.admin.replanned(&before, None).await?;
             let deleted = set_entity(&key, Some(&op), &after, &op);
-            if self.change(&mut editing, vec![deleted]).await? {
+            if self
+                .change(&mut editing, [vec![deleted], left].concat())
+                .await?
+            {
                 self.report.entity = true;
                 return Ok(());
             }
