@@ -48,5 +48,5 @@ pub use replace::{REST_INTERVAL, REVIEW_INTERVAL};
 pub use roll::Roll;
 pub use settle::{LeaseChange, LimitDelta, Settle, clear_due};
 pub use split::{finish_writes, is_abandoned, may_split, split, update_min_shards};
-pub use take::{Contention, Take, max_leases};
+pub use take::{Contention, Place, Take, max_leases};
 pub use update::{Action, AttributeUpdate, Condition, Path, Update, Value};

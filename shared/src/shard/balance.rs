@@ -108,6 +108,21 @@ impl Shard {
         back
     }
 
+    /// Returns when what a write has taken of a rate is repaid, by the shard as that write left it and
+    /// without `later`, which it took behind it: an acquire that queued starts then. Returns `None`
+    /// for other kinds.
+    #[must_use]
+    pub fn repaid_at(&self, limit: &LimitName, later: MilliTokens) -> Option<EpochMillis> {
+        let LimitState {
+            available, rule, ..
+        } = self.limits.get(limit)?;
+        let (nothing, left) = (MilliTokens::ZERO, *available + later);
+        let is_rate = rule.kind() == LimitKind::Rate;
+        is_rate
+            .then(|| math::ready_at(nothing, left, rule, self.shard(), self.refilled_at))
+            .flatten()
+    }
+
     /// Returns when `need` of `limit` is available if no other write takes or returns tokens: by
     /// refill for a rate, by the expiry of leases for slots, at the end of its window for a quota.
     /// Returns `None` if the limit is unknown, or if `need` exceeds the shard's share.

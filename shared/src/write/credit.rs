@@ -20,6 +20,8 @@ pub(super) struct BalanceUpdate {
     pub(super) ceiling: MilliTokens,
     /// Amount taken.
     pub(super) taken: MilliTokens,
+    /// Least balance that it is taken from; less than the amount if acquires queue.
+    pub(super) least: MilliTokens,
     /// Whether the amount is taken even into debt.
     pub(super) is_into_debt: bool,
     /// Whether the write moves `rf`, so that it must credit the refill.
@@ -38,6 +40,7 @@ impl BalanceUpdate {
             returned: MilliTokens::ZERO,
             ceiling,
             taken: MilliTokens::ZERO,
+            least: MilliTokens::ZERO,
             is_into_debt: false,
             moves_refilled_at: true,
             assumes_headroom: false,
@@ -60,10 +63,10 @@ impl BalanceUpdate {
                 .push(Condition::AtLeast(tokens(name), Value::Int(least.0)));
         }
         let is_cut = !state.rule.kind().is_held() && state.available + gained > self.ceiling;
-        if is_cut && (self.taken <= self.ceiling || self.is_into_debt) && !self.assumes_headroom {
+        if is_cut && (self.least <= self.ceiling || self.is_into_debt) && !self.assumes_headroom {
             let slack = self
                 .headroom
-                .min(self.ceiling - self.taken)
+                .min(self.ceiling - self.least)
                 .max(MilliTokens::ZERO);
             let full = if self.moves_refilled_at {
                 self.ceiling
@@ -84,7 +87,7 @@ impl BalanceUpdate {
         if self.taken > MilliTokens::ZERO && !self.is_into_debt {
             update.conditions.push(Condition::AtLeast(
                 tokens(name),
-                Value::Int((self.taken - gained).0),
+                Value::Int((self.least - gained).0),
             ));
         }
         if !state.rule.kind().is_held() {

@@ -4,13 +4,17 @@
 //! - `refill`: takes from the refill since `rf`
 //! - `new_limits`: takes, credits all refill, and writes the acquire's limits to the shard
 //! - `window`: takes from a quota, and begins its next window
+//! - `line`: takes from refill that comes later, for waiters that queue
 //! - `reclaim`: ends expired leases along with a take
 
 mod balance;
+mod line;
 mod new_limits;
 mod reclaim;
 mod refill;
 mod window;
+
+pub use line::Place;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -36,6 +40,9 @@ pub struct Take<'a> {
     pub limits: VersionedLimits<'a>,
     /// Amounts of the whole batch.
     pub asks: Asks,
+    /// The acquires in the order in which they start, if any of them queues; otherwise empty. Only
+    /// rates that the shard has can be queued for: of other limits it has enough at once.
+    pub line: Vec<Place>,
     /// Number of acquires that this grants.
     pub acquires: i64,
     /// Leases written with the take; their tokens are part of `asks`.
@@ -105,6 +112,7 @@ impl<'a> Take<'a> {
             key,
             limits: limits.into(),
             asks: Asks::default(),
+            line: vec![],
             acquires: 0,
             leases: vec![],
             roll: Roll::to(Hour::of(now)),
@@ -160,11 +168,12 @@ impl Take<'_> {
     }
 
     /// Returns whether the write is right by any clock that is ahead: the available tokens suffice, so
-    /// it assumes no refill and cuts none, and it brings no limits, begins no hour or window and ends
-    /// no leases.
+    /// it assumes no refill and cuts none, and it brings no limits, begins no hour or window, ends no
+    /// leases and queues no acquire.
     #[must_use]
     pub fn needs_no_time(&self, view: &Shard, now: EpochMillis) -> bool {
-        view.matches_rules(self.limits, now)
+        self.line.is_empty()
+            && view.matches_rules(self.limits, now)
             && !view.must_credit(now)
             && view.hour == self.roll.hour
             && view.expired(now).next().is_none()

@@ -8,6 +8,7 @@ mod config;
 mod contract;
 mod extremes;
 mod keys;
+mod line;
 mod lives;
 mod math;
 mod merged;

@@ -142,6 +142,7 @@ impl Attempt {
             key: &shard.key,
             limits: (&self.waiters[0].request.limits).into(),
             asks: self.asks.clone(),
+            line: vec![],
             acquires: waiters.map(|waiter| waiter.request.acquires).sum(),
             leases: self.leases.iter().flatten().cloned().collect(),
             roll: shard.roll(env, now),

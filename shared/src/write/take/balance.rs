@@ -30,9 +30,14 @@ impl Take<'_> {
                     .extend(add_consumed(name, self.consumption(name)));
                 continue;
             }
-            let least = match ask.effect.must_be_covered() {
-                true => need,
-                false => MIN_BALANCE + need,
+            let least = match (ask.effect.must_be_covered(), state) {
+                (true, Some(state)) => {
+                    // Refill from `now` on: another write may have credited what came before.
+                    let from = floor.max(now);
+                    self.least_balance(name, (&state.rule, shard), from, now)
+                }
+                (true, None) => need,
+                (false, _) => MIN_BALANCE + need,
             };
             update
                 .conditions

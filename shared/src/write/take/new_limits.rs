@@ -92,6 +92,7 @@ impl Take<'_> {
                 let credit = BalanceUpdate {
                     returned: back.available,
                     taken: need,
+                    least: self.least_balance(name, (&next.rule, shard.shard()), rf, now),
                     is_into_debt: self.is_into_debt(name),
                     ..BalanceUpdate::credit(refill, old.min(new))
                 };

@@ -25,11 +25,13 @@ impl Take<'_> {
             if state.rule.kind().has_window() {
                 self.take_window(&mut update, shard, (name, state), back.available, now);
             } else if need != MilliTokens::ZERO || back != LeaseReturn::default() {
+                let (rule, from) = ((&state.rule, shard.shard()), shard.refilled_at.max(now));
                 let credit = BalanceUpdate {
                     refill: refill_between(&state.rule, shard.shard(), shard.refilled_at, now),
                     returned: back.available,
                     ceiling: shard.share(state),
                     taken: need,
+                    least: self.least_balance(name, rule, from, now),
                     is_into_debt: self.is_into_debt(name),
                     moves_refilled_at: false,
                     assumes_headroom: self.assumes_headroom(shard, name, state),
