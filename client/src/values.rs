@@ -24,21 +24,23 @@ pub(crate) use denial::SLOT_DENIAL_TTL;
 pub use denial::{Degraded, Denied, Disabled, NeverFits};
 pub(crate) use denial::{
     Denials, Outcome, blocking_limits, denial_of, denial_ttl, longest_wait, merge_denials,
-    merge_two,
+    merge_two, shortage,
 };
 pub(crate) use effective_config::EffectiveConfig;
 pub use error::Error;
 pub use gauges::BreakerState;
 pub(crate) use gauges::{OutstandingGauge, change_breaker, describe_gauges};
 pub use limit_status::LimitStatus;
-pub(crate) use limit_status::{bucket_status, most_restrictive, never_status, status};
+pub(crate) use limit_status::{bucket_status, most_restrictive, never_status, status, status_for};
 pub(crate) use limits::{
     Limits, check_bucket_debt, check_bucket_limits, check_limit_count, check_next_windows,
     check_windows,
 };
 pub(crate) use locked::Locked;
 pub use prefetch::Prefetch;
-pub(crate) use request::{BucketRequest, DEFAULT_LEASE, check_lease, check_on_unavailable, effect};
+pub(crate) use request::{
+    BucketRequest, DEFAULT_LEASE, check_lease, check_on_unavailable, check_queue, effect,
+};
 pub use settlement::Settlement;
 pub use stats::Stats;
 pub(crate) use stats::{Counter, Counters, count, counters};

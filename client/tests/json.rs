@@ -113,6 +113,7 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
     });
     examples.is(&Denied {
         retry_after: Some(Duration::from_millis(1_500)),
+        starts_in: None,
         limits: vec![status()],
         degraded: Some(Degraded {
             reason: "DynamoDB is unavailable".to_owned(),

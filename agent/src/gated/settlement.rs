@@ -44,6 +44,7 @@ impl Granted {
         let waits: Option<Vec<Duration>> = waived.iter().map(|denied| denied.retry_after).collect();
         Some(Denied {
             retry_after: waits.and_then(|waits| waits.into_iter().max()),
+            starts_in: None,
             limits: waived
                 .iter()
                 .flat_map(|denied| denied.limits.iter().cloned())

@@ -430,6 +430,7 @@ pub(super) fn merge(
     } else {
         *refusal = Some(Refusal::Denied(Denied {
             retry_after,
+            starts_in: None,
             limits,
             degraded: None,
         }));

@@ -131,6 +131,7 @@ fn policy(status: &LimitStatus) -> Option<Policy> {
         wait => Policies::denied(
             &Denied {
                 retry_after: wait,
+                starts_in: None,
                 limits,
                 degraded: None,
             },

@@ -46,10 +46,13 @@ impl<'a> Acquire<'a> {
                 on_unavailable: settings.on_unavailable,
                 is_bypass: false,
                 is_shadow: false,
+                is_now: false,
             },
             timeout: settings.timeout,
             lease: None,
             is_into_debt: false,
+            queue: None,
+            start_by: None,
         };
         Self { limiter, request }
     }
@@ -201,6 +204,42 @@ impl<'a> Acquire<'a> {
         self
     }
 
+    /// Queues for the tokens for up to this long, 1 ms to 1 h from [`send`](Self::send) on.
+    ///
+    /// One write takes the tokens at once, also if the balance is short, as far as they refill within
+    /// the wait. The request starts once its amounts and all that was taken before are repaid. So
+    /// callers of all processes are served in the order of their writes, and nothing polls. The grant
+    /// has the [start](crate::Grant::starts_at); `send` returns it then, and
+    /// [`send_now`](Self::send_now) at once. A request whose start would be later is denied, with the
+    /// time until [that start](crate::Denied::starts_in).
+    ///
+    /// The debt and the amount behind it are at most the capacity, of a split bucket the shard's
+    /// share. A larger amount does not queue, and neither does one of a soft or shadow limit. Of
+    /// several limits and parents, the latest start counts; each of them counts the tokens from the
+    /// write on. Callers that do not queue are denied while there is a line, so either all callers
+    /// of a bucket queue or none does.
+    ///
+    /// Dropping the future before the start returns the tokens, as
+    /// [`Grant::roll_back`](crate::Grant::roll_back) does; a process that ends before leaves them
+    /// taken. A lease lasts from the latest start on. While DynamoDB is unavailable, a request that is
+    /// granted [without it](Self::on_unavailable) starts at once.
+    ///
+    /// [`Error::Invalid`] if the request takes slots or a quota, if it waits, bypasses, or takes into
+    /// debt or up to an amount, or if the resource has prefetch.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
+    /// # use std::time::Duration;
+    /// let request = limiter.acquire("openai", "gpt-4").take("tpm", 1_500);
+    /// let grant = request.queue_up_to(Duration::from_secs(30)).send().await?.granted();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn queue_up_to(mut self, wait: Duration) -> Self {
+        self.request.queue = Some(wait);
+        self
+    }
+
     /// Sets the time allowed for the decision, after which it fails or is made without DynamoDB.
     /// Waiting for tokens is not included. Default: the [limiter's](crate::Builder::timeout).
     pub const fn timeout(mut self, timeout: Duration) -> Self {
@@ -227,8 +266,21 @@ impl<'a> Acquire<'a> {
     /// # Errors
     /// [`Error::Invalid`] before anything is written; the other errors if no decision could be
     /// made.
-    pub async fn send(self) -> Result<Decision, Error> {
+    pub async fn send(mut self) -> Result<Decision, Error> {
+        self.request.begin_wait();
         self.limiter.session.at_home(self.decide()).await
+    }
+
+    /// Sends the request, and returns its grant at once, also if it starts later: for callers that
+    /// schedule by themselves. Until the [start](crate::Grant::starts_at), nothing may be done with
+    /// it but to roll it back. Without [`queue_up_to`](Self::queue_up_to) this is
+    /// [`send`](Self::send).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_now(mut self) -> Result<Decision, Error> {
+        self.request.options.is_now = true;
+        self.send().await
     }
 
     async fn decide(&self) -> Result<Decision, Error> {
@@ -258,6 +310,15 @@ impl<'a> Acquire<'a> {
             return decide_by(targets(Freshness::Recent).await).await;
         }
         Ok(decision)
+    }
+
+    /// Lets the request queue for up to this long, if at all. Returns whether it has no queue of its
+    /// own.
+    pub(crate) fn queue_with(&mut self, wait: Option<Duration>) -> bool {
+        let has_own = self.request.queue.is_some();
+        self.request.queue = wait;
+        self.request.begin_wait();
+        !has_own
     }
 
     pub(crate) const fn limiter(&self) -> &'a RateLimiter {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::Instant;
+use weirgate_shared::EpochMillis;
 
 use super::acquire::Acquire;
 use super::limiter::RateLimiter;
@@ -55,6 +56,7 @@ pub struct AcquireAll<'a> {
     limiter: &'a RateLimiter,
     requests: Vec<Acquire<'a>>,
     options: AcquireOptions,
+    queue: Option<Duration>,
 }
 
 impl<'a> AcquireAll<'a> {
@@ -74,7 +76,9 @@ impl<'a> AcquireAll<'a> {
                 on_unavailable,
                 is_bypass,
                 is_shadow,
+                is_now: false,
             },
+            queue: None,
         }
     }
 
@@ -82,6 +86,13 @@ impl<'a> AcquireAll<'a> {
     /// not begin.
     pub const fn wait_up_to(mut self, wait: Duration) -> Self {
         self.options.wait = wait;
+        self
+    }
+
+    /// Queues all requests for up to this long, as [`Acquire::queue_up_to`] does: all are granted,
+    /// and start at the latest start of one, or none is.
+    pub const fn queue_up_to(mut self, wait: Duration) -> Self {
+        self.queue = Some(wait);
         self
     }
 
@@ -96,9 +107,9 @@ impl<'a> AcquireAll<'a> {
     ///
     /// # Errors
     /// [`Error::Invalid`] before anything is sent: no request or more than 100, a request that is
-    /// invalid, has its own `wait_up_to`, or belongs to another limiter.
+    /// invalid, has its own `wait_up_to` or `queue_up_to`, or belongs to another limiter.
     /// The other errors if no decision could be made.
-    pub async fn send(self) -> Result<Decision<Grants>, Error> {
+    pub async fn send(mut self) -> Result<Decision<Grants>, Error> {
         self.limiter.session.at_home(async {
         let invalid = |message: String| Err(Error::Invalid(message));
         let count = self.requests.len();
@@ -107,7 +118,7 @@ impl<'a> AcquireAll<'a> {
                 "acquire_all needs 1 to {MAX_REQUESTS} requests, got {count}"
             ));
         }
-        for request in &self.requests {
+        for request in &mut self.requests {
             if !Arc::ptr_eq(&request.limiter().session, &self.limiter.session) {
                 return invalid(
                     "a request belongs to another limiter: create all requests with the limiter that sends them"
@@ -117,6 +128,12 @@ impl<'a> AcquireAll<'a> {
             if !request.request().options.wait.is_zero() {
                 return invalid(
                     "a request of several has a time to wait of its own: set one for all of them"
+                        .to_owned(),
+                );
+            }
+            if self.queue.is_some() && !self.options.wait.is_zero() || !request.queue_with(self.queue) {
+                return invalid(
+                    "queue_up_to is set for one request of several, or beside wait_up_to: set one of them, for all requests"
                         .to_owned(),
                 );
             }
@@ -145,6 +162,15 @@ impl<'a> AcquireAll<'a> {
             Grants(parts.into_iter().map(grant).collect())
         }))
         }).await
+    }
+
+    /// Sends the requests, and returns their grants at once, as [`Acquire::send_now`] does.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_now(mut self) -> Result<Decision<Grants>, Error> {
+        self.options.is_now = true;
+        self.send().await
     }
 
     /// Returns the decision, and what of it is of each request. A request in shadow mode on a level
@@ -274,6 +300,12 @@ impl Grants {
     /// The first error; the other grants are released anyway.
     pub async fn release(self) -> Result<Settlement, Error> {
         Settlement::all(join_all(self.0.into_iter().map(Grant::release)).await)
+    }
+
+    /// Returns when all start that queued: the latest [start](Grant::starts_at).
+    #[must_use]
+    pub fn starts_at(&self) -> Option<EpochMillis> {
+        self.0.iter().filter_map(Grant::starts_at).max()
     }
 
     /// [Rolls back](Grant::roll_back) all.

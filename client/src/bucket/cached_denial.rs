@@ -24,12 +24,15 @@ pub(crate) fn cached_denial(
     request: &BucketRequest,
 ) -> Option<Denied> {
     let pool = bucket.serving_pool(env.now());
-    if pool.is_some_and(|pool| pool.covers(request)) {
+    let is_queued = request.start_by.is_some();
+    if !is_queued && pool.is_some_and(|pool| pool.covers(request)) {
         return None;
     }
-    let denied = denial_by_pause(env, bucket, request)
-        .or_else(|| denial_by_views(env, bucket, request))
-        .or_else(|| bucket.denied_by_stamp(env, request))?;
+    // What queues is denied by the line as it is.
+    let known =
+        || denial_by_views(env, bucket, request).or_else(|| bucket.denied_by_stamp(env, request));
+    let denied =
+        denial_by_pause(env, bucket, request).or_else(|| known().filter(|_| !is_queued))?;
     bucket
         .summary()
         .record_retry_time(env.now(), denied.retry_after);
@@ -229,6 +232,7 @@ mod tests {
                 lease: None,
                 timeout: Duration::from_secs(5),
                 acquires: 1,
+                start_by: None,
             };
             if let Some(denied) = denies(&stamp, &key, &request, 64, EpochMillis(now)) {
                 prop_assert!(denied.short().next().is_some());

@@ -2,7 +2,9 @@
 
 use weirgate_shared::{Bucket, Effect, EpochMillis, LimitName, MilliTokens, Shard};
 
-use crate::values::{Amounts, BucketRequest, Denied, bucket_status, denial_of};
+use crate::values::{
+    Amounts, BucketRequest, Denied, LimitStatus, bucket_status, denial_of, shortage, status_for,
+};
 
 /// How the shards can serve a request.
 pub(super) enum Allocation {
@@ -14,18 +16,20 @@ pub(super) enum Allocation {
     Spread(Vec<(u32, Amounts)>),
 }
 
-/// Evaluates a request by all shards of `bucket`.
-pub(super) fn evaluate(
-    bucket: &Bucket,
-    BucketRequest { asks, limits, .. }: &BucketRequest,
-    now: EpochMillis,
-) -> Allocation {
+/// Evaluates a request by all shards of `bucket`. One that queues gets the shard in which it starts
+/// first, if that is early enough.
+pub(super) fn evaluate(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -> Allocation {
+    let BucketRequest { asks, limits, .. } = request;
+    let is_paused = asks.has(Effect::Enforce) && bucket.paused_until(now).is_some();
+    if !is_paused && let Some(first) = first_start(bucket, request, now) {
+        return Allocation::Single(first);
+    }
     let enforced = asks.with(Effect::Enforce);
     let denied = || {
         let need = |name: &LimitName| asks.enforced(name.as_str());
-        Allocation::Denied(denial_of(bucket_status(bucket, limits, need, now)))
+        let denied = denial_of(bucket_status(bucket, limits, need, now));
+        Allocation::Denied(queue_denial(bucket, request, now).unwrap_or(denied))
     };
-    let is_paused = asks.has(Effect::Enforce) && bucket.paused_until(now).is_some();
     if is_paused
         || enforced
             .clone()
@@ -60,6 +64,30 @@ pub(super) fn evaluate(
         }
     }
     Allocation::Spread(parts)
+}
+
+/// Returns the shard in which a request that queues starts first, one of several at random; `None` if
+/// it does not queue, or starts too late in all of them.
+fn first_start(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -> Option<u32> {
+    let start_by = request.start_by(now)?;
+    let start = |shard: &Shard| {
+        let (limits, starts_in) = status_for(shard, request, Some(start_by), now);
+        let fits = !limits.iter().any(LimitStatus::is_short);
+        let starts_in = starts_in.filter(|_| fits)?;
+        Some((starts_in, fastrand::u32(..), shard.key.shard))
+    };
+    let first = bucket.shards().iter().filter_map(start).min()?;
+    Some(first.2)
+}
+
+/// Returns the denial by the shard whose line is the first to be short enough for a request that queues;
+/// `None` if it does not queue, or exceeds the share of every shard.
+fn queue_denial(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -> Option<Denied> {
+    let start_by = request.start_by(now)?;
+    let shards = bucket.shards().iter();
+    let denials = shards.filter_map(|shard| shortage(shard, request, Some(start_by), now));
+    let retryable = denials.filter(|denied| denied.retry_after.is_some());
+    retryable.min_by_key(|denied| denied.retry_after)
 }
 
 /// Returns a shard in which `limit` is not in debt, one of `parts` if possible.
@@ -118,6 +146,7 @@ mod tests {
             lease: None,
             timeout: Duration::MAX,
             acquires: 1,
+            start_by: None,
         }
     }
 

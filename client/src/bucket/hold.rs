@@ -34,6 +34,8 @@ pub(crate) struct Hold {
     parts: Vec<HoldPart>,
     limits: Limits,
     taken_at: EpochMillis,
+    /// Start of a request that queued; `None` if it did not.
+    starts_at: Option<EpochMillis>,
     /// Acquires that the takes counted, but that are not granted yet: a rollback subtracts them.
     counted_acquires: i64,
     /// Acquires that the pool has counted: a rollback subtracts them there.
@@ -84,6 +86,7 @@ impl Hold {
             parts,
             limits,
             taken_at,
+            starts_at: None,
             counted_acquires: 0,
             pooled_acquires: 0,
             is_shadow: false,
@@ -125,6 +128,7 @@ impl Hold {
                 hold.parts.len()
             };
             hold.counted_acquires += taken.acquires;
+            hold.starts_at = hold.starts_at.max(taken.starts_at);
             hold.parts.insert(place, taken.part);
         }
         hold
@@ -147,6 +151,11 @@ impl Hold {
             .filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires))
             .min()?;
         Some((id, expires))
+    }
+
+    /// Returns when a request starts that queued; `None` if it did not.
+    pub(crate) const fn starts_at(&self) -> Option<EpochMillis> {
+        self.starts_at
     }
 
     /// Returns the key of the bucket.
@@ -192,6 +201,7 @@ impl Hold {
             lease: lease.map(|lasts| (lasts, Arc::clone(&settings.owner))),
             timeout: settings.timeout,
             acquires: 0,
+            start_by: None,
         };
         BucketTarget {
             bucket: Arc::clone(&self.bucket),

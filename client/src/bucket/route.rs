@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::{Bucket, Effect, EpochMillis, Limit, Millis, Shard, ShardIndex, Stamp};
+use weirgate_shared::{
+    Bucket, Effect, EpochMillis, Limit, LimitName, MilliTokens, Millis, Shard, ShardIndex, Stamp,
+};
 use weirgate_store::{Consistency, StoreError};
 
 use super::cached_denial::{cached_denial, denies, draw};
@@ -261,6 +263,11 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
         }
     }
 
+    /// Returns whether the request queues: only the lines of the shards decide then.
+    const fn queues(&self) -> bool {
+        self.request.start_by.is_some()
+    }
+
     fn choose(&self, env: &Env) -> Arc<ShardQueue> {
         let queues = &self.bucket.queues;
         queues.pick(self.request, env.now(), &self.tried)
@@ -292,8 +299,14 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
                 .view()
                 .filter(|_| !self.tried.contains(&queue.index()))?;
             let needs = self.request.asks.with(Effect::Enforce);
+            let start_by = self.request.start_by(now);
+            let next = start_by.map(|_| view.shard.projected(&self.request.limits, now));
+            let ahead = |limit: &LimitName| match start_by.zip(next.as_ref()) {
+                Some((by, next)) => self.request.refill_ahead((&view.shard, next), limit, by),
+                None => MilliTokens::ZERO,
+            };
             let holds = needs
-                .map(|(limit, need)| view.shard.balance_at(limit, now) - need)
+                .map(|(limit, need)| view.shard.balance_at(limit, now) + ahead(limit) - need)
                 .min()?;
             (holds.0 >= 0).then_some(holds)
         };
@@ -380,7 +393,9 @@ impl<T: AsRef<Portion>> Router<'_, T> {
         let bucket = self.bucket.seen_bucket(limits, now, is_since);
         // Others compete for what a shard was refilled with since it was short for this request: it
         // would go from shard to shard for that until its deadline.
-        if self.was_short && !matches!(evaluate(&bucket, self.request, now), Allocation::Denied(_))
+        if self.was_short
+            && !self.queues()
+            && !matches!(evaluate(&bucket, self.request, now), Allocation::Denied(_))
         {
             return self.bucket.bucket_as_shown(limits, enqueued_at, now);
         }
@@ -456,11 +471,8 @@ impl<T: AsRef<Portion>> Router<'_, T> {
     /// Returns whether the cached stamp, at any age, shows that the bucket is short. Then no shard
     /// is tried alone.
     fn is_stamped_short(&self, env: &Env) -> bool {
-        let stamp = self
-            .bucket
-            .stamp()
-            .clone()
-            .filter(|_| self.bucket.is_stamped());
+        let may_deny = self.bucket.is_stamped() && !self.queues();
+        let stamp = self.bucket.stamp().clone().filter(|_| may_deny);
         let (most, now) = (self.bucket.summary().max_shards_seen(), env.now());
         stamp.is_some_and(|stamp| {
             denies(&stamp, &self.bucket.key, self.request, most, now).is_some()
@@ -473,7 +485,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
             let need = self.request.asks.enforced(limit.name().as_str());
             limit.rule().kind().refills() && need.is_some()
         };
-        self.bucket.is_stamped() && self.request.limits.iter().any(asks_rate)
+        self.bucket.is_stamped() && !self.queues() && self.request.limits.iter().any(asks_rate)
     }
 
     /// Takes the stamp of another process, if it could be read.

@@ -1,6 +1,7 @@
 //! Decides over all buckets of a request: takes from all of them, or from none.
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,9 @@ use std::time::Duration;
 use futures_util::future::{join, select_all};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
-use weirgate_shared::{Asks, BucketKey, Effect, LimitMode, LimitName, MilliTokens};
+use weirgate_shared::{
+    Asks, BucketKey, Effect, EpochMillis, LimitMode, LimitName, MilliTokens, Millis,
+};
 
 use super::decision::Decision;
 use super::fallback::fall_back;
@@ -76,10 +79,17 @@ pub(crate) async fn decide(
             }
         }
     }
-    let (decision, disabled) = match check {
+    let (decision, mut disabled) = match check {
         Some(check) => Box::pin(join(decider.admitted(options.wait), check)).await,
         None => (decider.admitted(options.wait).await, None),
     };
+    if disabled.is_none()
+        && !options.is_now
+        && let Ok(Decision::Granted(granted)) = &decision
+        && let Some(at) = granted.starts_at()
+    {
+        disabled = Box::pin(decider.start(at)).await;
+    }
     if let Some(disabled) = disabled {
         if let Ok(Decision::Granted(granted)) = decision {
             Box::pin(give_back(granted)).await;
@@ -182,7 +192,7 @@ impl Decider<'_> {
             let Some(pause) = pause(&denied, left) else {
                 return Ok(Decision::Denied(denied));
             };
-            let returns = returns.unwrap_or_else(|| self.subscribe_to_returns());
+            let returns = select_all(returns.unwrap_or_else(|| self.subscribe_to_returns()));
             let linger = if is_one_write {
                 Duration::ZERO
             } else {
@@ -191,9 +201,25 @@ impl Decider<'_> {
             if let Some(disabled) = self.wait(pause, linger, returns).await {
                 return Ok(Decision::Disabled(disabled));
             }
-            let timeouts = self.targets.iter().map(|target| target.request.timeout);
-            self.answer_by = deadline(timeouts.min().unwrap_or_default());
+            self.renew_time();
         }
+    }
+
+    /// Waits for the start of a request that queued. Returns whether it was stopped meanwhile.
+    async fn start(&mut self, at: EpochMillis) -> Option<Disabled> {
+        let wait = at.since(self.session.now());
+        if wait == Millis(0) {
+            return None;
+        }
+        self.renew_time();
+        self.wait(wait.into(), Duration::ZERO, pending::<()>())
+            .await
+    }
+
+    /// Gives the reads and writes after a wait the request's time again.
+    fn renew_time(&mut self) {
+        let timeouts = self.targets.iter().map(|target| target.request.timeout);
+        self.answer_by = deadline(timeouts.min().unwrap_or_default());
     }
 
     /// Waits for the pause, or until some time after tokens return. Returns whether the request was
@@ -202,12 +228,12 @@ impl Decider<'_> {
         &self,
         pause: Duration,
         linger: Duration,
-        returned: Vec<Pin<Box<OwnedNotified>>>,
+        returned: impl Future,
     ) -> Option<Disabled> {
         let (mut until, patience) = (Instant::now() + pause, quarter_left(self.answer_by));
         let switches = &self.session.config_cache.switches;
         let (interval, mut is_returned) = (switches.max_age(self.session), false);
-        let mut returned = select_all(returned);
+        let mut returned = pin!(returned);
         loop {
             // Subscribe before the check, or a stop in between would be missed.
             let mut changed = pin!(switches.changed.notified());

@@ -92,6 +92,7 @@ pub(crate) fn fall_back(
             };
             denied(Denied {
                 retry_after: Some(left),
+                starts_in: None,
                 limits: vec![],
                 degraded: None,
             })

@@ -122,6 +122,27 @@ impl Grant {
             .min()
     }
 
+    /// Returns when a request starts that [queued](crate::Acquire::queue_up_to), by DynamoDB's clock:
+    /// when its amounts and those before it have refilled in all its buckets. The instant may have
+    /// passed. `None` if the request did not queue, if it was decided without DynamoDB, or for a
+    /// [restored](crate::RateLimiter::restore_grant) grant: it has started.
+    ///
+    /// It does not move. [`roll_back`](Self::roll_back) before it leaves the line, and later requests
+    /// start earlier.
+    #[must_use]
+    pub fn starts_at(&self) -> Option<EpochMillis> {
+        self.holds.iter().filter_map(Hold::starts_at).max()
+    }
+
+    /// Returns the time until [`starts_at`](Self::starts_at); zero if the grant has started.
+    #[must_use]
+    pub fn starts_in(&self) -> Duration {
+        let starts = self.session().zip(self.starts_at());
+        starts.map_or(Duration::ZERO, |(session, at)| {
+            at.since(session.now()).into()
+        })
+    }
+
     /// Returns whether a durable lease has expired, by DynamoDB's clock.
     #[must_use]
     pub fn has_expired(&self) -> bool {

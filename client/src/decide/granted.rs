@@ -1,6 +1,6 @@
 //! What a decision grants.
 
-use weirgate_shared::LimitName;
+use weirgate_shared::{EpochMillis, LimitName};
 
 use super::local::LocalHold;
 use crate::bucket::{BucketTarget, Hold};
@@ -60,6 +60,15 @@ impl Uncounted {
 }
 
 impl Granted {
+    /// Returns when the request starts, if it queued: the latest start of its buckets.
+    pub(super) fn starts_at(&self) -> Option<EpochMillis> {
+        let holds = self
+            .by_bucket
+            .iter()
+            .filter_map(|grant| grant.hold.as_ref());
+        holds.filter_map(Hold::starts_at).max()
+    }
+
     /// Hands the tokens to the caller: until then, dropping them returns them.
     pub(super) fn claim(self) -> Self {
         let claim = |grant: BucketGrant| BucketGrant {

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use weirgate_shared::{EntityId, MilliTokens, Resource, exact_span};
 
+use crate::session::deadline;
 use crate::values::{
-    Error, Limits, OnUnavailable, check_amount, check_lease, check_on_unavailable, parse_amount,
+    Error, Limits, OnUnavailable, check_amount, check_lease, check_on_unavailable, check_queue,
+    parse_amount,
 };
 
 /// A request as the application made it, unchecked.
@@ -25,6 +28,10 @@ pub(crate) struct RequestSpec {
     pub(crate) lease: Option<Duration>,
     /// Whether the amounts are taken even into debt.
     pub(crate) is_into_debt: bool,
+    /// Longest wait until it starts, if it queues.
+    pub(crate) queue: Option<Duration>,
+    /// End of that wait, which begins as the request is sent.
+    pub(crate) start_by: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -45,12 +52,19 @@ pub(crate) struct AcquireOptions {
     pub(crate) is_bypass: bool,
     /// Whether a denial of the request is only reported, or all of several are in shadow mode.
     pub(crate) is_shadow: bool,
+    /// Whether a grant that starts later is returned at once.
+    pub(crate) is_now: bool,
 }
 
 /// Amounts by limit name: at least, and at most.
 pub(super) type NamedAmounts<'a> = Vec<(&'a str, MilliTokens, MilliTokens)>;
 
 impl RequestSpec {
+    /// Lets the wait of a request that queues begin.
+    pub(crate) fn begin_wait(&mut self) {
+        self.start_by = self.queue.map(deadline);
+    }
+
     /// Checks the request without sending anything.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let (_, _) = (
@@ -74,6 +88,7 @@ impl RequestSpec {
                 ));
             }
         }
+        self.check_queue()?;
         check_on_unavailable(self.options.on_unavailable)?;
         let mut amounts = NamedAmounts::with_capacity(self.amounts.len());
         for (name, amount) in &self.amounts {
@@ -105,6 +120,31 @@ impl RequestSpec {
             amounts.push((name.as_str(), amount, most));
         }
         Ok(amounts)
+    }
+}
+
+impl RequestSpec {
+    /// Checks that a request that queues asks for nothing else that makes it wait, or that grants it
+    /// in another way.
+    fn check_queue(&self) -> Result<(), Error> {
+        let Some(wait) = self.queue else {
+            return Ok(());
+        };
+        check_queue(wait)?;
+        let is_up_to = |(_, amount): &(String, Amount)| matches!(amount, Amount::UpTo(..));
+        let other = match self.options {
+            AcquireOptions {
+                is_bypass: true, ..
+            } => "bypass, which waits for nothing",
+            _ if !self.options.wait.is_zero() => "wait_up_to, which has no place in the line",
+            _ if self.is_into_debt => "into_debt, which waits for nothing",
+            _ if self.amounts.iter().any(is_up_to) => "take_up_to, whose amount is what there is",
+            _ => return Ok(()),
+        };
+        invalid(format!(
+            "queue_up_to of {} is set with {other}: leave one of them out",
+            exact_span(wait)
+        ))
     }
 }
 

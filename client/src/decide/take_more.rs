@@ -97,6 +97,7 @@ async fn decide_more(
         on_unavailable: OnUnavailable::Error,
         is_bypass: false,
         is_shadow: false,
+        is_now: false,
     };
     let answer_by = deadline(session.settings.timeout);
     let buckets = LocalBuckets::default();

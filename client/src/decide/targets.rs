@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Ask, Asks, BucketKey, ConfigStatus, Effect, EntityId, Limit, LimitName, LimitsVersion,
-    MAX_SHARDS, Resource,
+    Ask, Asks, BucketKey, ConfigStatus, Effect, EntityId, Limit, LimitKind, LimitName,
+    LimitsVersion, MAX_SHARDS, Resource,
 };
 
 use super::granted::Uncounted;
@@ -327,12 +327,20 @@ impl RequestSpec {
                 }
             };
             takes_slots |= effect.debits() && rule.kind().is_held();
+            self.check_queued_limit(&name, rule.kind(), effect)?;
             asks.add(Ask {
                 limit: name,
                 amount,
                 most: *most,
                 effect,
             });
+        }
+        let is_shadow = settings.is_shadow || self.options.is_shadow;
+        if self.queue.is_some() && bucket.pool.is_some() {
+            return invalid(format!(
+                "queue_up_to is set for {}, which has prefetched tokens without an order: leave it out, or turn off prefetch for the resource",
+                bucket.key.resource
+            ));
         }
         let lease = self.lease.or_else(|| takes_slots.then_some(DEFAULT_LEASE));
         let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
@@ -342,12 +350,35 @@ impl RequestSpec {
             lease,
             timeout: self.timeout,
             acquires: i64::from(!self.is_into_debt),
+            // A denial that is only reported makes nothing wait.
+            start_by: self.start_by.filter(|_| !is_shadow),
         };
         Ok(BucketTarget {
             bucket,
             request,
-            is_shadow: settings.is_shadow || self.options.is_shadow,
+            is_shadow,
         })
+    }
+
+    /// Requires that a request that queues takes rates only: nothing knows when a slot returns, and a
+    /// quota does not refill.
+    fn check_queued_limit(
+        &self,
+        name: &LimitName,
+        kind: LimitKind,
+        effect: Effect,
+    ) -> Result<(), Error> {
+        let has = match kind {
+            LimitKind::Slots => "slots, which return at any time",
+            LimitKind::Quota => "a quota, which does not refill",
+            LimitKind::Rate => return Ok(()),
+        };
+        if self.queue.is_none() || !effect.debits() {
+            return Ok(());
+        }
+        invalid(format!(
+            "limit {name:?} has {has}, so no request can queue for it: take it with wait_up_to, or without queue_up_to"
+        ))
     }
 }
 

@@ -32,7 +32,7 @@ use self::attempt::Attempt;
 use super::shard_state::{ShardState, ShardView};
 use super::waiter::{Reason, Reply, Waiter};
 use crate::session::{Env, Refusals, Sent, backoff, quarter_left};
-use crate::values::{Error, LimitStatus, Outcome};
+use crate::values::{Denied, Error, LimitStatus, Outcome};
 
 /// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
 /// far, so there is no contention for them.
@@ -398,6 +398,10 @@ impl Machine {
             return None;
         }
         let longest = self.shard.with_backoff(|pace| pace.longest())?;
+        // In a line the order of the writes counts, and almost all of them pass.
+        if self.line.iter().any(Waiter::queues) {
+            return None;
+        }
         let (view, first) = (self.shard.view(), self.line.front()?);
         let now = env.now();
         let needs = first.request.asks.with(Effect::Enforce);
@@ -420,11 +424,11 @@ impl Machine {
         // If the wait brings no waiter what it lacks, a denial or a read comes next.
         let comes_later = |status: &LimitStatus| {
             let is_late = status.retry_after.is_some_and(|after| after > most);
-            is_late && status.is_short() && !status.kind().is_held()
+            is_late && !status.kind().is_held()
         };
         let is_in_vain = |waiter: &Waiter| {
-            let short = shard.and_then(|shard| batch::shortage(shard, waiter, now));
-            short.iter().flatten().any(comes_later)
+            let short = shard.and_then(|shard| waiter.shortage(shard, now));
+            short.iter().flat_map(Denied::short).any(comes_later)
         };
         if self.line.iter().all(is_in_vain) {
             return None;

@@ -197,6 +197,8 @@ pub(crate) struct Portion {
     pub(crate) taken_at: EpochMillis,
     /// Acquires that the take counted: a rollback subtracts them.
     pub(crate) acquires: i64,
+    /// Start of a request that queued; `None` if it did not.
+    pub(crate) starts_at: Option<EpochMillis>,
 }
 
 impl Portion {

@@ -1,7 +1,8 @@
 //! The queues of one bucket, and which of them a request asks first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 use weirgate_shared::{BucketKey, Effect, EpochMillis, Limit, LimitName, MilliTokens, ShardIndex};
 
@@ -10,7 +11,7 @@ use super::machine::AMPLE_FACTOR;
 use super::shard_state::{ShardState, ShardView};
 use super::summary::BucketSummary;
 use crate::session::{AgeClock, Moment};
-use crate::values::{BucketRequest, Locked};
+use crate::values::{BucketRequest, Locked, status_for};
 
 /// The queues of one bucket, one for each shard that was used.
 #[derive(Debug)]
@@ -158,6 +159,11 @@ impl ShardQueues {
             .into_iter()
             .map(|queue| (queue.index(), queue))
             .collect();
+        if request.start_by.is_some() {
+            let shard = first_start(&queues, most, request, now, tried).unwrap_or(0);
+            self.summary().set_last_shard(shard);
+            return self.queue(shard);
+        }
         let (first, further) = (fastrand::u32(..most), fastrand::u32(1..most));
         let picks = [first, first + further].map(|pick| live_shard(&queues, most, pick % most));
         let fresh = picks.into_iter().filter(|shard| !tried.contains(shard));
@@ -176,6 +182,34 @@ impl ShardQueues {
         self.summary().set_last_shard(shard);
         self.queue(shard)
     }
+}
+
+/// Returns the shard in which a request that queues starts first, by the views, one of several at
+/// random. Without a view it starts at once; a throttled shard comes last, after those that were `tried`.
+fn first_start(
+    queues: &BTreeMap<u32, Arc<ShardQueue>>,
+    most: u32,
+    request: &BucketRequest,
+    now: EpochMillis,
+    tried: &[u32],
+) -> Option<u32> {
+    let start = |shard: &u32| {
+        let queue = queues.get(shard);
+        let view = queue.and_then(|queue| queue.shard.view());
+        let start = view.map_or(Some(Duration::ZERO), |view| {
+            status_for(&view.shard, request, request.start_by(now), now).1
+        });
+        let is_throttled = queue.is_some_and(|queue| queue.shard.is_throttled());
+        let start = start.unwrap_or(Duration::MAX);
+        (
+            is_throttled,
+            tried.contains(shard),
+            start,
+            fastrand::u32(..),
+        )
+    };
+    let live = (0..most).map(|pick| live_shard(queues, most, pick));
+    live.collect::<BTreeSet<_>>().into_iter().min_by_key(start)
 }
 
 /// Returns the shard that has the tokens of `pick`, a random number below `most`: the one that the

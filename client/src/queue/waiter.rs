@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::{Asks, EpochMillis, Lease, WriteId};
+use weirgate_shared::{Asks, EpochMillis, Lease, Shard, WriteId};
 use weirgate_store::StoreError;
 
 use super::part::Portion;
-use crate::values::{Amounts, BucketRequest, Error, Outcome};
+use crate::values::{Amounts, BucketRequest, Denied, Error, Outcome, shortage};
 
 /// Reason to try other shards, which is no denial.
 #[derive(Debug, Clone)]
@@ -65,7 +65,9 @@ impl Waiter {
     /// Returns a new lease for the request, if it wants one.
     pub(super) fn new_lease(&self, now: EpochMillis) -> Option<(WriteId, Lease)> {
         let (lasts, owner) = self.request.lease.as_ref()?;
-        let expires = now.plus((*lasts).into());
+        // A request that queues holds the lease from its start on.
+        let start = self.request.start_by(now).unwrap_or(now);
+        let expires = start.plus((*lasts).into());
         let lease = Lease {
             expires_at: expires,
             tokens: self.amounts(),
@@ -73,6 +75,16 @@ impl Waiter {
             owner: owner.to_string(),
         };
         Some((weirgate_store::random_id(), lease))
+    }
+
+    /// Returns the denial by a shard that is short at `now`; `None` if it is not.
+    pub(super) fn shortage(&self, shard: &Shard, now: EpochMillis) -> Option<Denied> {
+        shortage(shard, &self.request, self.request.start_by(now), now)
+    }
+
+    /// Returns whether the request queues.
+    pub(super) const fn queues(&self) -> bool {
+        self.request.start_by.is_some()
     }
 
     /// Returns what the batch's write takes or counts for this waiter.

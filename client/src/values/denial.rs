@@ -4,9 +4,12 @@ use std::convert::Infallible;
 use std::fmt;
 use std::time::Duration;
 
-use weirgate_shared::{ConfigLevel, EntityId, LimitMode, MilliTokens, Resource, rounded_span};
+use weirgate_shared::{
+    ConfigLevel, EntityId, EpochMillis, LimitMode, MilliTokens, Resource, Shard, rounded_span,
+};
 
-use super::limit_status::{LimitStatus, most_restrictive};
+use super::limit_status::{LimitStatus, most_restrictive, status_for};
+use super::request::BucketRequest;
 
 /// Time for which a denial for lack of slots is cached, 50 ms: another process may release a slot
 /// at any time.
@@ -28,6 +31,18 @@ pub struct Denied {
         serde(rename = "retry_after_ms", with = "crate::values::json::optional_ms")
     )]
     pub retry_after: Option<Duration>,
+    /// Time until the request would start if its [queue](crate::Acquire::queue_up_to) were long enough,
+    /// by the line as it is. `None` if it did not queue, or if time alone does not help.
+    #[cfg_attr(
+        feature = "serde",
+        serde(
+            rename = "starts_in_ms",
+            default,
+            skip_serializing_if = "Option::is_none",
+            with = "crate::values::json::optional_ms"
+        )
+    )]
+    pub starts_in: Option<Duration>,
     /// Every limit of the buckets that denied, including those that are not short.
     pub limits: Vec<LimitStatus>,
     /// Reason for a denial without DynamoDB.
@@ -57,6 +72,23 @@ impl Denied {
     #[must_use]
     pub fn most_restrictive(&self) -> Option<&LimitStatus> {
         most_restrictive(&self.limits)
+    }
+}
+
+impl Denied {
+    /// Returns the denial some time later.
+    pub(crate) fn sooner_by(self, since: Duration) -> Self {
+        let sooner = |wait: Option<Duration>| wait.map(|wait| wait.saturating_sub(since));
+        let mut limits = self.limits;
+        for status in &mut limits {
+            status.retry_after = sooner(status.retry_after);
+        }
+        Self {
+            retry_after: sooner(self.retry_after),
+            starts_in: sooner(self.starts_in),
+            limits,
+            degraded: self.degraded,
+        }
     }
 }
 
@@ -180,6 +212,7 @@ pub(crate) fn denial_of(limits: Vec<LimitStatus>) -> Denied {
     let retry_after = longest_wait(blocking_limits(&limits));
     Denied {
         retry_after,
+        starts_in: None,
         limits,
         degraded: None,
     }
@@ -195,12 +228,31 @@ pub(crate) fn merge_two(one: Option<Denied>, other: Option<Denied>) -> Option<De
 
 /// Merges the denials of several buckets.
 pub(crate) fn merge_denials(denials: impl IntoIterator<Item = Denied>) -> Denied {
-    denial_of(
-        denials
-            .into_iter()
-            .flat_map(|denied| denied.limits)
-            .collect(),
-    )
+    let (mut limits, mut starts_in) = (vec![], None);
+    for denied in denials {
+        limits.extend(denied.limits);
+        starts_in = starts_in.max(denied.starts_in);
+    }
+    Denied {
+        starts_in,
+        ..denial_of(limits)
+    }
+}
+
+/// Returns the denial of a request by a shard that is short at `now`; `None` if it is not. If the
+/// request queues, it can start by `start_by`.
+pub(crate) fn shortage(
+    shard: &Shard,
+    request: &BucketRequest,
+    start_by: Option<EpochMillis>,
+    now: EpochMillis,
+) -> Option<Denied> {
+    let (limits, starts_in) = status_for(shard, request, start_by, now);
+    let is_short = limits.iter().any(LimitStatus::is_short);
+    is_short.then(|| Denied {
+        starts_in,
+        ..denial_of(limits)
+    })
 }
 
 /// Returns how long a denial by one limit is cached, if the view has this `age`: for a rate a tenth

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use weirgate_shared::{
     Bucket, BucketKey, EntityId, EpochMillis, Limit, LimitKind, LimitMode, LimitName, LimitState,
-    MilliTokens, Millis, RefillRule, Resource, Shard, WindowCode,
+    MilliTokens, Millis, RefillRule, Resource, Shard, WindowCode, ready_at as ready_by_refill,
 };
 
 use super::calendar;
 use super::limits::Limits;
+use super::request::BucketRequest;
 
 /// One limit of a bucket, by the last response and the refill since then.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +35,8 @@ pub struct LimitStatus {
         serde(rename = "refill_period_ms", with = "crate::values::json::ms")
     )]
     pub refill_period: Duration,
-    /// Balance; negative in debt.
+    /// Balance; negative in debt. In the denial of a request that
+    /// [queues](crate::Acquire::queue_up_to), with the refill that comes within its wait.
     #[cfg_attr(feature = "serde", serde(rename = "available_tokens"))]
     pub available: MilliTokens,
     /// Amount requested.
@@ -196,6 +198,47 @@ pub(crate) fn status(
         .paused(shard.paused_until(now), now)
     };
     shard.limits.iter().map(status).collect()
+}
+
+/// Returns the status of every limit of a shard at `now` for a request. If it queues, it starts by
+/// `start_by`, so refill until then is available; the second value is the time until it starts.
+pub(crate) fn status_for(
+    shard: &Shard,
+    request: &BucketRequest,
+    start_by: Option<EpochMillis>,
+    now: EpochMillis,
+) -> (Vec<LimitStatus>, Option<Duration>) {
+    let need = |name: &LimitName| request.asks.enforced(name.as_str());
+    let mut all = status(shard, &request.limits, need, now);
+    let Some(start_by) = start_by else {
+        return (all, None);
+    };
+    let next = shard.projected(&request.limits, now);
+    let mut starts_in = Some(Duration::ZERO);
+    for status in &mut all {
+        if let Some((name, state)) = next.limits.get_key_value(status.limit.as_str())
+            && request.queues_for(name, shard)
+        {
+            let ahead = request.refill_ahead((shard, &next), name, start_by);
+            let (rf, of) = (next.refilled_at, next.shard());
+            let repaid = |need| ready_by_refill(need, state.available, &state.rule, of, rf);
+            let (start, room) = (repaid(status.requested), next.share(state));
+            let short_enough = repaid(status.requested - room);
+            let late = start.map(|start| start.since(start_by));
+            status.retry_after = late.zip(short_enough).map(|(late, short_enough)| {
+                let by_line = Duration::from(late).max(short_enough.since(now).into());
+                by_line.max(status.paused_for.unwrap_or_default())
+            });
+            status.available += ahead;
+            let wait = start.map(|start| Duration::from(start.since(now)));
+            starts_in = starts_in.zip(wait).map(|(one, other)| one.max(other));
+        } else if status.is_short() && status.mode == LimitMode::Enforced {
+            starts_in = starts_in
+                .zip(status.retry_after)
+                .map(|(one, other)| one.max(other));
+        }
+    }
+    (all, starts_in)
 }
 
 /// Returns the status of every limit at `now`, over all shards. They already have the request's

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{Asks, Effect, LimitMode, Millis, OnUnavailable, exact_span};
+use tokio::time::Instant;
+use weirgate_shared::{
+    Asks, Effect, EpochMillis, LimitKind, LimitMode, LimitName, MilliTokens, Millis, OnUnavailable,
+    Shard, exact_span, refill_between,
+};
 
 use super::error::Error;
 use super::limits::Limits;
@@ -25,12 +29,58 @@ pub(crate) struct BucketRequest {
     /// Acquires that the write counts: 1, those that were granted from prefetched tokens, or 0 for
     /// all but the first part of a request.
     pub(crate) acquires: i64,
+    /// Latest start of a request that queues; `None` if it does not.
+    pub(crate) start_by: Option<Instant>,
 }
 
 impl BucketRequest {
     /// Returns whether the request bypasses the limits: all its amounts only count then.
     pub(crate) fn is_bypass(&self) -> bool {
         self.asks.has(Effect::Count)
+    }
+
+    /// Returns the latest start of a request that queues, by the clock that shows `now`.
+    pub(crate) fn start_by(&self, now: EpochMillis) -> Option<EpochMillis> {
+        let left = self.start_by?.saturating_duration_since(Instant::now());
+        // Whole milliseconds, so that it starts no later.
+        let left = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
+        Some(now.plus(Millis(left)))
+    }
+
+    /// Returns whether it queues for a limit: an enforced rate that the shard has, of which it asks for
+    /// no more than the share. Of others it needs enough at once.
+    pub(crate) fn queues_for(&self, limit: &LimitName, shard: &Shard) -> bool {
+        let Some(limit) = self.limits.iter().find(|known| known.name() == limit) else {
+            return false;
+        };
+        let need = self.asks.enforced(limit.name().as_str());
+        let is_rate = |kind| kind == LimitKind::Rate;
+        let known = shard.limits.get(limit.name());
+        self.start_by.is_some()
+            && limit.mode() == LimitMode::Enforced
+            && is_rate(limit.rule().kind())
+            && known.is_some_and(|state| {
+                is_rate(state.rule.kind()) && need.is_some_and(|need| need <= shard.share(state))
+            })
+    }
+
+    /// Returns the refill of a limit that comes by the request's latest start, at most the shard's
+    /// share; zero if it does not queue for it. The shard is as it is seen, and with the request's
+    /// limits.
+    pub(crate) fn refill_ahead(
+        &self,
+        (view, next): (&Shard, &Shard),
+        limit: &LimitName,
+        start_by: EpochMillis,
+    ) -> MilliTokens {
+        let need = self.asks.enforced(limit.as_str());
+        let state = next.limits.get(limit);
+        let state = state.filter(|state| need <= Some(next.share(state)));
+        let queued = state.filter(|_| self.queues_for(limit, view));
+        queued.map_or(MilliTokens::ZERO, |state| {
+            let refill = refill_between(&state.rule, next.shard(), next.refilled_at, start_by);
+            refill.min(next.share(state))
+        })
     }
 
     /// Returns whether it takes slots.
@@ -56,6 +106,20 @@ pub(crate) fn check_lease(lasts: Duration) -> Result<(), Error> {
         return Err(Error::Invalid(format!(
             "a lease must last 1ms to 1d, got {}: renew it to hold longer",
             exact_span(lasts)
+        )));
+    }
+    Ok(())
+}
+
+/// Longest queue, 1 h.
+const MAX_QUEUE: Duration = Duration::from_secs(3_600);
+
+/// Requires that a queue lasts 1 ms to an hour.
+pub(crate) fn check_queue(wait: Duration) -> Result<(), Error> {
+    if wait > MAX_QUEUE || wait < Duration::from_millis(1) {
+        return Err(Error::Invalid(format!(
+            "queue_up_to must be 1ms to 1h, got {}: leave it out for an answer at once",
+            exact_span(wait)
         )));
     }
     Ok(())

@@ -149,6 +149,7 @@ fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         key: &view.key,
         limits: brought.into(),
         asks: needs,
+        line: vec![],
         acquires: 1,
         // As many as a client puts into one write.
         leases: (100..)

@@ -65,6 +65,7 @@ fn slots() -> Limit {
 fn denied(limits: Vec<LimitStatus>, retry_after_ms: Option<u64>) -> Denied {
     Denied {
         retry_after: retry_after_ms.map(Duration::from_millis),
+        starts_in: None,
         limits,
         degraded: None,
     }
@@ -471,7 +472,7 @@ proptest! {
         retry_after in proptest::option::of(any::<Duration>()),
         is_denial: bool,
     ) {
-        let why = Denied { retry_after, limits, degraded: None };
+        let why = Denied { retry_after, starts_in: None, limits, degraded: None };
         let policies = match is_denial {
             true => Policies::denied(&why, &PolicyNames::default()),
             false => Policies::granted(&why.limits, &PolicyNames::default()),
@@ -576,7 +577,7 @@ proptest! {
             status("rpm", rule, available, available + more, Some(Duration::from_millis(ms)))
         };
         let limits: Vec<_> = limits.into_iter().map(short).collect();
-        let why = Denied { retry_after: limits.iter().filter_map(|status| status.retry_after).max(), limits, degraded: None };
+        let why = Denied { retry_after: limits.iter().filter_map(|status| status.retry_after).max(), starts_in: None, limits, degraded: None };
         let policies = Policies::denied(&why, &PolicyNames::default());
         let seconds = policies.retry_after_seconds().unwrap();
         let exact = why.retry_after.unwrap();

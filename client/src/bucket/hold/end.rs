@@ -109,6 +109,7 @@ impl Drop for Hold {
             parts: std::mem::take(&mut self.parts),
             limits: self.limits.clone(),
             taken_at: self.taken_at,
+            starts_at: self.starts_at,
             counted_acquires: self.counted_acquires,
             pooled_acquires: self.pooled_acquires,
             is_shadow: self.is_shadow,

@@ -144,6 +144,7 @@ async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
         lease: None,
         timeout,
         acquires,
+        start_by: None,
     };
     let now = Instant::now();
     match acquire_from_table(&session, bucket, &request, now, after(now, timeout)).await {

@@ -175,6 +175,8 @@ fn part(request: &BucketRequest, amounts: Amounts, is_first: bool) -> BucketRequ
     let mut part = BucketRequest {
         asks: Asks::of(Effect::Enforce, amounts),
         acquires: 0,
+        // What one shard's share cannot hold does not queue.
+        start_by: None,
         ..request.clone()
     };
     if is_first {

@@ -53,6 +53,7 @@ fn request(needs: &[(&str, i64)]) -> BucketRequest {
         lease: None,
         timeout: TIMEOUT,
         acquires: 1,
+        start_by: None,
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::write::Take;
-use weirgate_shared::{Asks, EpochMillis, Lease, MilliTokens, Millis, Shard, WriteId};
+use weirgate_shared::write::{Place, Take};
+use weirgate_shared::{Asks, EpochMillis, Lease, LimitName, MilliTokens, Millis, Shard, WriteId};
 use weirgate_store::StoreError;
 
 use crate::queue::part::{Windows, windows_in};
@@ -13,7 +13,7 @@ use crate::queue::settle::MAX_CLOCK_SKEW;
 use crate::queue::shard_state::ShardState;
 use crate::queue::waiter::Waiter;
 use crate::session::{Env, PlanTime, Refusals, deadline};
-use crate::values::count;
+use crate::values::{Amounts, count};
 
 /// Time after a split in which no other is requested, 1 s: about as long as all processes need to
 /// see it.
@@ -142,7 +142,7 @@ impl Attempt {
             key: &shard.key,
             limits: (&self.waiters[0].request.limits).into(),
             asks: self.asks.clone(),
-            line: vec![],
+            line: self.line(now),
             acquires: waiters.map(|waiter| waiter.request.acquires).sum(),
             leases: self.leases.iter().flatten().cloned().collect(),
             roll: shard.roll(env, now),
@@ -152,6 +152,47 @@ impl Attempt {
             windows_begun: self.has_quota() && shard.windows_begun(now),
             unconfirmed: &self.write_ids,
         }
+    }
+
+    /// Returns the places of the waiters, if any of them queues.
+    fn line(&self, now: EpochMillis) -> Vec<Place> {
+        if !self.waiters.iter().any(Waiter::queues) {
+            return vec![];
+        }
+        let place = |waiter: &Waiter| Place {
+            asks: waiter.asks().clone(),
+            wait: waiter.request.start_by(now).unwrap_or(now).since(now),
+        };
+        self.waiters.iter().map(place).collect()
+    }
+
+    /// Returns when the waiters start that queue, by the shard after their write. If others have
+    /// written since, that shows a later start, which counts up to the end of the wait.
+    pub(super) fn starts(&self, env: &Env, shard: &Shard) -> Vec<Option<EpochMillis>> {
+        let is_last = self.wrote_last(shard);
+        let (now, mut later) = (env.now(), Amounts::new());
+        let mut starts = vec![];
+        for waiter in self.waiters.iter().rev() {
+            let request = &waiter.request;
+            let queued = waiter.asks().debits().map(|ask| &ask.limit);
+            let queued = queued.filter(|name| request.queues_for(name, shard));
+            let behind = |name: &LimitName| later.get(name).copied().unwrap_or_default();
+            let repaid = queued.filter_map(|name| shard.repaid_at(name, behind(name)));
+            let start = repaid.fold(self.last_plan.at, EpochMillis::max);
+            let latest = request.start_by(now);
+            starts.push(latest.map(|latest| if is_last { start } else { start.min(latest) }));
+            for ask in waiter.asks().debits() {
+                *later.entry(ask.limit.clone()).or_default() += ask.amount;
+            }
+        }
+        starts.reverse();
+        starts
+    }
+
+    /// Returns whether the last write to the shard is of this attempt.
+    fn wrote_last(&self, shard: &Shard) -> bool {
+        let last = shard.last_write_id.as_ref();
+        last.is_some_and(|op| self.write_ids.contains(op))
     }
 
     fn has_quota(&self) -> bool {
@@ -217,16 +258,15 @@ impl Attempt {
 
     /// Returns whether the shard shows that a write of this attempt was applied.
     pub(super) fn has_taken_from(&self, shard: &Shard) -> bool {
-        let is_ours = |op: &WriteId| self.write_ids.contains(op);
         let leases = shard.leases.as_ref();
         let holds = |(id, _): &(WriteId, Lease)| leases.is_some_and(|all| all.contains_key(id));
-        shard.last_write_id.as_ref().is_some_and(is_ours) || self.leases.iter().flatten().any(holds)
+        self.wrote_last(shard) || self.leases.iter().flatten().any(holds)
     }
 
     /// Returns the windows of quotas that the batch took from, as the shard shows after its write: by
     /// the shard itself, if no other write came since, otherwise by the batch's leases.
     pub(super) fn windows(&self, shard: &Shard) -> Windows {
-        if (shard.last_write_id.as_ref()).is_some_and(|op| self.write_ids.contains(op)) {
+        if self.wrote_last(shard) {
             return windows_in(shard);
         }
         let leases = self.leases.iter().flatten();

@@ -1,5 +1,5 @@
 //! Selects the batch of the next write: first come, first served, but a smaller waiter may pass a
-//! larger one. Pure.
+//! larger one that does not queue. Pure.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,13 +7,14 @@ use weirgate_shared::write::max_leases;
 use weirgate_shared::{Asks, Effect, EpochMillis, LimitName, MilliTokens, Shard};
 
 use crate::queue::waiter::Waiter;
-use crate::values::{Amounts, LimitStatus, status};
+use crate::values::Amounts;
 
 /// Splits the waiters into those whose sum fits into the balances, and the others, both in order.
 ///
 /// Without a view, the limits' capacities count as the balances. Waiters with other limits than the
 /// first wait for a write of their own, and so do those that take a limit into debt which others do
-/// not, or the other way round. Their tokens stay for them.
+/// not, or the other way round. Their tokens stay for them, and if they queue, all later waiters stay
+/// behind them.
 pub(super) fn select_batch(
     view: Option<&Shard>,
     line: VecDeque<Waiter>,
@@ -23,13 +24,14 @@ pub(super) fn select_batch(
         return (vec![], line);
     };
     let limits = first.request.limits.clone();
-    let mut left: Amounts = match view {
-        Some(shard) => shard
-            .projected(&limits, now)
-            .limits
-            .into_iter()
-            .map(|(name, state)| (name, state.available))
-            .collect(),
+    let projected = view.map(|shard| shard.projected(&limits, now));
+    let mut left: Amounts = match &projected {
+        Some(shard) => {
+            let states = shard.limits.iter();
+            states
+                .map(|(name, state)| (name.clone(), state.available))
+                .collect()
+        }
         None => limits
             .iter()
             .map(|limit| (limit.name().clone(), limit.rule().capacity))
@@ -42,12 +44,16 @@ pub(super) fn select_batch(
         .any(|waiter| waiter.request.asks.has(Effect::IntoDebt));
     let limit_count = view.map_or(limits.len(), |shard| shard.limit_count_with(&limits));
     let (mut leases, max_leases) = (0, max_leases(limit_count));
-    let (mut chosen, mut others) = (vec![], VecDeque::new());
+    let (mut chosen, mut others, mut is_held_up) = (vec![], VecDeque::new(), false);
     let is_paused = view.is_some_and(|shard| shard.paused_until(now).is_some());
     for waiter in line {
         let asks = &waiter.request.asks;
         let lacks = |(limit, need): (&LimitName, MilliTokens)| {
-            left.get(limit).is_none_or(|left| *left < need)
+            let views = view.zip(projected.as_ref());
+            let queued = views.zip(waiter.request.start_by(now));
+            let later = queued.map(|(views, by)| waiter.request.refill_ahead(views, limit, by));
+            let later = later.unwrap_or_default();
+            left.get(limit).is_none_or(|left| *left + later < need)
         };
         if asks.has(Effect::Enforce) && is_paused || asks.with(Effect::Enforce).any(lacks) {
             others.push_back(waiter);
@@ -59,7 +65,8 @@ pub(super) fn select_batch(
                 *left -= need;
             }
         }
-        if waiter.request.limits != limits
+        if is_held_up
+            || waiter.request.limits != limits
             || (waiter.request.lease.is_some() && leases == max_leases)
             || goes_into_debt
                 && !asks.debits().all(|ask| {
@@ -68,6 +75,7 @@ pub(super) fn select_batch(
                         .is_none_or(|known| *known == ask.effect)
                 })
         {
+            is_held_up |= waiter.queues();
             others.push_back(waiter);
             continue;
         }
@@ -102,17 +110,6 @@ fn raise(waiter: &mut Waiter, left: &mut Amounts) {
     waiter.raised = Some(raised);
 }
 
-/// Returns the status of the limits if `shard` has too few tokens for the waiter at `now`.
-pub(super) fn shortage(
-    shard: &Shard,
-    waiter: &Waiter,
-    now: EpochMillis,
-) -> Option<Vec<LimitStatus>> {
-    let need = |name: &LimitName| waiter.request.asks.enforced(name.as_str());
-    let status = status(shard, &waiter.request.limits, need, now);
-    status.iter().any(LimitStatus::is_short).then_some(status)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -123,7 +120,7 @@ mod tests {
     use weirgate_shared::{BucketKey, Limit, MilliTokens};
 
     use super::*;
-    use crate::values::{BucketRequest, Limits};
+    use crate::values::{BucketRequest, Limits, shortage};
 
     const NOW: EpochMillis = EpochMillis(1_000_000);
     const RATE: i64 = 60;
@@ -181,6 +178,7 @@ mod tests {
                 .then(|| (Duration::from_secs(1), "test".into())),
             timeout: Duration::ZERO,
             acquires: i64::try_from(place).unwrap(),
+            start_by: None,
         };
         Waiter::new(request, Instant::now(), Instant::now())
     }
@@ -249,10 +247,8 @@ mod tests {
             let (shard, waiter) = (seen(left, seconds_ago), caller(0, &asked));
             let lacks = |(name, need): &(&LimitName, MilliTokens)| shard.balance_at(name, NOW) < *need;
             let lacking: Vec<_> = waiter.request.asks.with(Effect::Enforce).filter(lacks).map(|(name, _)| name.to_string()).collect();
-            let said = shortage(&shard, &waiter, NOW).map(|status| {
-                let short = status.into_iter().filter(LimitStatus::is_short);
-                short.map(|status| status.limit).collect::<Vec<_>>()
-            });
+            let said = shortage(&shard, &waiter.request, None, NOW)
+                .map(|denied| denied.short().map(|status| status.limit.clone()).collect::<Vec<_>>());
             prop_assert_eq!(said, Some(lacking).filter(|lacking| !lacking.is_empty()));
         }
     }

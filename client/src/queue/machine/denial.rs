@@ -6,13 +6,12 @@ use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Millis, Shard};
 
 use super::attempt::Plan;
-use super::batch;
 use super::{Machine, is_key_range_throttle};
 use crate::queue::shard_state::ShardView;
 use crate::queue::waiter::{Reason, Waiter};
 use crate::session::Env;
 use crate::values::{
-    LimitStatus, Outcome, check_bucket_limits, count, denial_of, denial_ttl, subtract,
+    Denied, LimitStatus, Outcome, check_bucket_limits, count, denial_ttl, shortage, subtract,
 };
 
 /// Longest time by which a denial goes back to when a write was planned, 100 ms.
@@ -47,13 +46,13 @@ impl Machine {
     pub(super) fn deny_insufficient(&mut self, env: &Env, view: &ShardView) {
         let now = env.now();
         for waiter in std::mem::take(&mut self.line) {
-            match batch::shortage(&view.shard, &waiter, now) {
-                Some(shortage) if self.is_fresh(env, view, &waiter, &shortage, now) => {
+            match waiter.shortage(&view.shard, now) {
+                Some(denied) if self.is_fresh(env, view, &waiter, &denied, now) => {
                     let was_seen = self.shard.is_since(view, waiter.enqueued_at);
                     if view.shard.shard().count == 1 {
                         count(&env.counters.local_denied, u64::from(!was_seen));
                     }
-                    self.deny(&waiter, &view.shard, shortage, now);
+                    self.deny(&waiter, &view.shard, denied, now);
                 }
                 _ => self.line.push_back(waiter),
             }
@@ -80,33 +79,24 @@ impl Machine {
         let since = Duration::from(now.since(at));
         let mut left = view.shard.projected(&first.request.limits, at);
         for waiter in std::mem::take(&mut self.line) {
-            let shortage = batch::shortage(&left, &waiter, at);
-            let Some(mut shortage) = shortage.filter(|_| waiter.id <= plan.last_arrived) else {
+            let start_by = waiter.request.start_by(now);
+            let denied = shortage(&left, &waiter.request, start_by, at);
+            let Some(denied) = denied.filter(|_| waiter.id <= plan.last_arrived) else {
                 let debits = waiter.request.asks.debits();
                 subtract(&mut left, debits.map(|ask| (&ask.limit, &ask.amount)));
                 self.line.push_back(waiter);
                 continue;
             };
-            for status in &mut shortage {
-                status.retry_after = status.retry_after.map(|wait| wait.saturating_sub(since));
-            }
-            self.deny(&waiter, &view.shard, shortage, now);
+            self.deny(&waiter, &view.shard, denied.sooner_by(since), now);
         }
     }
 
     /// Denies a waiter for which its shard is short. Other shards of the bucket may have enough.
-    fn deny(
-        &mut self,
-        waiter: &Waiter,
-        shard: &Shard,
-        shortage: Vec<LimitStatus>,
-        now: EpochMillis,
-    ) {
+    fn deny(&mut self, waiter: &Waiter, shard: &Shard, denied: Denied, now: EpochMillis) {
         // A pause of one shard is one of all.
         if shard.shard().count > 1 && shard.paused_until(now).is_none() {
             return self.reply_to(waiter, Ok(Outcome::Elsewhere(Reason::Insufficient)));
         }
-        let denied = denial_of(shortage);
         let retry_after = denied.retry_after;
         self.shard.summary.record_retry_time(now, retry_after);
         self.reply_to(waiter, Ok(Outcome::Denied(denied)));
@@ -117,16 +107,18 @@ impl Machine {
         env: &Env,
         view: &ShardView,
         waiter: &Waiter,
-        shortage: &[LimitStatus],
+        denied: &Denied,
         now: EpochMillis,
     ) -> bool {
         let (age, most) = (env.ages.age(view.sent_at), env.denial_cache_ttl);
-        let mut short = shortage.iter().filter(|status| status.is_short());
         self.shard.is_since(view, waiter.enqueued_at)
-            || !self.shard.summary.retry_time_passed(now, age)
+            || !waiter.queues()
+                && !self.shard.summary.retry_time_passed(now, age)
                 && (self.shard.trusts_view()
-                    && short.clone().any(|short| denies_unread(short, age))
-                    || short.all(|status| age < denial_ttl(status, age, most)))
+                    && denied.short().any(|short| denies_unread(short, age))
+                    || denied
+                        .short()
+                        .all(|status| age < denial_ttl(status, age, most)))
     }
 
     /// Replies to the waiters in line whose deadlines have passed.
@@ -153,14 +145,12 @@ impl Machine {
         let view = self.shard.view_since_clock_jump().filter(decides);
         let short = view.and_then(|view| {
             let age = env.ages.age(view.sent_at);
-            let shortage = batch::shortage(&view.shard, waiter, now)?;
-            let mut short = shortage.iter().filter(|status| status.is_short());
-            short
-                .any(|status| denies_unread(status, age))
-                .then_some((shortage, view))
+            let denied = waiter.shortage(&view.shard, now)?;
+            let denies = denied.short().any(|status| denies_unread(status, age));
+            denies.then_some((denied, view))
         });
         match short {
-            Some((shortage, view)) => self.deny(waiter, &view.shard, shortage, now),
+            Some((denied, view)) => self.deny(waiter, &view.shard, denied, now),
             None => {
                 let error = self.timeout(env, waiter.enqueued_at, waiter.deadline);
                 self.reply(waiter.id, Err(error));

@@ -10,11 +10,10 @@ use tokio::time::Instant;
 use weirgate_shared::Shard;
 use weirgate_store::Consistency;
 
-use super::batch;
 use super::{Asked, Command, Known, Look, Machine, Next, is_key_range_throttle};
 use crate::queue::waiter::Reason;
 use crate::session::{Env, MAX_JUMPED_READS, Sent, backoff};
-use crate::values::{Error, count};
+use crate::values::{Denied, Error, LimitStatus, count};
 
 /// Time in which a view of a throttled shard counts as fresh, 1 s.
 const THROTTLED_VIEW_TTL: Duration = Duration::from_secs(1);
@@ -50,9 +49,9 @@ impl Machine {
     pub(super) fn recheck(&mut self, env: &Env, is_strong: bool) -> Option<Command> {
         let (known, first) = (self.known(), self.line.front()?);
         let seen = known.view.as_ref();
-        let short = seen.and_then(|shard| batch::shortage(shard, first, env.now()));
-        let mut short = short.iter().flatten();
-        let lacks_slots = short.any(|status| status.is_short() && status.may_return());
+        let short = seen.and_then(|shard| first.shortage(shard, env.now()));
+        let mut short = short.iter().flat_map(Denied::short);
+        let lacks_slots = short.any(LimitStatus::may_return);
         let consistency = match is_strong || lacks_slots {
             true => Consistency::Strong,
             false => Consistency::Eventual,

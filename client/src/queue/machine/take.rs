@@ -232,9 +232,10 @@ impl Machine {
     }
 
     /// Grants all waiters, also those that have gone: what was taken for them returns.
-    fn grant(&mut self, attempt: Attempt, taken_at: EpochMillis, shard: &Arc<Shard>) {
-        let windows = attempt.windows(shard);
-        for (waiter, lease) in attempt.waiters.into_iter().zip(attempt.leases) {
+    fn grant(&mut self, env: &Env, attempt: Attempt, taken_at: EpochMillis, shard: &Arc<Shard>) {
+        let (windows, starts) = (attempt.windows(shard), attempt.starts(env, shard));
+        let waiters = attempt.waiters.into_iter().zip(attempt.leases);
+        for ((waiter, lease), starts_at) in waiters.zip(starts) {
             let part = HoldPart {
                 state: Arc::clone(&self.shard),
                 amounts: waiter.amounts(),
@@ -250,6 +251,7 @@ impl Machine {
                 limits: waiter.request.limits,
                 taken_at,
                 acquires: waiter.request.acquires,
+                starts_at,
             };
             self.reply(waiter.id, Ok(Outcome::Granted(portion)));
         }
@@ -259,7 +261,7 @@ impl Machine {
     /// Grants all waiters by the response to the last write, which also shows what is left for others.
     fn grant_and_deny(&mut self, env: &Env, attempt: Attempt, shard: &Arc<Shard>) {
         let (plan, is_doubted) = (attempt.last_plan, attempt.is_doubted);
-        self.grant(attempt, plan.at, shard);
+        self.grant(env, attempt, plan.at, shard);
         if !is_doubted {
             self.deny_as_of(env, plan);
         }
@@ -297,7 +299,7 @@ impl Machine {
     fn found(&mut self, env: &Env, attempt: Attempt, shard: &Arc<Shard>) {
         attempt.count_unconfirmed_tokens(env, 1, Some(shard.write_seq - 1));
         let planned_at = attempt.planned.now;
-        self.grant(attempt, planned_at, shard);
+        self.grant(env, attempt, planned_at, shard);
     }
 
     /// Sends the waiters elsewhere, because this shard is missing and may not be created.

@@ -60,6 +60,20 @@ struct Faults {
     has_debts: bool,
     splits: bool,
     has_operator: bool,
+    /// Requests may queue, so a balance may be a share below zero.
+    has_lines: bool,
+}
+
+impl Faults {
+    /// Returns whether nothing else changes a balance or loses a response, so that starts are exact.
+    const fn are_none(self) -> bool {
+        !self.loses
+            && !self.sets_clocks
+            && !self.deletes
+            && !self.has_debts
+            && !self.splits
+            && !self.has_operator
+    }
 }
 
 pub(super) struct Process {
@@ -96,6 +110,7 @@ struct Caller {
     deadline: Instant,
     rate: MilliTokens,
     takes_slot: bool,
+    queue: Option<Duration>,
 }
 
 /// A message between a process and the table.
@@ -160,6 +175,8 @@ pub(super) struct Wish {
     /// Duration of the lease of a slot, if it takes one.
     pub(super) lease: Option<Duration>,
     pub(super) timeout: Duration,
+    /// Longest wait until the start, if it queues.
+    pub(super) queue: Option<Duration>,
 }
 
 impl Wish {
@@ -175,6 +192,7 @@ impl Wish {
             lease: self.lease.map(|lasts| (lasts, "owner".into())),
             timeout: self.timeout,
             acquires: 1,
+            start_by: self.queue.map(|wait| Instant::now() + wait),
         }
     }
 }
@@ -186,6 +204,7 @@ pub(super) fn one_token() -> Wish {
         effect: Effect::Enforce,
         lease: None,
         timeout: Duration::from_secs(3),
+        queue: None,
     }
 }
 
@@ -204,6 +223,9 @@ struct World {
     applied: BTreeSet<WriteId>,
     began: Instant,
     writes: Vec<Applied>,
+    starts: Vec<Start>,
+    /// What returned to the rate: by which write, when, and how much.
+    returns: Vec<(i64, EpochMillis, i64)>,
     /// Consumption of the rate in the items so far, and what the grants account for, in millitokens.
     consumed: i64,
     accounted: i64,
@@ -233,6 +255,16 @@ struct Applied {
     slots: i64,
 }
 
+/// A grant, by the write that took for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Start {
+    write_seq: i64,
+    id: u64,
+    planned: EpochMillis,
+    at: EpochMillis,
+    amount: i64,
+}
+
 /// How often something happened.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
@@ -257,6 +289,8 @@ struct Seen {
     deleted: u64,
     /// Requests that were sent to another shard.
     elsewhere: u64,
+    /// Grants that started later.
+    queued: u64,
 }
 
 impl std::ops::AddAssign for Seen {
@@ -275,6 +309,7 @@ impl std::ops::AddAssign for Seen {
         self.edited += other.edited;
         self.deleted += other.deleted;
         self.elsewhere += other.elsewhere;
+        self.queued += other.queued;
     }
 }
 
@@ -317,6 +352,19 @@ impl World {
             has_debts: rng.u8(..4) == 0,
             splits: rng.u8(..8) == 0,
             has_operator: rng.u8(..4) == 0,
+            has_lines: rng.u8(..4) == 0,
+        };
+        let throttles = faults.throttles;
+        let faults = match faults.has_lines {
+            true if rng.bool() => Faults {
+                throttles,
+                has_lines: true,
+                ..Faults::default()
+            },
+            has_lines => Faults {
+                has_debts: faults.has_debts && !has_lines,
+                ..faults
+            },
         };
         let processes = (0..rng.usize(1..=3)).map(|_| process()).collect();
         Self {
@@ -332,6 +380,8 @@ impl World {
             applied: BTreeSet::new(),
             began: Instant::now(),
             writes: vec![],
+            starts: vec![],
+            returns: vec![],
             consumed: 0,
             accounted: 0,
             late: 0,
@@ -391,11 +441,14 @@ impl World {
         let takes_slot = !is_debit && self.rng.u8(..3) == 0;
         let lease = Duration::from_millis(self.rng.u64(500..6_000));
         let timeout = Duration::from_millis(self.rng.u64(30..3_000));
+        let queues = self.faults.has_lines && !takes_slot && self.rng.u8(..4) > 0;
+        let queue = Duration::from_millis(self.rng.u64(1..2_500));
         let wish = Wish {
             rate,
             effect,
             lease: takes_slot.then_some(lease),
             timeout,
+            queue: queues.then_some(queue),
         };
         self.ask(at, &wish);
     }
@@ -411,6 +464,7 @@ impl World {
             deadline,
             rate: wish.rate,
             takes_slot: wish.lease.is_some(),
+            queue: wish.queue,
         };
         process.callers.insert(id, caller);
         self.note(|| format!("{at}: {id} asks for {wish:?}"));
@@ -892,6 +946,10 @@ impl World {
         let ended = ended.copied().sum::<MilliTokens>().0;
         self.accounted -= ended;
         let consumed = of(Some(after)) - of(before);
+        if consumed < 0 || ended > 0 {
+            let back = ended.max(-consumed);
+            self.returns.push((after.write_seq, self.time(), back));
+        }
         self.consumed += consumed;
         self.late += if is_late { consumed + ended } else { 0 };
         let held = after
@@ -940,7 +998,8 @@ impl World {
             sum += write.consumed;
             first = first.min(write.sent);
             let refill = REFILL * (self.now().0 - first.0) * write.share / (CAPACITY * 1000);
-            let most = write.share + refill + slack;
+            let debt = write.share * i64::from(self.faults.has_lines);
+            let most = write.share + debt + refill + slack;
             assert!(
                 sum <= most,
                 "I1: {sum} of {most} millitokens since {first:?}"
@@ -964,6 +1023,7 @@ impl World {
                         let amounts = &granted.part.amounts;
                         assert_eq!(amounts[&names()[0]], caller.rate);
                         assert_eq!(amounts.contains_key(&names()[1]), caller.takes_slot);
+                        self.check_start(id, &caller, &granted);
                         self.held.push((at, granted));
                     }
                     None => {
@@ -996,6 +1056,71 @@ impl World {
         }
     }
 
+    /// A request that queues starts within its wait. Counts it at its start.
+    fn check_start(&mut self, id: u64, caller: &Caller, granted: &Portion) {
+        let start = Start {
+            write_seq: granted.part.shard.write_seq,
+            id,
+            planned: granted.taken_at,
+            at: granted.starts_at.unwrap_or(granted.taken_at),
+            amount: caller.rate.0,
+        };
+        assert_eq!(granted.starts_at.is_some(), caller.queue.is_some());
+        let latest = START
+            .plus(caller.arrived)
+            .plus(caller.queue.unwrap_or_default().into());
+        let is_late = caller.queue.is_some() && start.at > latest.max(start.planned);
+        assert!(
+            !is_late || !self.faults.are_none(),
+            "{start:?} after {latest:?}"
+        );
+        self.seen.queued += u64::from(start.at > start.planned);
+        self.starts.push(start);
+    }
+
+    /// I1 by the starts: over any interval, at most capacity and refill start, and what has returned since
+    /// the first of their writes. Of two grants the earlier write starts first, unless something has
+    /// returned meanwhile. The millisecond of a start has begun before.
+    fn check_starts(&mut self) {
+        if !self.faults.has_lines || !self.faults.are_none() {
+            return;
+        }
+        self.starts.sort_unstable();
+        let mut last: Option<Start> = None;
+        for start in &self.starts {
+            let is_between = |(seq, ..): &(i64, EpochMillis, i64)| {
+                last.is_some_and(|last| (last.write_seq..=start.write_seq).contains(seq))
+            };
+            if self.returns.iter().any(is_between) {
+                last = None;
+            }
+            assert!(
+                last.is_none_or(|last| last.at <= start.at),
+                "{last:?} before {start:?}"
+            );
+            if start.at > start.planned {
+                last = Some(*start);
+            }
+        }
+        self.starts.sort_unstable_by_key(|start| start.at);
+        for (from, first) in self.starts.iter().enumerate() {
+            let (mut sum, mut since) = (0, first.planned);
+            for start in &self.starts[from..] {
+                (sum, since) = (sum + start.amount, since.min(start.planned));
+                let back = self
+                    .returns
+                    .iter()
+                    .filter(|(_, at, _)| (since..=start.at).contains(at));
+                let back: i64 = back.map(|(.., amount)| amount).sum();
+                let most = CAPACITY * 1_000 + REFILL * (start.at.0 - first.at.0 + 1) + back;
+                assert!(
+                    sum <= most,
+                    "I1: {sum} of {most} start from {first:?} to {start:?}"
+                );
+            }
+        }
+    }
+
     /// I2: a denied request was short at some time since its arrival, or not much earlier, beside what
     /// those ahead of it in its process wait for.
     fn check_denial(&self, at: usize, id: u64, caller: &Caller) {
@@ -1014,7 +1139,13 @@ impl World {
             let earlier = (since.0 - write.as_of.0).max(0)
                 - (write.as_of.0 - caller.arrived.0).clamp(0, MAX_HINDSIGHT);
             let refill = REFILL * earlier * write.share / (CAPACITY * 1000) - slack;
-            let is_short = (write.rate + refill).min(write.share) < rates;
+            // What queues is short of what comes by its latest start too, and a debt is at most a share.
+            let ahead = caller.queue.map_or(0, |wait| {
+                let ahead = caller.arrived.0 + Millis::from(wait).0 - write.as_of.0;
+                let ahead = REFILL * (ahead - 1).max(0) * write.share / (CAPACITY * 1000);
+                ahead.min(write.share)
+            });
+            let is_short = (write.rate + refill).min(write.share) + ahead < rates;
             was_short |= is_short || caller.takes_slot && write.slots < slots * 1000;
             if write.at < since {
                 break;
@@ -1047,6 +1178,7 @@ impl World {
     /// What must hold once everything has arrived.
     async fn settle(&mut self) {
         self.deliver_all().await;
+        self.check_starts();
         let unknown = self
             .processes
             .iter()
@@ -1222,8 +1354,14 @@ impl Order {
 /// Runs one order of the events of a scope.
 async fn explore_order(mut scope: Scope, order: &mut Order) -> Seen {
     let mut world = World::new(0);
+    let has_lines = scope
+        .wishes
+        .iter()
+        .flatten()
+        .any(|wish| wish.queue.is_some());
     world.faults = Faults {
-        deletes: true,
+        deletes: !has_lines,
+        has_lines,
         ..Faults::default()
     };
     world.processes = scope.wishes.iter().map(|_| process()).collect();
@@ -1257,6 +1395,11 @@ fn every_order_of_a_few_events_keeps_the_promises() {
         effect: Effect::Enforce,
         lease: lease.map(Duration::from_millis),
         timeout: Duration::from_millis(900),
+        queue: None,
+    };
+    let queued = |rate, wait| Wish {
+        queue: Some(Duration::from_millis(wait)),
+        ..wish(rate, None)
     };
     let slot = || wish(5, Some(300));
     let two = |one, other| vec![vec![wish(one, None)], vec![wish(other, None)]];
@@ -1273,6 +1416,19 @@ fn every_order_of_a_few_events_keeps_the_promises() {
         (two(25, 20), [0, 0, 0], vec![Work::Edit]),
         (vec![vec![wish(25, None)]], [0, 1, 0], vec![Work::Refill; 2]),
         (vec![vec![one_token()]], [1, 2, 0], vec![Work::Delete]),
+        (
+            vec![
+                vec![queued(20, 500), queued(30, 900)],
+                vec![queued(20, 900)],
+            ],
+            [0, 0, 1],
+            vec![],
+        ),
+        (
+            vec![vec![wish(15, None), queued(30, 900)], vec![queued(20, 300)]],
+            [0, 0, 0],
+            vec![Work::Refill],
+        ),
     ];
     let (runtime, mut all, mut orders) = (runtime(), Seen::default(), 0);
     for (wishes, [faults, passes, leaves], works) in scopes {
@@ -1306,10 +1462,11 @@ fn every_order_of_a_few_events_keeps_the_promises() {
         edited,
         deleted,
         expired,
+        queued,
         ..
     } = all;
     let all = [
-        granted, denied, returned, lost, late, refilled, split, edited, deleted, expired,
+        granted, denied, returned, lost, late, refilled, split, edited, deleted, expired, queued,
     ];
     assert!(!all.contains(&0), "some events never happen: {all:?}");
 }
@@ -1334,10 +1491,11 @@ fn no_order_of_events_breaks_a_promise() {
         edited,
         deleted,
         elsewhere,
+        queued,
     } = all;
     let all = [
         granted, denied, failed, returned, refused, lost, late, looked_up, expired, refilled,
-        split, edited, deleted, elsewhere,
+        split, edited, deleted, elsewhere, queued,
     ];
     assert!(
         !is_of_many || !all.contains(&0),

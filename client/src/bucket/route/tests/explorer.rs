@@ -231,6 +231,7 @@ fn wish(rng: &mut Rng) -> BucketRequest {
         lease: takes_slots.then(|| (lasts, "owner".into())),
         timeout: Duration::from_millis(rng.u64(50..3_000)),
         acquires: 1,
+        start_by: None,
     }
 }
 
