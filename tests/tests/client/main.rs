@@ -15,6 +15,7 @@ mod acquire {
     mod partial;
     mod pauses;
     mod peek;
+    mod queue;
     mod quotas;
     mod refused;
     mod runtimes;
