@@ -14,7 +14,7 @@ use super::hold::Hold;
 use super::prefetch::{self, Pool};
 use super::route::acquire_from_table;
 use super::state::BucketState;
-use crate::session::Session;
+use crate::session::{Env, Session};
 use crate::values::{Amounts, BucketRequest, Denials, Error, Outcome, subtract};
 
 /// Decision over several buckets: holds in their order, or denials, and nothing was taken.
@@ -27,7 +27,7 @@ pub(crate) async fn acquire(
     request: &BucketRequest,
     deadline: Instant,
 ) -> Result<Outcome<Hold>, Error> {
-    match bucket.serving_pool(session.now()) {
+    match bucket.serving_pool(&session.env) {
         Some(pool) if Pool::supports(request) => {
             prefetch::acquire(session, bucket, pool, request, deadline).await
         }
@@ -47,7 +47,7 @@ pub(crate) async fn take_all(
     let now = session.now();
     let (mut taken, mut is_due) = (EarlierTakes::default(), false);
     for (at, (bucket, request)) in requests.iter().enumerate() {
-        if !is_due && !is_in_pool(bucket, request, now) {
+        if !is_due && !is_in_pool(&session.env, bucket, request) {
             is_due = bucket.queues.first().shard.is_unknown()
                 || may_be_short(bucket, request, taken.of(bucket), now);
             taken.add(requests, at);
@@ -84,8 +84,8 @@ pub(crate) async fn take_all(
     failed.map_or(Ok(Outcome::Denied(denials)), Err)
 }
 
-fn is_in_pool(bucket: &BucketState, request: &BucketRequest, now: EpochMillis) -> bool {
-    let pool = bucket.serving_pool(now);
+fn is_in_pool(env: &Env, bucket: &BucketState, request: &BucketRequest) -> bool {
+    let pool = bucket.serving_pool(env);
     pool.is_some_and(|pool| pool.covers(request))
 }
 
@@ -193,7 +193,7 @@ async fn read_together(
     let (mut taken, mut denials) = (EarlierTakes::default(), vec![]);
     for (at, (bucket, request)) in requests.iter().enumerate() {
         let seen = bucket.seen_bucket(&request.limits, now, |view| view.sent_at >= sent.at);
-        if is_in_pool(bucket, request, now) || !seen.is_complete() {
+        if is_in_pool(&session.env, bucket, request) || !seen.is_complete() {
             continue;
         }
         let left = match (seen.shards(), taken.of(bucket)) {

@@ -23,7 +23,7 @@ pub(crate) fn cached_denial(
     bucket: &BucketState,
     request: &BucketRequest,
 ) -> Option<Denied> {
-    let pool = bucket.serving_pool(env.now());
+    let pool = bucket.serving_pool(env);
     let is_queued = request.start_by.is_some();
     if !is_queued && pool.is_some_and(|pool| pool.covers(request)) {
         return None;
@@ -88,7 +88,7 @@ impl BucketState {
         request: &BucketRequest,
         now: EpochMillis,
     ) -> Option<Denied> {
-        if !request.asks.has(Effect::Enforce) || !self.summary().is_paused(now) {
+        if !request.asks.has(Effect::Enforce) || !self.summary().is_paused(|| now) {
             return None;
         }
         let is_paused = |view: &ShardView| view.shard.paused_until(now).is_some();

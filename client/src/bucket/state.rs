@@ -9,7 +9,7 @@ use weirgate_store::Consistency;
 use super::prefetch::Pool;
 use crate::config::LimitsSlot;
 use crate::queue::{BucketSummary, ShardQueues, ShardState, ShardView};
-use crate::session::{AgeClock, Moment};
+use crate::session::{AgeClock, Env, Moment};
 use crate::values::{Amounts, BucketRequest, Limits, Locked, subtract};
 
 /// State of one bucket in this process.
@@ -66,9 +66,9 @@ impl BucketState {
     }
 
     /// Returns the pool, unless it serves nothing because the bucket is paused.
-    pub(crate) fn serving_pool(&self, now: EpochMillis) -> Option<&Pool> {
+    pub(crate) fn serving_pool(&self, env: &Env) -> Option<&Pool> {
         let pool = self.pool.as_ref()?;
-        (!self.summary().is_paused(now)).then_some(pool)
+        (!self.summary().is_paused(|| env.now())).then_some(pool)
     }
 
     /// Returns the state of one shard, and creates it if needed.

@@ -276,9 +276,8 @@ impl Decider<'_> {
 
     /// Returns whether the pools cover all amounts.
     fn is_prefetched(&self) -> bool {
-        let now = self.session.now();
         let has = |target: &BucketTarget| {
-            let pool = target.bucket.serving_pool(now);
+            let pool = target.bucket.serving_pool(&self.session.env);
             pool.is_some_and(|pool| pool.covers(&target.request))
         };
         !self.targets.is_empty() && self.targets.iter().all(has)

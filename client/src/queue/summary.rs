@@ -92,9 +92,11 @@ impl BucketSummary {
         }
     }
 
-    /// Returns whether the last response showed a pause that is in force at `now`.
-    pub(crate) fn is_paused(&self, now: EpochMillis) -> bool {
-        now.0 < self.paused_until.load(Ordering::Relaxed)
+    /// Returns whether the last response showed a pause that is in force `now`. Almost none did, and then
+    /// no clock is read.
+    pub(crate) fn is_paused(&self, now: impl FnOnce() -> EpochMillis) -> bool {
+        let until = self.paused_until.load(Ordering::Relaxed);
+        until != 0 && now().0 < until
     }
 
     /// Returns whether this process may lower a balance at `now`, as it may once in so long; if so,
