@@ -16,7 +16,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate::{Acquire, Decision, Error, Limit, MilliTokens, OnUnavailable, RateLimiter};
+use weirgate::{
+    Acquire, Decision, EpochMillis, Error, Limit, MilliTokens, OnUnavailable, RateLimiter,
+    VendorReport,
+};
 
 use settlement::{settle, take_more};
 
@@ -36,7 +39,7 @@ pub struct GatedLimiter {
     /// the others.
     pub settling: Gate,
     /// Outcomes and durations.
-    pub measures: Measures,
+    pub measures: Arc<Measures>,
 }
 
 impl GatedLimiter {
@@ -53,7 +56,7 @@ impl GatedLimiter {
             limiter,
             gate: Gate::new(max_in_flight),
             settling: Gate::new(max_settling),
-            measures: Measures::default(),
+            measures: Arc::default(),
         }
     }
 
@@ -79,14 +82,31 @@ impl GatedLimiter {
         Ok(decision.map(|grants| Granted(grants.into_iter().collect())))
     }
 
+    /// Tells all callers of a bucket what its vendor said. Returns the end of its pause.
+    ///
+    /// # Errors
+    /// As [`RateLimiter::report_vendor`].
+    pub async fn report(&self, report: &Report) -> Result<Option<EpochMillis>, Error> {
+        let Report {
+            entity,
+            resource,
+            vendor,
+        } = report;
+        self.limiter.report_vendor(entity, resource, vendor).await
+    }
+
     /// Settles a grant. It runs to its end even if the future is dropped, and holds `permit`
     /// until then.
     ///
     /// # Errors
     /// [`SettleError`], which says whether something may have been applied.
     pub async fn settle(&self, request: Settle, permit: Permit) -> Result<Settled, SettleError> {
-        let limiter = self.limiter.clone();
-        to_the_end(permit, async move { settle(&limiter, request).await }).await
+        let (limiter, measures) = (self.limiter.clone(), Arc::clone(&self.measures));
+        to_the_end(
+            permit,
+            async move { settle(&limiter, &measures, request).await },
+        )
+        .await
     }
 
     /// Takes more tokens within a grant, all or nothing, as [`settle`](Self::settle) does.
@@ -123,6 +143,17 @@ async fn to_the_end<T: Send + 'static>(
             grant: None,
         })
     })
+}
+
+/// What the vendor of a bucket said.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The entity.
+    pub entity: String,
+    /// The resource.
+    pub resource: String,
+    /// What its vendor said.
+    pub vendor: VendorReport,
 }
 
 /// A request for tokens of one or several buckets, all or nothing.

@@ -5,7 +5,7 @@
 //! - [`Api`]: from the head of a request to its response
 //! - `connection`: [`Server`]: listens; one connection, which has no buffers while it is idle
 //! - `request_body`: what each field must be
-//! - `operations`: acquire, settle, peek, usage and health
+//! - `operations`: acquire, settle, report, peek, usage and health
 //! - `limits`: reads and changes the limits of the table
 //! - `responses`: bodies, problems, and what a client may do next
 //! - `metrics`: Prometheus' text format
@@ -31,7 +31,8 @@ use crate::net::{Client, Place};
 use crate::token::Token;
 use limits::{change_limits, limits, read_delete_limits, read_limits, read_set_limits};
 use operations::{
-    Answer, acquire, peek, read_acquire, read_peek, read_settle, read_usage, settle, usage,
+    Answer, acquire, peek, read_acquire, read_peek, read_report, read_settle, read_usage, report,
+    settle, usage,
 };
 use request_body::Invalid;
 use responses::{JSON, Refusal, response};
@@ -51,6 +52,7 @@ const MAX_SETTLEMENT: usize = 2 * 1024 * 1024;
 enum Operation {
     Acquire,
     Settle,
+    Report,
     Peek,
     Usage,
     Limits,
@@ -64,6 +66,7 @@ impl Operation {
         Some(match path {
             "/v1/acquire" => Self::Acquire,
             "/v1/settle" => Self::Settle,
+            "/v1/report" => Self::Report,
             "/v1/peek" => Self::Peek,
             "/v1/usage" => Self::Usage,
             "/v1/limits" => Self::Limits,
@@ -77,6 +80,7 @@ impl Operation {
         match self {
             Self::Acquire => Call::Acquire,
             Self::Settle => Call::Settle,
+            Self::Report => Call::Report,
             Self::Peek => Call::Peek,
             Self::Usage => Call::Usage,
             Self::Limits => Call::Limits,
@@ -131,7 +135,7 @@ impl Api {
 
     /// Returns whether a request that has arrived whole runs to its end, even if its client leaves.
     pub(super) fn runs_to_its_end(request: &Request<Incoming>) -> bool {
-        request.uri().path() == "/v1/settle"
+        matches!(request.uri().path(), "/v1/settle" | "/v1/report")
     }
 
     /// Answers a request of a client, whose body arrives in `room`.
@@ -224,8 +228,8 @@ impl Api {
         let _busy = client.busy().ok_or_else(Refusal::gave_way)?;
         let gated = &self.gated;
         let permit = match operation {
-            // What frees tokens never waits for those that wait for tokens.
-            Operation::Settle => gated.settling.enter(body.len()),
+            // What frees tokens, or stops takes, never waits for those that wait for tokens.
+            Operation::Settle | Operation::Report => gated.settling.enter(body.len()),
             _ => gated.gate.enter(body.len()),
         };
         let permit = permit.map_err(|full| Refusal::overloaded(full.to_string()))?;
@@ -239,6 +243,7 @@ impl Api {
                 let change = read_settle(&body).map_err(invalid)?;
                 settle(gated, change, permit).await
             }
+            Operation::Report => report(gated, &read_report(&body).map_err(invalid)?).await,
             Operation::Peek => peek(gated, &read_peek(&body).map_err(invalid)?).await,
             Operation::Usage => usage(gated, read_usage(&body).map_err(invalid)?).await,
             Operation::Limits => limits(gated, &read_limits(&body).map_err(invalid)?).await,
@@ -301,10 +306,11 @@ fn check_method(request: &Request<Incoming>, allowed: &Method) -> Result<(), Ref
 ///
 /// # Errors
 /// The refusals of the operations that cannot read it, in the order of the routes.
-pub fn decode(body: &[u8]) -> [Result<String, Invalid>; 7] {
+pub fn decode(body: &[u8]) -> [Result<String, Invalid>; 8] {
     [
         read_acquire(body).map(|read| format!("{read:?}")),
         read_settle(body).map(|read| format!("{read:?}")),
+        read_report(body).map(|read| format!("{read:?}")),
         read_peek(body).map(|read| format!("{read:?}")),
         read_usage(body).map(|read| format!("{read:?}")),
         read_limits(body).map(|read| format!("{read:?}")),

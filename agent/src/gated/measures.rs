@@ -10,6 +10,8 @@ pub enum Call {
     Acquire,
     /// `POST /v1/settle`.
     Settle,
+    /// `POST /v1/report`, and a vendor's answer in a settlement.
+    Report,
     /// `POST /v1/peek`.
     Peek,
     /// `POST /v1/usage`.
@@ -78,9 +80,10 @@ pub struct Measured {
 
 impl Call {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Acquire,
         Self::Settle,
+        Self::Report,
         Self::Peek,
         Self::Usage,
         Self::Limits,
@@ -96,6 +99,7 @@ impl Call {
         match self {
             Self::Acquire => ("http", "acquire"),
             Self::Settle => ("http", "settle"),
+            Self::Report => ("http", "report"),
             Self::Peek => ("http", "peek"),
             Self::Usage => ("http", "usage"),
             Self::Limits => ("http", "limits"),

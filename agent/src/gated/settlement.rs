@@ -6,8 +6,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate::{
     Decision, Degraded, Denied, EpochMillis, Error, Grant, LimitName, LimitStatus, MilliTokens,
-    RateLimiter, Settlement,
+    RateLimiter, Settlement, VendorReport,
 };
+
+use super::measures::{Call, Measures, Outcome};
 
 /// The grants of one request, one per bucket in their order. Dropping them releases their slots;
 /// their rate tokens stay consumed.
@@ -73,6 +75,9 @@ pub struct Settle {
     pub grant: String,
     /// Place of the one bucket that changes. Default: each that has the limit, or a lease.
     pub bucket: Option<usize>,
+    /// What the vendor said of the buckets. It is reported beside the changes, because a pause is
+    /// urgent, and a report that fails is no error of the settlement.
+    pub vendor: Option<VendorReport>,
     /// Amounts that were really used.
     pub adjust: Vec<(String, MilliTokens)>,
     /// Amounts to be returned.
@@ -110,6 +115,8 @@ pub struct Settled {
     pub granted: Option<Granted>,
     /// Whether all changes were applied.
     pub settlement: Settlement,
+    /// Last end of the buckets' pauses by `vendor`; `None` without one.
+    pub paused_until: Option<EpochMillis>,
     /// Amounts of each bucket, as settled.
     pub amounts: Vec<BTreeMap<LimitName, MilliTokens>>,
 }
@@ -127,9 +134,54 @@ pub struct SettleError {
 }
 
 /// Settles a grant. All changes are checked before the first write.
-pub(super) async fn settle(limiter: &RateLimiter, settle: Settle) -> Result<Settled, SettleError> {
-    let mut granted = Granted(restore(limiter, &settle.grant).map_err(before)?);
+pub(super) async fn settle(
+    limiter: &RateLimiter,
+    measures: &Measures,
+    settle: Settle,
+) -> Result<Settled, SettleError> {
+    let granted = Granted(restore(limiter, &settle.grant).map_err(before)?);
     let steps = Steps::check(&granted.0, &settle).map_err(before)?;
+    let reported = report(&granted.0, measures, &settle);
+    let changed = change_and_end(granted, steps, settle.end);
+    let (paused_until, settled) = tokio::join!(reported, changed);
+    settled.map(|settled| Settled {
+        paused_until,
+        ..settled
+    })
+}
+
+/// Reports what the vendor said to the buckets. Returns the last end of their pauses.
+fn report<'m>(
+    grants: &[Grant],
+    measures: &'m Measures,
+    settle: &Settle,
+) -> impl Future<Output = Option<EpochMillis>> + use<'m> {
+    let is_meant = |at: &usize| settle.bucket.is_none_or(|bucket| bucket == *at);
+    let vendor = settle.vendor.iter();
+    let reports = vendor.flat_map(|vendor| {
+        let meant = grants.iter().enumerate().filter(|(at, _)| is_meant(at));
+        meant.map(|(_, grant)| grant.report_vendor(vendor))
+    });
+    let reports = join_all(reports.map(|report| async {
+        let measuring = measures.begin(Call::Report);
+        let reported = report.await;
+        let outcome = reported
+            .as_ref()
+            .map_or(Outcome::NoDecision, |_| Outcome::Granted);
+        measuring.end(outcome);
+        reported
+            .inspect_err(|error| tracing::warn!(%error, "a bucket was not paused"))
+            .unwrap_or_default()
+    }));
+    async { reports.await.into_iter().flatten().max() }
+}
+
+/// Makes the changes, then ends the grants.
+async fn change_and_end(
+    mut granted: Granted,
+    steps: Steps,
+    end: Option<End>,
+) -> Result<Settled, SettleError> {
     let mut progress = Progress::default();
     if let Err(mut error) = change(&mut granted.0, steps, &mut progress).await {
         // The text that the client has is of the amounts before.
@@ -137,13 +189,14 @@ pub(super) async fn settle(limiter: &RateLimiter, settle: Settle) -> Result<Sett
         return Err(error);
     }
     let amounts = granted.amounts();
-    if let Some(end) = settle.end {
+    if let Some(end) = end {
         let ends = granted.0.drain(..).map(|grant| ended(grant, end));
         progress.add(join_all(ends).await)?;
     }
     Ok(Settled {
-        granted: settle.end.is_none().then_some(granted),
+        granted: end.is_none().then_some(granted),
         settlement: progress.settlement,
+        paused_until: None,
         amounts,
     })
 }
@@ -434,6 +487,7 @@ pub(super) async fn take_more(
         amounts: granted.amounts(),
         granted: Some(granted),
         settlement: Settlement::Applied,
+        paused_until: None,
     }))
 }
 

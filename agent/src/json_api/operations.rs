@@ -1,4 +1,4 @@
-//! The operations: acquire, settle, peek and usage, each from its body to its answer, and health.
+//! The operations: acquire, settle, report, peek and usage, each from its body to its answer, and health.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,20 +13,24 @@ use weirgate::http::{Policies, PolicyNames};
 use weirgate::{
     Decision, Degraded, Denied, EntityId, EpochMillis, Error, Granularity, Limit, LimitName,
     LimitStatus, MilliTokens, NameError, PageToken, PlanName, RateLimiter, Resource, Settlement,
-    UsageScope,
+    UsageScope, VendorReport,
 };
 
 use super::request_body::{
-    DAY_MS, Invalid, Object, bool, limits, list, millis, on_unavailable, text, tokens, whole,
-    whole_tokens, word,
+    DAY_MS, Invalid, Object, bool, limits, list, millis, on_unavailable, status, text,
+    text_or_list, tokens, whole, whole_tokens, word,
 };
 use super::responses::{Refusal, json};
 use crate::gated::{
-    BucketRequest, End, GatedLimiter, Granted, Permit, Request, Settle, Take, TakeMore,
+    BucketRequest, End, GatedLimiter, Granted, Permit, Report, Request, Settle, Take, TakeMore,
 };
 
 /// Most buckets in a request.
 const MAX_BUCKETS: usize = 100;
+/// Largest sum of a header's names and values, in bytes.
+const MAX_HEADERS: usize = 8 * 1024;
+/// Most values of one field.
+const MAX_VALUES: usize = 100;
 /// Longest time for a decision, in ms.
 const HOUR_MS: u64 = 3_600_000;
 
@@ -178,13 +182,22 @@ struct SettledBody {
     settlement: &'static str,
     lease: Option<Lease>,
     amounts: Vec<BTreeMap<LimitName, MilliTokens>>,
+    #[serde(flatten)]
+    paused: Paused,
+}
+
+/// When a pause ends.
+#[derive(Serialize)]
+struct Paused {
+    paused_until_ms: Option<EpochMillis>,
 }
 
 /// Reads a request to settle.
 pub(super) fn read_settle(body: &[u8]) -> Result<Change, Invalid> {
-    const ALLOWED: [&str; 7] = [
+    const ALLOWED: [&str; 8] = [
         "grant",
         "bucket",
+        "vendor",
         "adjust",
         "give_back",
         "renew_ms",
@@ -214,6 +227,7 @@ pub(super) fn read_settle(body: &[u8]) -> Result<Change, Invalid> {
     let settle = Settle {
         grant,
         bucket,
+        vendor: object.optional("vendor", vendor)?,
         adjust: object.optional("adjust", amounts)?.unwrap_or_default(),
         give_back: object.optional("give_back", amounts)?.unwrap_or_default(),
         renew: object.optional("renew_ms", millis(1..=DAY_MS))?,
@@ -221,10 +235,10 @@ pub(super) fn read_settle(body: &[u8]) -> Result<Change, Invalid> {
     };
     object.end(&ALLOWED)?;
     let has_amounts = !settle.adjust.is_empty() || !settle.give_back.is_empty();
-    if !has_amounts && settle.renew.is_none() && settle.end.is_none() {
+    if !has_amounts && settle.renew.is_none() && settle.end.is_none() && settle.vendor.is_none() {
         return Err(Invalid::of(
             "",
-            "changes nothing: add adjust, give_back, renew_ms, end or take_more",
+            "changes nothing: add adjust, give_back, renew_ms, vendor, end or take_more",
         ));
     }
     Ok(Change::Settle(settle))
@@ -272,8 +286,64 @@ pub(super) async fn settle(
             Settlement::LeaseGone => "lease_gone",
         },
         amounts: settled.amounts,
+        paused: Paused {
+            paused_until_ms: settled.paused_until,
+        },
     };
     Ok((vec![], json(&body)))
+}
+
+/// Reads a report of what a vendor said.
+pub(super) fn read_report(body: &[u8]) -> Result<Report, Invalid> {
+    let mut object = Object::parse(body)?;
+    let report = Report {
+        entity: object.required("entity", text)?,
+        resource: object.required("resource", text)?,
+        vendor: object.required("vendor", vendor)?,
+    };
+    object.end(&["entity", "resource", "vendor"])?;
+    Ok(report)
+}
+
+/// Reads what a vendor said: its status, and its header.
+fn vendor(json: &RawValue) -> Result<VendorReport, Invalid> {
+    let mut object = Object::of(json)?;
+    let status = object.required("status", status)?;
+    let fields = object.optional("headers", headers)?.unwrap_or_default();
+    object.end(&["status", "headers"])?;
+    let fields = fields
+        .iter()
+        .flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
+    Ok(VendorReport::read(status, fields))
+}
+
+/// Reads the fields of a header, each a value or a list of them.
+fn headers(json: &RawValue) -> Result<Vec<(String, Vec<String>)>, Invalid> {
+    let values = |json: &RawValue| match json.get().starts_with('[') {
+        true => list(json, MAX_VALUES, text),
+        false => text_or_list(json).map(|value| vec![value]),
+    };
+    let fields = Object::of(json)?.each(values)?;
+    let size = |(name, values): &(String, Vec<String>)| {
+        name.len() + values.iter().map(String::len).sum::<usize>()
+    };
+    let bytes: usize = fields.iter().map(size).sum();
+    match bytes <= MAX_HEADERS {
+        true => Ok(fields),
+        false => Err(Invalid::of(
+            "",
+            format!(
+                "must have at most {MAX_HEADERS} bytes, got {bytes}: send only the fields of limits"
+            ),
+        )),
+    }
+}
+
+/// Answers a report.
+pub(super) async fn report(gated: &GatedLimiter, report: &Report) -> Result<Answer, Refusal> {
+    let paused_until_ms = gated.report(report).await;
+    let paused_until_ms = paused_until_ms.map_err(|error| Refusal::no_decision(&error))?;
+    Ok((vec![], json(&Paused { paused_until_ms })))
 }
 
 /// A request for balances.

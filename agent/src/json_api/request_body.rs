@@ -213,6 +213,18 @@ pub(super) fn text(json: &RawValue) -> Result<String, Invalid> {
     read(json, "text", |_| true)
 }
 
+/// Reads text where a list of texts could be.
+pub(super) fn text_or_list(json: &RawValue) -> Result<String, Invalid> {
+    read(json, "text, or a list of texts", |_| true)
+}
+
+/// Reads a status of HTTP.
+pub(super) fn status(json: &RawValue) -> Result<u16, Invalid> {
+    read(json, "a status of HTTP, 100 to 599", |status| {
+        (100..600).contains(status)
+    })
+}
+
 /// Reads `true` or `false`.
 pub(super) fn bool(json: &RawValue) -> Result<bool, Invalid> {
     read(json, "true or false", |_| true)

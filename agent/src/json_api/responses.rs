@@ -185,7 +185,7 @@ impl Refusal {
     pub(super) fn unknown_path(path: &str) -> Self {
         let path = shown(path);
         let detail = format!(
-            "there is no {path:?}: use /v1/acquire, /v1/settle, /v1/peek, /v1/usage, /v1/limits, /v1/limits/set, /v1/limits/delete, /healthz or /metrics"
+            "there is no {path:?}: use /v1/acquire, /v1/settle, /v1/report, /v1/peek, /v1/usage, /v1/limits, /v1/limits/set, /v1/limits/delete, /healthz or /metrics"
         );
         Self::plain(StatusCode::NOT_FOUND, Outcome::Invalid, detail)
     }

@@ -53,6 +53,21 @@ fn settle(agent: &Agent, request: &Request) -> Value {
     held(&answer, settlement)
 }
 
+/// Tells what a vendor said, of a bucket or of the buckets of a grant.
+fn report(agent: &Agent, request: &Request) -> Value {
+    let path = match request.contains_key("grant") {
+        true => "/v1/settle",
+        false => "/v1/report",
+    };
+    let answer = agent.post(path, &json!(request));
+    if answer.status != 200 {
+        return refused(&answer);
+    }
+    let until = answer.json()["paused_until_ms"].as_i64();
+    let grant = answer.json()["grant"].clone();
+    json!({"outcome": "reported", "grant": grant, "paused_ms": until.map(|until| until - START.0)})
+}
+
 fn peek(agent: &Agent, request: &Request) -> Value {
     let answer = agent.post("/v1/peek", &json!(request));
     if answer.status != 200 {
@@ -178,6 +193,7 @@ struct Scenario {
 struct Step {
     acquire: Option<Request>,
     settle: Option<Request>,
+    report: Option<Request>,
     peek: Option<Request>,
     usage: Option<Request>,
     limits: Option<Request>,
@@ -226,6 +242,12 @@ impl Scenario {
                     request.insert("grant".to_owned(), json!(grants[name]));
                 }
                 settle(agent, &request)
+            } else if let Some(request) = &step.report {
+                let mut request = prepared(request, file, &prefix);
+                if let Some(grant) = request.get_mut("grant") {
+                    *grant = json!(grants[grant.as_str().unwrap()]);
+                }
+                report(agent, &request)
             } else if let Some(request) = &step.peek {
                 peek(agent, &prepared(request, file, &prefix))
             } else if let Some(request) = &step.usage {
@@ -308,9 +330,8 @@ fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
     let actual = &answer[key];
     match key {
         "outcome" | "lease" | "ended" | "degraded" | "applied" | "status" | "short"
-        | "would_deny" | "acquires" | "state" | "level" | "limits" | "before" | "after" => {
-            actual == expected
-        }
+        | "would_deny" | "paused" | "acquires" | "state" | "level" | "limits" | "before"
+        | "after" => actual == expected,
         "used" => numbers(expected) == numbers(actual),
         "amounts" => {
             let buckets = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -325,7 +346,7 @@ fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
             let now = actual[limit].as_f64();
             now.is_some_and(|now| (0.0..0.01).contains(&(now - tokens)))
         }),
-        "retry_after_ms" => match expected.as_array() {
+        "retry_after_ms" | "paused_ms" => match expected.as_array() {
             None => actual == expected,
             Some(range) => {
                 let bounds: Vec<_> = range.iter().filter_map(Value::as_f64).collect();
@@ -403,6 +424,7 @@ fn refused(answer: &Answer) -> Value {
     json!({
         "outcome": outcome,
         "short": body["violated-policies"],
+        "paused": body["paused"] == true,
         "retry_after_ms": body["retry_after_ms"],
         "applied": body["applied"],
         "text": body["detail"],
@@ -411,7 +433,8 @@ fn refused(answer: &Answer) -> Value {
 
 fn is_short(status: &Value) -> bool {
     let tokens = |field: &str| status[field].as_f64();
-    status["is_requested"] == true && tokens("requested_tokens") > tokens("available_tokens")
+    let lacks = tokens("requested_tokens") > tokens("available_tokens");
+    status["is_requested"] == true && (lacks || status["paused_ms"].is_number())
 }
 
 fn remaining(limits: &Value) -> Value {

@@ -198,6 +198,11 @@ async fn every_framing_of_http() -> usize {
             r#"{"grant":"none","end":"release"}"#,
             400,
         ),
+        (
+            "POST /v1/report",
+            r#"{"entity":"e","resource":"r","vendor":{"status":429}}"#,
+            200,
+        ),
         ("GET /healthz", TAKE, 200),
         ("PUT /other", TAKE, 404),
     ] {

@@ -99,6 +99,26 @@ fn requests_are_answered_as_the_table_says() {
 }
 
 #[test]
+fn a_header_of_a_vendor_has_at_most_8_kib() {
+    let agent = Agent::new();
+    agent.acquire(&serde_json::from_str(TAKE).unwrap());
+    let report = |bytes: usize| {
+        let headers = json!({"retry-after": ["1", "2"], "x": "x".repeat(bytes - 14)});
+        let vendor = json!({"status": 429, "headers": headers});
+        let report = json!({"entity": "e", "resource": "r", "vendor": vendor});
+        agent.post("/v1/report", &report)
+    };
+    let most = report(8_192);
+    assert_eq!(most.status, 200, "{most:?}");
+    let refused = report(8_193);
+    assert_eq!(refused.status, 400);
+    assert_eq!(
+        refused.json()["detail"],
+        "vendor.headers must have at most 8192 bytes, got 8193: send only the fields of limits"
+    );
+}
+
+#[test]
 fn a_change_of_limits_has_an_event_with_its_author() {
     let agent = Agent::with(Settings {
         allows_limit_changes: true,

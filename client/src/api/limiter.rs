@@ -9,7 +9,7 @@ use super::admin::Admin;
 use crate::bucket::{BucketRegistry, drain};
 use crate::decide::LocalBuckets;
 use crate::session::{CacheStats, Session};
-use crate::values::{Error, Stats, VendorReport};
+use crate::values::{Amounts, Error, Stats, VendorReport};
 
 /// Limits rates and concurrency through one DynamoDB table. Clones are cheap and share everything.
 /// [`Builder::build`](crate::Builder::build) says from which threads it can be used.
@@ -113,9 +113,9 @@ impl RateLimiter {
         let bucket = self
             .buckets
             .bucket(entity.try_into()?, resource.try_into()?);
-        let nothing = |_: &LimitName| MilliTokens::ZERO;
-        let said = bucket.vendor_said(&self.session, report, None, nothing);
-        self.session.at_home(said).await
+        bucket
+            .vendor_said(&self.session, report, None, &Amounts::new())
+            .await
     }
 
     /// Returns the counters of this limiter since it was built, and its gauges.

@@ -164,14 +164,17 @@ impl Hold {
     }
 
     /// Tells the bucket what its vendor said. Returns when its pause ends.
-    pub(crate) async fn vendor_said(
+    pub(crate) fn vendor_said(
         &self,
-        report: &VendorReport,
-    ) -> Result<Option<EpochMillis>, Error> {
-        let first = self.parts.first().map(|part| &part.state);
-        let taken = |limit: &LimitName| self.amount(limit.as_str());
-        let said = self.bucket.vendor_said(&self.session, report, first, taken);
-        said.await
+        report: VendorReport,
+    ) -> impl Future<Output = Result<Option<EpochMillis>, Error>> + Send + use<> {
+        let (session, bucket) = (Arc::clone(&self.session), Arc::clone(&self.bucket));
+        let shard = self.parts.first().map(|part| Arc::clone(&part.state));
+        let taken = self.limits_taken();
+        let taken: Amounts = taken
+            .map(|limit| (limit.clone(), self.amount(limit.as_str())))
+            .collect();
+        async move { bucket.vendor_said(&session, &report, shard, &taken).await }
     }
 
     pub(crate) const fn session(&self) -> &Arc<Session> {

@@ -12,7 +12,7 @@ use weirgate_store::WriteOutcome;
 use super::state::BucketState;
 use crate::queue::ShardState;
 use crate::session::{Session, decode_shard};
-use crate::values::{Error, VendorLimit, VendorReport};
+use crate::values::{Amounts, Error, VendorLimit, VendorReport, count};
 
 /// Writes of a report to one shard at most, 3: another report came in between each time.
 const MAX_WRITES: usize = 3;
@@ -21,29 +21,32 @@ const MAX_WRITES: usize = 3;
 const LOWERING_INTERVAL: Millis = Millis(1_000);
 
 impl BucketState {
-    /// Does what the vendor said, to a caller that has `taken` from the shard. Returns when the pause
-    /// ends.
+    /// Does what the vendor said to a caller that has `taken` from the shard. Returns when the pause ends.
     pub(crate) async fn vendor_said(
         &self,
         session: &Session,
         report: &VendorReport,
-        shard: Option<&Arc<ShardState>>,
-        taken: impl Fn(&LimitName) -> MilliTokens,
+        shard: Option<Arc<ShardState>>,
+        taken: &Amounts,
     ) -> Result<Option<EpochMillis>, Error> {
-        let paused = match report.asks_to_pause() {
-            true => self.pause(session, report.retry_after()).await?,
-            false => None,
-        };
-        let first = self.shard(0);
-        let shard = shard.unwrap_or(&first);
-        if let Some(view) = shard.view() {
-            let most = followed(session, report, &view.shard, taken);
-            if let Err(error) = self.lower(session, shard, &view.shard, most).await {
-                // The next answer says it again.
-                tracing::debug!(%error, "balance not lowered to what the vendor has left");
+        let ignored = u64::try_from(report.ignored()).unwrap_or(u64::MAX);
+        count(&session.env.counters.vendor_fields_ignored, ignored);
+        let said = async {
+            let paused = match report.asks_to_pause() {
+                true => self.pause(session, report.retry_after()).await?,
+                false => None,
+            };
+            let shard = shard.unwrap_or_else(|| self.shard(0));
+            if let Some(view) = shard.view() {
+                let most = followed(session, report, &view.shard, taken);
+                if let Err(error) = self.lower(session, &shard, &view.shard, most).await {
+                    // The next answer says it again.
+                    tracing::debug!(%error, "balance not lowered to what the vendor has left");
+                }
             }
-        }
-        Ok(paused)
+            Ok(paused)
+        };
+        session.at_home(said).await
     }
 
     /// Lowers the balance that exceeds its most the furthest, if that was not done just now.
@@ -75,7 +78,7 @@ impl BucketState {
 
     /// Pauses all shards as far as they are not paused as long. Returns the last end of their pauses;
     /// `None` if the bucket has no item.
-    pub(crate) async fn pause(
+    async fn pause(
         &self,
         session: &Session,
         retry_after: Option<Duration>,
@@ -128,7 +131,7 @@ fn followed(
     session: &Session,
     report: &VendorReport,
     shard: &Shard,
-    taken: impl Fn(&LimitName) -> MilliTokens,
+    taken: &Amounts,
 ) -> Vec<(LimitName, MilliTokens)> {
     let most = |said: &VendorLimit| {
         let name = session.settings.vendor_limits.get(&said.counts)?;
@@ -146,7 +149,7 @@ fn followed(
             leases.filter_map(|(_, lease)| lease.tokens.get(name).copied())
         };
         let margin = (state.rule.capacity / 20)
-            .max(taken(name))
+            .max(taken.get(name).copied().unwrap_or_default())
             .max(held().max().unwrap_or_default())
             .max(tokens(said.rounded_to)?);
         let most = shard.shard().share(remaining) + margin;

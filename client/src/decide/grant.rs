@@ -383,14 +383,22 @@ impl Grant {
             .await
     }
 
-    /// Tells all callers what the vendor said, as [`vendor_said`](Self::vendor_said) does.
+    /// Tells all callers what the vendor said, as [`vendor_said`](Self::vendor_said) does. The future
+    /// does not borrow the grant, so it can run beside a settlement.
     ///
     /// # Errors
     /// As [`vendor_said`](Self::vendor_said).
-    pub async fn report_vendor(&self, report: &VendorReport) -> Result<Option<EpochMillis>, Error> {
-        match self.holds.last() {
-            Some(last) => last.session().at_home(last.vendor_said(report)).await,
-            None => Ok(None),
+    pub fn report_vendor(
+        &self,
+        report: &VendorReport,
+    ) -> impl Future<Output = Result<Option<EpochMillis>, Error>> + Send + use<> {
+        let last = self.holds.last();
+        let said = last.map(|last| last.vendor_said(report.clone()));
+        async move {
+            match said {
+                Some(said) => said.await,
+                None => Ok(None),
+            }
         }
     }
 

@@ -32,7 +32,7 @@ pub struct Policy {
     /// Time to fill from empty, or the length of a quota's window, in seconds, rounded up, at least 1.
     /// `None` for slots, and for a window that this process does not know.
     pub window_seconds: Option<i64>,
-    /// Balance, in tokens, rounded down; 0 in debt. After a denial of a short rate, at most what
+    /// Balance, in tokens, rounded down; 0 in debt and in a pause. After a denial of a short rate, at most what
     /// refills in `seconds`.
     pub remaining: i64,
     /// Time in which `remaining` refills, and until one more token is available, or until the end of a
@@ -155,7 +155,7 @@ impl Policies {
 
 /// Iterates over the limits that clients may see. What is only reported is invisible to them: all
 /// fields and bodies are made of these.
-fn shown(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitStatus> {
+pub(crate) fn shown(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitStatus> {
     let is_shown = |status: &&LimitStatus| status.mode != LimitMode::Shadow;
     limits.iter().filter(is_shown)
 }
@@ -167,7 +167,10 @@ fn known(status: &LimitStatus) -> Policy {
         unit: None,
         quota: tokens(status.capacity),
         window_seconds: window(status),
-        remaining: tokens(status.available),
+        remaining: match status.paused_for {
+            Some(_) => 0,
+            None => tokens(status.available),
+        },
         seconds: None,
         denied: None,
     }

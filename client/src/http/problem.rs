@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::http::policy::{tokens, tokens_ceil};
+use crate::http::policy::{shown, tokens, tokens_ceil};
 use crate::http::{Policies, Policy, PolicyNames};
-use crate::{Denied, Disabled, Error, NeverFits};
+use crate::{Denied, Disabled, Error, LimitStatus, NeverFits};
 
 /// The problem type of the draft for requests above a quota.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -38,6 +38,8 @@ pub struct Problem {
     retry_after: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     blocking: Option<Blocking>,
+    #[serde(rename = "paused", skip_serializing_if = "std::ops::Not::not")]
+    is_paused: bool,
     #[serde(skip)]
     grpc_status: u8,
 }
@@ -54,7 +56,7 @@ struct Blocking {
 impl Problem {
     /// Returns the problem of a denial. It also has `violated-policies`, the names of the short
     /// limits; `retry_after`, in seconds, as in the field; and `blocking`, the short limit with the
-    /// longest wait, with its numbers in tokens.
+    /// longest wait, with its numbers in tokens. If a bucket is paused, `paused` is true.
     #[must_use]
     pub fn denied(denied: &Denied, names: &PolicyNames) -> Self {
         let policies = Policies::denied_with_balances(denied, names);
@@ -72,17 +74,21 @@ impl Problem {
                 requested,
             })
         };
+        let says = |(policy, status): (&Policy, &LimitStatus)| match status.paused_for {
+            Some(_) => policy
+                .denied
+                .map(|_| format!("limit {:?} is paused", policy.name)),
+            None => Some(blocking(policy)?.to_string()),
+        };
+        let statuses = policies.iter().zip(shown(&denied.limits));
+        let why = statuses.filter_map(says).collect::<Vec<_>>().join("; ");
         let violated: Vec<_> = policies.iter().filter_map(blocking).collect();
-        let why = violated
-            .iter()
-            .map(Blocking::to_string)
-            .collect::<Vec<_>>()
-            .join("; ");
         let detail = match policies.retry_after_seconds() {
             Some(seconds) => format!("{why}: retry after {seconds} s"),
             None => why,
         };
         Self {
+            is_paused: denied.is_paused(),
             violated: violated
                 .into_iter()
                 .map(|blocking| blocking.policy)
@@ -174,6 +180,7 @@ impl Problem {
             violated,
             retry_after,
             blocking,
+            is_paused: false,
             grpc_status,
         }
     }

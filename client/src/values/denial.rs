@@ -55,10 +55,11 @@ impl Denied {
         self.limits.iter().filter(|status| status.is_short())
     }
 
-    /// Returns whether a bucket is paused: its vendor asked for it, or an operator.
+    /// Returns whether the request waits for the end of a pause, for which a vendor asked, or an
+    /// operator.
     #[must_use]
     pub fn is_paused(&self) -> bool {
-        self.short().any(|status| status.paused_for.is_some())
+        blocking_limits(&self.limits).any(|status| status.paused_for.is_some())
     }
 
     /// Returns the short limit with the longest wait.

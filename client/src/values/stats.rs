@@ -110,6 +110,8 @@ counters! {
             "Prefetched millitokens that were not spent and were returned.";
         prefetch_forfeited_millitokens: "weirgate_prefetch_forfeited_millitokens_total",
             "Prefetched millitokens that were not spent and could not be returned, as far as is known; they count as consumed.";
+        vendor_fields_ignored: "weirgate_vendor_fields_ignored_total",
+            "Fields of limits in the reported answers of vendors that could not be read.";
     }
     /// State of the circuit breaker, the gauge `weirgate_breaker_state`.
     breaker: BreakerState;

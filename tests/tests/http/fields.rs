@@ -281,6 +281,34 @@ fn body(problem: &Problem) -> Value {
 }
 
 #[test]
+fn a_denial_by_a_pause_says_so_and_that_nothing_is_left() {
+    let mut paused = of(&slots(), 5_000, 1_000, Some(20_000));
+    paused.paused_for = Some(Duration::from_secs(20));
+    let why = denied(
+        vec![paused.clone(), of(&rpm(), 3_500, 1_000, None)],
+        Some(20_000),
+    );
+    let problem = body(&Problem::denied(&why, &PolicyNames::default()));
+    assert_eq!(
+        (&problem["paused"], &problem["detail"], &problem["blocking"]),
+        (
+            &json!(true),
+            &json!("limit \"slots\" is paused: retry after 20 s"),
+            &json!({"policy": "slots", "quota": 20, "remaining": 0, "requested": 1}),
+        )
+    );
+    assert!(
+        told_of(&why)[1].1.contains(r#""slots";r=0;t=20"#),
+        "{why:?}"
+    );
+    // What is only reported is not seen, and one that waits for its tokens is not paused.
+    paused.mode = LimitMode::Shadow;
+    let why = denied(vec![paused, of(&rpm(), 0, 1_000, Some(100))], Some(100));
+    let problem = body(&Problem::denied(&why, &PolicyNames::default()));
+    assert_eq!(problem["paused"], Value::Null);
+}
+
+#[test]
 fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
     let why = denied(
         vec![

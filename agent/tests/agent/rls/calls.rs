@@ -82,6 +82,13 @@ async fn calls_are_answered_as_the_table_says() {
                     agent.clock.skew(ms.parse().unwrap());
                     continue;
                 }
+                ["vendor", entity, resource, seconds] => {
+                    let after = std::time::Duration::from_secs(seconds.parse().unwrap());
+                    let said = weirgate::VendorReport::new(429).with_retry_after(after);
+                    let told = agent.other.report_vendor(entity, resource, &said).await;
+                    assert!(told.unwrap().is_some(), "{name}: {line}");
+                    continue;
+                }
                 ["stop", resource] => {
                     let level = weirgate::ConfigLevel::Resource(resource.try_into().unwrap());
                     let _ = agent.other.admin().stop(&level).send().await.unwrap();
