@@ -37,9 +37,10 @@ type statusJSON struct {
 	Requested    float64 `json:"requested_tokens"`
 	IsRequested  bool    `json:"is_requested"`
 	RetryAfterMs *int64  `json:"retry_after_ms"`
-	// Of quotas alone.
+	// Of quotas alone, and of paused buckets.
 	Window     json.RawMessage `json:"window,omitempty"`
 	ResetsAtMs *int64          `json:"resets_at_ms,omitempty"`
+	PausedMs   *int64          `json:"paused_ms,omitempty"`
 }
 
 type leaseJSON struct {
@@ -64,6 +65,10 @@ type settledJSON struct {
 	Settlement Settlement `json:"settlement"`
 	Lease      *leaseJSON `json:"lease"`
 	Amounts    []Amounts  `json:"amounts"`
+}
+
+type reportedJSON struct {
+	PausedUntilMs *int64 `json:"paused_until_ms"`
 }
 
 type balancesJSON struct {
@@ -111,6 +116,7 @@ type problemJSON struct {
 	Retry        bool      `json:"retry,omitempty"`
 	Grant        string    `json:"grant,omitempty"`
 	RetryAfterMs *int64    `json:"retry_after_ms,omitempty"`
+	Paused       bool      `json:"paused,omitempty"`
 	Violated     []string  `json:"violated-policies,omitempty"`
 	Blocking     *Blocking `json:"blocking,omitempty"`
 }
@@ -185,7 +191,7 @@ func statuses(all []statusJSON) []LimitStatus {
 			Entity: one.Entity, Resource: one.Resource, Limit: one.Limit, Mode: one.Mode,
 			Capacity: one.Capacity, Refill: one.Refill, Period: span(one.PeriodMs),
 			Available: one.Available, Requested: one.Requested, IsRequested: one.IsRequested,
-			RetryAfter: spanOrNil(one.RetryAfterMs), isQuota: one.Window != nil,
+			RetryAfter: spanOrNil(one.RetryAfterMs), PausedFor: spanOrNil(one.PausedMs), isQuota: one.Window != nil,
 		}
 		if one.ResetsAtMs != nil {
 			found[at].ResetsAt = time.UnixMilli(*one.ResetsAtMs)

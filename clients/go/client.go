@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net/http"
 	"sync"
 	"time"
 )
@@ -157,6 +158,24 @@ func (c *Client) Restore(token string) (*Grant, error) {
 	}
 	// A restored grant may have a lease.
 	return &Grant{client: c, token: token, mayHaveLease: true}, nil
+}
+
+// ReportVendor tells what the vendor answered, as [Grant.VendorSaid] does, without a grant.
+func (c *Client) ReportVendor(ctx context.Context, entity, resource string, response *http.Response) (time.Time, error) {
+	asked, err := reportRequest(entity, resource, response)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return c.reported(ctx, asked)
+}
+
+// reported sends what a vendor said, and returns the end of the pause.
+func (c *Client) reported(ctx context.Context, asked *request) (time.Time, error) {
+	var found reportedJSON
+	if _, err := c.read(ctx, asked, &found); err != nil || found.PausedUntilMs == nil {
+		return time.Time{}, err
+	}
+	return time.UnixMilli(*found.PausedUntilMs), nil
 }
 
 // Peek reads the balances, and takes nothing.

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,6 +83,17 @@ var everyCall = map[string]func(*weirgate.Client) error{
 		if err == nil {
 			_, err = grant.Adjust(background, weirgate.Amounts{"rpm": 1})
 		}
+		return err
+	},
+	"vendor_said": func(c *weirgate.Client) error {
+		grant, err := c.Restore("g")
+		if err == nil {
+			_, err = grant.VendorSaid(background, responseOf(429, nil))
+		}
+		return err
+	},
+	"report_vendor": func(c *weirgate.Client) error {
+		_, err := c.ReportVendor(background, "a", "api", responseOf(429, nil))
 		return err
 	},
 	"peek":  func(c *weirgate.Client) error { _, err := c.Peek(background, "a", "api", nil); return err },
@@ -273,6 +285,12 @@ type checks struct {
 		Sent               any
 		Mentions           []string
 	}
+	Vendor []struct {
+		Status   int
+		Headers  map[string]string
+		Sent     map[string][]string
+		Mentions []string
+	}
 }
 
 type kept struct{ Kept, Refused []any }
@@ -374,6 +392,77 @@ func TestAmountsThatTheAgentDoesNotTakeAreNotSent(t *testing.T) {
 				t.Errorf("%s of %v sends %v", name, tokens, body)
 			}
 		}
+	}
+}
+
+func TestOfAVendorsAnswerOnlyTheFieldsOfLimitsAreSent(t *testing.T) {
+	var table checks
+	readJSON(t, contract+"client/checks.json", &table)
+	const said = `{"grant": "g2", "settlement": "settled", "lease": null, "amounts": [], "paused_until_ms": 5000}`
+	server := serve(t, func(w http.ResponseWriter, _ string) { io.WriteString(w, said) })
+	client := newClient(t, weirgate.Options{URL: server.URL, Retries: -1})
+	grant, err := client.Restore("g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]func(*http.Response) (time.Time, error){
+		"/v1/settle": func(response *http.Response) (time.Time, error) { return grant.VendorSaid(background, response) },
+		"/v1/report": func(response *http.Response) (time.Time, error) {
+			return client.ReportVendor(background, "a", "api", response)
+		},
+	}
+	many := http.Header{"Retry-After": {"1", "2"}, "Cookie": {"secret"}}
+	for at := 0; at < 1_000; at++ {
+		many.Set("X-Ratelimit-"+strconv.Itoa(at), strings.Repeat("9", 200))
+	}
+	for path, call := range calls {
+		for _, row := range table.Vendor {
+			before := len(server.requests())
+			until, err := call(responseOf(row.Status, row.Headers))
+			if row.Mentions != nil {
+				if !errors.Is(err, weirgate.ErrInvalidRequest) || !strings.Contains(err.Error(), "StatusCode") || len(server.requests()) != before {
+					t.Errorf("%v: %v", row, err)
+				}
+				continue
+			}
+			if err != nil || !until.Equal(time.UnixMilli(5000)) {
+				t.Fatal(until, err)
+			}
+			sent := server.requests()[before]
+			headers := map[string][]string{}
+			vendor := sent.body["vendor"].(map[string]any)
+			for name, values := range vendor["headers"].(map[string]any) {
+				for _, value := range values.([]any) {
+					headers[name] = append(headers[name], value.(string))
+				}
+			}
+			if sent.path != path || vendor["status"] != float64(row.Status) || !reflect.DeepEqual(headers, row.Sent) {
+				t.Errorf("%v: %s %v", row, sent.path, sent.body)
+			}
+		}
+		before := len(server.requests())
+		if _, err := call(&http.Response{StatusCode: 429, Header: many}); err != nil {
+			t.Fatal(err)
+		}
+		bytes := 0
+		headers := server.requests()[before].body["vendor"].(map[string]any)["headers"].(map[string]any)
+		for name, values := range headers {
+			for _, value := range values.([]any) {
+				bytes += len(name) + len(value.(string))
+			}
+		}
+		if bytes > 8_192 || len(headers) < 30 {
+			t.Errorf("%d bytes of %d fields", bytes, len(headers))
+		}
+		if _, err := call(nil); !errors.Is(err, weirgate.ErrInvalidRequest) {
+			t.Error(err)
+		}
+	}
+	if grant.Token() != "g" || grant.IsUncertain() {
+		t.Errorf("a report changes the grant: %s", grant.Token())
+	}
+	if _, err := client.ReportVendor(background, "", "api", responseOf(429, nil)); !errors.Is(err, weirgate.ErrInvalidRequest) {
+		t.Error(err)
 	}
 }
 
@@ -558,10 +647,11 @@ func TestAnAnswerWithoutEveryFieldIsNotOneOfTheAgent(t *testing.T) {
 	whole := map[string]string{
 		"acquire": `{"grant": "g1", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 1}], "limits": [` + status + `],
 			"would_deny": {"retry_after_ms": 5, "limits": [` + status + `]}, "degraded": {"reason": "no answer"}}`,
-		"settle":     `{"grant": "g2", "settlement": "settled", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 0.5}]}`,
-		"peek":       `{"status": "enforced", "limits": [` + status + `], "retry_after_ms": 12}`,
-		"usage":      `{` + used + `, "unreadable": [{"error": "wrong"}]}`,
-		"usage_rows": `{"items": [{"entity": "a", "resource": "api", "start_ms": 0, "end_ms": 5, ` + used + `}], "next": "p2"}`,
+		"settle":        `{"grant": "g2", "settlement": "settled", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 0.5}]}`,
+		"report_vendor": `{"paused_until_ms": 5}`,
+		"peek":          `{"status": "enforced", "limits": [` + status + `], "retry_after_ms": 12}`,
+		"usage":         `{` + used + `, "unreadable": [{"error": "wrong"}]}`,
+		"usage_rows":    `{"items": [{"entity": "a", "resource": "api", "start_ms": 0, "end_ms": 5, ` + used + `}], "next": "p2"}`,
 		"limits": `{"buckets": [{"entity": "a", "level": ` + level + `, "status": "enforced", "limits": []}],
 			"levels": [{"level": ` + level + `, "config": ` + config + `, "is_from_file": false}, ` + ofPlan + `],
 			"missing_plan": "pro"}`,
@@ -592,7 +682,7 @@ func TestAnAnswerWithoutEveryFieldIsNotOneOfTheAgent(t *testing.T) {
 				t.Errorf("%s: %s: %v", name, wrong, err)
 			}
 		})
-		if count < 8 {
+		if count < 2 || (count < 8 && name != "report_vendor") {
 			t.Errorf("%s: %d answers", name, count)
 		}
 	}

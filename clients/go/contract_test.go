@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"net/http"
 	"os"
 	"reflect"
 	"regexp"
@@ -124,10 +125,14 @@ type call struct {
 	IsShadow         *bool `json:"is_shadow"`
 	Replace          bool
 	Author           string
+	Vendor           struct {
+		Status  int
+		Headers map[string]string
+	}
 }
 
 var calls = map[string]func(*run, context.Context, call) (object, error){
-	"acquire": (*run).acquire, "settle": (*run).settle, "peek": (*run).peek, "usage": (*run).usage,
+	"acquire": (*run).acquire, "settle": (*run).settle, "report": (*run).report, "peek": (*run).peek, "usage": (*run).usage,
 	"limits": (*run).limits, "set_limits": (*run).setLimits, "delete_limits": (*run).deleteLimits,
 }
 
@@ -279,6 +284,32 @@ func (r *run) settle(ctx context.Context, asked call) (object, error) {
 		outcome, err = grant.GiveBack(ctx, asked.GiveBack, asked.Bucket...)
 	}
 	return held(string(outcome), grant), err
+}
+
+// report tells what a vendor said, of a bucket or of the buckets of a grant.
+func (r *run) report(ctx context.Context, asked call) (object, error) {
+	response := responseOf(asked.Vendor.Status, asked.Vendor.Headers)
+	var until time.Time
+	grant, err := r.client.Restore(r.grants[asked.Grant])
+	if asked.Grant == "" {
+		until, err = r.client.ReportVendor(ctx, r.entity(asked.Entity), asked.Resource, response)
+	} else if err == nil {
+		until, err = grant.VendorSaid(ctx, response)
+	}
+	found := object{"outcome": "reported"}
+	if !until.IsZero() {
+		found["paused_ms"] = float64(time.Until(until).Milliseconds())
+	}
+	return found, err
+}
+
+// responseOf returns a vendor's response.
+func responseOf(status int, headers map[string]string) *http.Response {
+	response := &http.Response{StatusCode: status, Header: http.Header{}}
+	for name, value := range headers {
+		response.Header.Set(name, value)
+	}
+	return response
 }
 
 func (r *run) peek(ctx context.Context, asked call) (object, error) {
@@ -449,7 +480,7 @@ func (r *run) refused(err error) object {
 		for _, limit := range refused.Limits {
 			short = append(short, limit)
 		}
-		found["short"] = short
+		found["short"], found["paused"] = short, refused.IsPaused()
 		if after, is := refused.RetryAfter(); is {
 			found["retry_after_ms"] = float64(after.Milliseconds())
 		}
@@ -463,7 +494,7 @@ func (r *run) refused(err error) object {
 func (r *run) holds(key string, expected any, found object) bool {
 	actual := found[key]
 	switch key {
-	case "outcome", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "acquires", "state", "level",
+	case "outcome", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "paused", "acquires", "state", "level",
 		"amounts", "used":
 		return reflect.DeepEqual(actual, expected)
 	case "limits", "before", "after":
@@ -484,7 +515,10 @@ func (r *run) holds(key string, expected any, found object) bool {
 			is = is && known && gained >= 0 && gained < 0.01 && !math.IsNaN(gained)
 		}
 		return is
-	case "retry_after_ms":
+	case "retry_after_ms", "paused_ms":
+		if expected == nil {
+			return actual == nil
+		}
 		ms, is := actual.(float64)
 		bounds := expected.([]any)
 		return is && ms >= bounds[0].(float64) && ms <= bounds[1].(float64)

@@ -76,6 +76,9 @@ func (e *RefusedError) RetryAfter() (time.Duration, bool) {
 	return time.Duration(*e.retryAfter) * time.Millisecond, true
 }
 
+// IsPaused returns whether the request waits for the end of a pause, for which a vendor asked, or an operator.
+func (e *RefusedError) IsPaused() bool { return e.Problem["paused"] == true }
+
 // ServeHTTP answers with the status, the fields and the problem.
 func (e *RefusedError) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	for name, values := range e.Header {

@@ -141,6 +141,18 @@ func (g *Grant) RollBack(ctx context.Context) (Settlement, error) {
 	return g.settle(ctx, func() (fields, error) { return endOf("roll_back", nil) })
 }
 
+// VendorSaid tells all callers what the vendor answered: a 429, 503 or 529 pauses the buckets until its Retry-After. Only the
+// status and the fields of limits are sent. It returns the end of the pause, or the zero time without one. The grant stays as it
+// is, so settle it as usual.
+func (g *Grant) VendorSaid(ctx context.Context, response *http.Response) (time.Time, error) {
+	said, err := vendorFields(response)
+	token := g.Token()
+	if err != nil || token == withoutAgent {
+		return time.Time{}, err
+	}
+	return g.client.reported(ctx, settleRequest(token, fields{"vendor": said}))
+}
+
 // settle makes a change, which goes on if the context is done: only the wait for it ends.
 func (g *Grant) settle(ctx context.Context, changes func() (fields, error)) (Settlement, error) {
 	begun, err := g.begin(changes)

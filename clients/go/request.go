@@ -4,15 +4,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Paths of the operations.
 const (
 	acquirePath      = "/v1/acquire"
 	settlePath       = "/v1/settle"
+	reportPath       = "/v1/report"
 	peekPath         = "/v1/peek"
 	usagePath        = "/v1/usage"
 	limitsPath       = "/v1/limits"
@@ -26,7 +30,12 @@ const (
 	maxPeriod  = 366 * day
 	maxTimeout = time.Hour
 	shownRunes = 40
+	maxHeader  = 8_192
+	maxValue   = 256
 )
+
+// ofVendorLimits are the fields of a vendor's answer that leave the process. Others may be secrets.
+var ofVendorLimits = regexp.MustCompile(`^(retry-after(-ms)?|ratelimit|(x|anthropic)-ratelimit-.+)$`)
 
 // A request is what is sent, and how much longer than usual the agent may take.
 type request struct {
@@ -259,6 +268,41 @@ func checkPlan(entity, plan string) error {
 		return refuse("Plan", "left out beside Entity", quoted(plan))
 	}
 	return nil
+}
+
+func reportRequest(entity, resource string, response *http.Response) (*request, error) {
+	body, err := names(entity, resource)
+	if err != nil {
+		return nil, err
+	}
+	if body["vendor"], err = vendorFields(response); err != nil {
+		return nil, err
+	}
+	return newRequest(reportPath, body), nil
+}
+
+// vendorFields returns what a vendor's response says about its limits, as far as the agent can read it: an answer of the
+// vendor is no error of the caller.
+func vendorFields(response *http.Response) (fields, error) {
+	if response == nil {
+		return nil, invalid("the vendor's response must be given, got nil: pass it with its StatusCode and Header")
+	}
+	if response.StatusCode < 100 || response.StatusCode > 599 {
+		return nil, refuse("StatusCode", "a status of HTTP, 100 to 599", itoa(int64(response.StatusCode)))
+	}
+	header, left := map[string][]string{}, maxHeader
+	for key, values := range response.Header {
+		name := strings.ToLower(key)
+		for _, value := range values {
+			isASCII := strings.IndexFunc(name+value, func(letter rune) bool { return letter > unicode.MaxASCII }) < 0
+			if !isASCII || !ofVendorLimits.MatchString(name) || len(value) > maxValue || left < len(name)+len(value) {
+				continue
+			}
+			left -= len(name) + len(value)
+			header[name] = append(header[name], value)
+		}
+	}
+	return fields{"status": response.StatusCode, "headers": header}, nil
 }
 
 func settleRequest(token string, changes fields) *request {

@@ -276,7 +276,9 @@ type LimitStatus struct {
 	RetryAfter *time.Duration
 	// ResetsAt is the end of a quota's window; zero for other limits, and for a session before its first use.
 	ResetsAt time.Time
-	isQuota  bool
+	// PausedFor is the time until the bucket's pause ends, before which nothing is granted; nil without one.
+	PausedFor *time.Duration
+	isQuota   bool
 }
 
 // Kind returns whether it is a rate or a quota, or has slots.
@@ -290,9 +292,10 @@ func (s LimitStatus) Kind() Kind {
 	return RateLimit
 }
 
-// IsShort returns whether the limit has too little for the request.
+// IsShort returns whether the limit has too little for the request, or its bucket is paused.
 func (s LimitStatus) IsShort() bool {
-	return s.IsRequested && s.Requested > s.Available && s.Mode != Soft
+	lacks := s.Requested > s.Available || s.PausedFor != nil
+	return s.IsRequested && lacks && s.Mode != Soft
 }
 
 // Balances are the balances of a bucket.

@@ -116,6 +116,15 @@ export interface AcquireOptions extends AcquireAllOptions {
   cascading?: boolean | undefined;
 }
 
+/**
+ * A vendor's response: of `fetch` or axios, an error of a vendor's client, or its status and headers. Only the fields of
+ * limits are sent.
+ */
+export interface VendorResponse {
+  readonly status?: number | undefined;
+  readonly headers?: object | undefined;
+}
+
 export interface PeekOptions extends CallOptions {
   /** Amounts of which the answer says when they will be there. */
   need?: Amounts | undefined;
@@ -207,6 +216,8 @@ export interface LimitStatus {
   readonly retryAfterMs: number | null;
   /** End of a quota's window; null for other limits, and for a session before its first use. */
   readonly resetsAt: Date | null;
+  /** Time until the bucket's pause ends, before which nothing is granted; null without one. */
+  readonly pausedForMs: number | null;
 }
 
 export interface Balances {
@@ -332,6 +343,9 @@ export declare class Client {
   /** Returns the grant of a token, to settle it. Sends nothing. */
   restore(token: string): Grant;
 
+  /** Tells what the vendor answered, as `Grant.vendorSaid`, without a grant. */
+  reportVendor(entity: string, resource: string, response: VendorResponse, options?: CallOptions): Promise<Date | null>;
+
   /** Reads the balances, and takes nothing. */
   peek(entity: string, resource: string, options?: PeekOptions): Promise<Balances>;
 
@@ -405,6 +419,11 @@ export declare class Grant {
   release(actual?: Amounts, options?: CallOptions): Promise<Settlement>;
   /** Ends the grant and returns everything, as if it had never been taken. */
   rollBack(options?: CallOptions): Promise<Settlement>;
+  /**
+   * Tells all callers what the vendor answered: a 429, 503 or 529 pauses the buckets until its `retry-after`. Returns the
+   * end of the pause; null without one. The grant stays as it is, so settle it as usual.
+   */
+  vendorSaid(response: VendorResponse, options?: CallOptions): Promise<Date | null>;
   /** For `await using`: releases a grant that has not ended. A failure is a process warning. */
   [Symbol.asyncDispose](): Promise<void>;
 }
@@ -444,6 +463,8 @@ export declare class Refused extends WeirgateError {
 export declare class Denied extends Refused {
   /** Time until the tokens are there, if no other request takes them; null if time alone does not help. */
   readonly retryAfterMs: number | null;
+  /** Whether it waits for the end of a pause, for which a vendor asked, or an operator. */
+  readonly isPaused: boolean;
 }
 
 /** More than a limit's capacity: no wait helps, a smaller amount may. */

@@ -29,8 +29,10 @@ GRANTED = {
 SETTLED = {"grant": "g2", "settlement": "settled", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 0.5}]}
 QUOTA_STATUS = {
     **LIMIT, "limit": "tpm", "refill_tokens": 0, "refill_period_ms": 0, "window": {"every": "month", "day": 15},
-    "resets_at_ms": 1_797_321_600_000, "resets_in_ms": 5,
+    "resets_at_ms": 1_797_321_600_000, "resets_in_ms": 5, "paused_ms": 7,
 }
+REPORTED = {"paused_until_ms": 1_900_000_000_000}
+SAID = {**SETTLED, **REPORTED}
 BALANCES = {"status": "enforced", "limits": [LIMIT, QUOTA_STATUS], "retry_after_ms": 12}
 USED = {
     "usage": {"tokens": {"rpm": 6.5, "tpm": "9300000000000000000"}, "acquires": 2}, "state": "interim", "complete_until_ms": 5,
@@ -64,7 +66,7 @@ EFFECTIVE = {
 CHANGED = {"changed": True, "before": CONFIG, "after": CONFIG}
 PROBLEM = {
     "type": "about:blank", "title": "Denied", "status": 429, "detail": "too few", "applied": "no", "retry": False,
-    "grant": "g3", "retry_after_ms": 1_500, "violated-policies": ["rpm"], "retry_after": 2,
+    "grant": "g3", "paused": True, "retry_after_ms": 1_500, "violated-policies": ["rpm"], "retry_after": 2,
     "blocking": {"policy": "rpm", "quota": 10, "remaining": 0, "requested": 1},
 }
 WRONG = [
@@ -151,8 +153,10 @@ def use(found):
     """Reads all that a value or an error has."""
     repr(found), str(found)
     if isinstance(found, weirgate.WeirgateError):
-        for name in ("limits", "blocking", "retry_after", "headers", "problem", "applied", "grant", "status"):
+        for name in ("limits", "blocking", "retry_after", "is_paused", "headers", "problem", "applied", "grant", "status"):
             getattr(found, name, None)
+    elif found is None or isinstance(found, float):
+        (found or 0) + 1
     elif isinstance(found, weirgate.Balances):
         found.remaining("rpm"), found.limits, found.headers, [status.is_short for status in found.limits]
     elif isinstance(found, (weirgate.UsageTotal, weirgate.UsagePage)):
@@ -183,6 +187,8 @@ class Subject:
         calls = {
             "acquire": lambda client: client.acquire("a", "api", {"rpm": 1}),
             "settle": lambda client: client.restore("g").adjust({"rpm": 1}),
+            "vendor_said": lambda client: client.restore("g").vendor_said(status=429),
+            "report_vendor": lambda client: client.report_vendor("a", "api", status=429),
             "peek": lambda client: client.peek("a", "api"),
             "usage": lambda client: client.usage(entity="a", start=0, end=86_400),
             "usage_rows": lambda client: client.usage_rows(entity="a", start=0, end=86_400),
@@ -253,7 +259,7 @@ class Answers(unittest.TestCase):
 
     def test_each_part_of_a_success_of_each_wrong_type(self):
         values = {
-            "acquire": GRANTED, "settle": SETTLED, "peek": BALANCES, "usage": TOTAL, "usage_rows": PAGE,
+            "acquire": GRANTED, "settle": SETTLED, "vendor_said": SAID, "report_vendor": REPORTED, "peek": BALANCES, "usage": TOTAL, "usage_rows": PAGE,
             "limits": EFFECTIVE, "set_limits": CHANGED,
         }
         for call, value in values.items():

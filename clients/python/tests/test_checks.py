@@ -5,6 +5,7 @@ import collections
 import decimal
 import enum
 import fractions
+import http.client
 import json
 import math
 import random
@@ -279,6 +280,81 @@ class OfAcquires(Case):
     def test_the_type_of_on_unavailable_has_every_percentage(self):
         texts = {"error", "deny", "allow", *(f"local {percent}" for percent in range(1, 101))}
         self.assertEqual(set(OnUnavailable.__args__), texts)
+
+
+class Vendors(Case):
+    """What a vendor said, in the responses of each library."""
+
+    def setUp(self):
+        reported = answer(200, {**json.loads(SETTLED.split(b"\r\n\r\n", 1)[1]), "paused_until_ms": 5_000})
+
+        def serve(peer, _):
+            while peer.read():
+                peer.send(reported)
+
+        self.server = Server(serve)
+        self.server.__enter__()
+        self.addCleanup(self.server.__exit__)
+        self.client = weirgate.Client(self.server.url, retries=0)
+        self.addCleanup(self.client.close)
+
+    def sent(self, *response, **given):
+        """Returns what both calls send."""
+        self.assertEqual(self.client.report_vendor("a", "api", *response, **given), 5.0)
+        grant = self.client.restore("g")
+        self.assertEqual((grant.vendor_said(*response, **given), grant.token, grant.is_uncertain), (5.0, "g", False))
+        (path, _, reported), (settling, _, settled) = self.server.requests[-2:]
+        self.assertEqual((path, settling, {*settled}), ("/v1/report", "/v1/settle", {"grant", "vendor"}))
+        self.assertEqual(reported, {"entity": "a", "resource": "api", "vendor": settled["vendor"]})
+        return settled["vendor"]
+
+    def test_only_the_fields_of_limits_are_sent(self):
+        for row in TABLE["vendor"]:
+            given = {"status": row["status"], "headers": row["headers"]}
+            with self.subTest(row=row):
+                if "mentions" in row:
+                    before = len(self.server.requests)
+                    self.refused(lambda: self.client.restore("g").vendor_said(**given), *row["mentions"])
+                    self.refused(lambda: self.client.report_vendor("a", "api", **given), *row["mentions"])
+                    self.assertEqual(len(self.server.requests), before)
+                else:
+                    self.assertEqual(self.sent(**given), {"status": row["status"], "headers": row["sent"]})
+
+    def test_no_vendor_makes_a_request_of_more_than_8_kib(self):
+        headers = {f"x-ratelimit-{place}": "9" * 200 for place in range(1_000)}
+        sent = self.sent(status=429, headers=headers)["headers"]
+        self.assertLessEqual(sum(len(name) + len(texts[0]) for name, texts in sent.items()), 8_192)
+        self.assertGreater(len(sent), 30)
+
+    def test_a_response_of_each_library_is_taken(self):
+        fields = http.client.HTTPMessage()
+        fields["Retry-After"], fields["retry-after"], fields["Set-Cookie"] = "1", "2", "secret"
+        sent = {"status": 429, "headers": {"retry-after": ["1", "2"]}}
+        # requests, httpx and vendors' clients; aiohttp and urllib.
+        for named in ("status_code", "status"):
+            response = types.SimpleNamespace(headers=fields, **{named: 429})
+            self.assertEqual(self.sent(response), sent)
+        self.assertEqual(self.sent(status=http.HTTPStatus.TOO_MANY_REQUESTS), {"status": 429, "headers": {}})
+        mixed = {"retry-after": b"1", b"retry-after": "2", 5: 5, "Retry-After-Ms": None}
+        self.assertEqual(self.sent(status=429, headers=mixed), {"status": 429, "headers": {}})
+
+    def test_what_is_no_response_is_refused(self):
+        grant = self.client.restore("g")
+        for given in [None, 5, "429", object(), types.SimpleNamespace(status="429", headers={}), {"status": 429}]:
+            self.refused(lambda: grant.vendor_said(given), "status")
+        for status in [True, *NO_NUMBERS]:
+            self.refused(lambda: grant.vendor_said(status=status), "status")
+        for headers in [5, "a", [("retry-after", "1")]]:
+            self.refused(lambda: grant.vendor_said(status=429, headers=headers), "headers")
+        both = types.SimpleNamespace(status=429, headers={})
+        self.refused(lambda: grant.vendor_said(both, status=429), "response")
+        self.refused(lambda: self.client.report_vendor("", "api", both), "entity")
+        self.assertEqual(self.server.requests, [])
+
+    def test_without_the_agent_a_grant_says_nothing(self):
+        without = weirgate.Client("http://127.0.0.1:1", on_agent_unavailable="allow", retries=0)
+        with without.acquire("a", "api", {"rpm": 1}) as grant:
+            self.assertIsNone(grant.vendor_said(status=429))
 
 
 class Limits(Case):

@@ -10,7 +10,7 @@ import weirgate
 from stack import CONTRACT, Agent, Backend, without_database
 
 
-CALLS = ("acquire", "peek", "usage", "limits", "set_limits", "delete_limits")
+CALLS = ("acquire", "report", "peek", "usage", "limits", "set_limits", "delete_limits")
 
 
 class Subject:
@@ -53,6 +53,15 @@ class Subject:
         else:
             outcome = self.run(grant.give_back(request["give_back"], bucket=bucket))
         return held(outcome.value, grant)
+
+    def report(self, request):
+        vendor = request["vendor"]
+        if "grant" in request:
+            call = self.client.restore(request["grant"]).vendor_said(**vendor)
+        else:
+            call = self.client.report_vendor(request["entity"], request["resource"], **vendor)
+        until = self.run(call)
+        return {"outcome": "reported", "paused_ms": None if until is None else (until - time.time()) * 1000}
 
     def peek(self, request):
         call = self.client.peek(
@@ -103,6 +112,7 @@ class Subject:
             return {
                 "outcome": "denied",
                 "short": list(denied.limits),
+                "paused": denied.is_paused,
                 "retry_after_ms": None if after is None else after * 1000,
                 "text": str(denied),
             }
@@ -204,14 +214,16 @@ def holds(key, expected, answer):
     actual = answer.get(key)
     if key in ("outcome", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "amounts"):
         return actual == expected
-    if key in ("used", "acquires", "state", "level", "limits", "before", "after"):
+    if key in ("paused", "used", "acquires", "state", "level", "limits", "before", "after"):
         return actual == expected
     if key == "remaining":
         # A limit that refills may have gained while the scenario ran.
         return actual is not None and all(
             limit in actual and 0 <= actual[limit] - tokens < 0.01 for limit, tokens in expected.items()
         )
-    if key == "retry_after_ms":
+    if key == "paused_ms" and expected is None:
+        return actual is None
+    if key in ("retry_after_ms", "paused_ms"):
         return actual is not None and expected[0] <= actual <= expected[1]
     if key == "mentions":
         return all(word in answer.get("text", "") for word in expected)
@@ -260,7 +272,10 @@ class Contract:
             else:
                 call = next(call for call in CALLS if call in step)
                 name = step.get("as")
-                answer = subject.answer(getattr(subject, call), prepared(step[call], file["limits"], prefix))
+                request = prepared(step[call], file["limits"], prefix)
+                if "grant" in request:
+                    request["grant"] = grants[request["grant"]]
+                answer = subject.answer(getattr(subject, call), request)
             if name and answer.get("grant"):
                 grants[name] = answer["grant"]
             for key, named in step["expect"].items():

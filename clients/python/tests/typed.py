@@ -38,6 +38,7 @@ async def calls() -> None:
     assert_type(client.usage_rows(resource="api", by="hour", start=0, end=3600).rows, tuple[weirgate.UsageRow, ...])
     client.usage(resource="api", by="week", start=0, end=3600)  # type: ignore[arg-type]
     assert_type((await asynchronous.usage_rows(plan="pro", start=0, end=3600)).next, Optional[str])
+    assert_type(await asynchronous.report_vendor("ann", "api", object()), Optional[float])
     assert_type(await asynchronous.close(), None)
     assert_type(client.limits("ann", "api").buckets[0].level, Optional[weirgate.Level])
     change = await asynchronous.set_limits([weirgate.Limit.slots("slots", 3), "rpm=5/minute"], system=True)
@@ -54,7 +55,10 @@ def denied() -> Optional[float]:
     try:
         with client.acquire("ann", "api", {"rpm": 1}, wait=0.5) as grant:
             assert_type(grant.adjust({"rpm": 0.5}), weirgate.Settlement)
+            assert_type(grant.vendor_said(status=429, headers={"retry-after": "20"}), Optional[float])
+            grant.vendor_said(status="429")  # type: ignore[arg-type]
     except weirgate.Denied as refused:
+        assert_type(refused.is_paused, bool)
         return refused.retry_after
     except weirgate.NotConfigured as missing:
         assert_type(missing.is_transient, bool)

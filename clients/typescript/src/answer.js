@@ -3,7 +3,7 @@
 import { Denied, Disabled, InvalidRequest, Misconfigured, NeverFits, NotConfigured } from "./errors.js";
 import { NotAllowed, Unauthorized, Unavailable } from "./errors.js";
 import { LIMITS, PEEK, USAGE } from "./request.js";
-import { CHANGED, GRANTED, PROBLEM, SETTLED } from "./shape.js";
+import { CHANGED, GRANTED, PROBLEM, REPORTED, SETTLED } from "./shape.js";
 
 /** @import { WeirgateError } from "./errors.js" */
 /** @import { Response } from "./transport.js" */
@@ -21,7 +21,7 @@ const UNTIL_REPAIRED = new Map([
 /** What changes nothing, whatever becomes of it. */
 const READS = [PEEK, USAGE, LIMITS];
 /** An answer that has another shape leaves unknown what was done. */
-const OF_CHANGES = [GRANTED, SETTLED, CHANGED];
+const OF_CHANGES = [GRANTED, SETTLED, REPORTED, CHANGED];
 const UTF_8 = new TextDecoder("utf-8", { fatal: true });
 
 /** @import { Shape } from "./shape.js" */
@@ -105,6 +105,16 @@ export function valueOf(response, hasShape) {
   if (hasShape(found)) return found;
   const message = "the answer is not one of the agent: is its URL right?";
   throw new Unavailable(message, OF_CHANGES.includes(hasShape) ? "unknown" : "no", { isTransient: false });
+}
+
+/**
+ * Returns the end of a pause, from the answer to a report.
+ *
+ * @param {Response} response
+ */
+export function pausedUntil(response) {
+  const { paused_until_ms: ms } = valueOf(response, REPORTED);
+  return ms === null ? null : new Date(ms);
 }
 
 /**

@@ -2,13 +2,13 @@
 
 /** @import { AcquireAllOptions, AcquireOptions, Balances, Bucket, CallOptions, ClientOptions } from "../index.js" */
 /** @import { DeleteLimitsOptions, PeekOptions, SetLimitsOptions, Take } from "../index.js" */
-/** @import { UsageOptions, UsageRowsOptions } from "../index.js" */
+/** @import { UsageOptions, UsageRowsOptions, VendorResponse } from "../index.js" */
 /** @import { Request } from "./request.js" */
 /** @import { Response } from "./transport.js" */
 
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Attempts, lost, rateLimitFields, valueOf } from "./answer.js";
+import { Attempts, lost, pausedUntil, rateLimitFields, valueOf } from "./answer.js";
 import * as check from "./check.js";
 import { endpoint } from "./endpoint.js";
 import { Unavailable } from "./errors.js";
@@ -97,6 +97,18 @@ export class Client {
   /** @param {string} token */
   restore(token) {
     return new Grant(this.#call, check.text("the token of a grant", token));
+  }
+
+  /**
+   * @param {string} entity
+   * @param {string} resource
+   * @param {VendorResponse} response
+   * @param {CallOptions} [options]
+   */
+  async reportVendor(entity, resource, response, options = {}) {
+    const asked = request.report(entity, resource, response);
+    const { signal } = check.fields("options", options, ["signal"]);
+    return pausedUntil(await this.#call(asked, check.signal(signal)));
   }
 
   /**

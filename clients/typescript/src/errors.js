@@ -44,6 +44,10 @@ export class Denied extends Refused {
   get retryAfterMs() {
     return this.problem.retry_after_ms ?? null;
   }
+
+  get isPaused() {
+    return this.problem.paused === true;
+  }
 }
 
 export class NeverFits extends Refused {}

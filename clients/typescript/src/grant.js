@@ -1,13 +1,13 @@
 /** What a granted acquire holds, and the calls that settle it. */
 
-/** @import { Amounts, CallOptions, LimitStatus, SettleOptions, Settlement } from "../index.js" */
+/** @import { Amounts, CallOptions, LimitStatus, SettleOptions, Settlement, VendorResponse } from "../index.js" */
 /** @import { Request } from "./request.js" */
 /** @import { Response } from "./transport.js" */
 
-import { rateLimitFields, valueOf } from "./answer.js";
+import { pausedUntil, rateLimitFields, valueOf } from "./answer.js";
 import * as check from "./check.js";
 import { InvalidRequest, Refused, Unavailable, WeirgateError } from "./errors.js";
-import { adjustment, ending, givingBack, renewal, settle, takingMore } from "./request.js";
+import { adjustment, ending, givingBack, renewal, saying, settle, takingMore } from "./request.js";
 import { GRANTED, SETTLED } from "./shape.js";
 import { isShort, limitStatus } from "./values.js";
 import { WITHOUT_AGENT } from "./without-agent.js";
@@ -154,6 +154,18 @@ export class Grant {
   /** @param {CallOptions} [options] */
   async rollBack(options) {
     return this.#settle(() => ending("roll_back"), OF_CALL, options);
+  }
+
+  /**
+   * It changes nothing of the grant, so it is none of its settlements.
+   *
+   * @param {VendorResponse} response
+   * @param {CallOptions} [options]
+   */
+  async vendorSaid(response, options = {}) {
+    const said = saying(response);
+    const signal = check.signal(check.fields("options", options, OF_CALL).signal);
+    return this.#token === WITHOUT_AGENT ? null : pausedUntil(await this.#call(settle(this.#token, said), signal));
   }
 
   /** Releases the grant of an `await using`. A failure is a process warning. */

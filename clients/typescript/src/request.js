@@ -1,6 +1,6 @@
 /** Requests as JSON, and their paths. */
 
-/** @import { AcquireAllOptions, AcquireOptions, Amounts, Bucket, Limit, PeekOptions, Take } from "../index.js" */
+/** @import { AcquireAllOptions, AcquireOptions, Amounts, Bucket, Limit, PeekOptions, Take, VendorResponse } from "../index.js" */
 /** @import { DeleteLimitsOptions, SetLimitsOptions, UsageOptions, UsageRowsOptions } from "../index.js" */
 
 import * as check from "./check.js";
@@ -9,6 +9,7 @@ import { limitJson } from "./values.js";
 
 export const ACQUIRE = "/v1/acquire";
 export const SETTLE = "/v1/settle";
+export const REPORT = "/v1/report";
 export const PEEK = "/v1/peek";
 export const USAGE = "/v1/usage";
 export const LIMITS = "/v1/limits";
@@ -25,6 +26,10 @@ const OF_LIMITS = ["limits", "status", "isShadow", "replace", ...OF_DELETION];
 /** @type {readonly import("../index.js").Status[]} */
 const STATUSES = ["enforced", "disabled", "unlimited"];
 const OF_RANGE = ["atLeast", "atMost"];
+/** No other field of a vendor's answer leaves the process: it may be a secret. */
+const OF_VENDOR_LIMITS = /^(retry-after(-ms)?|ratelimit|(x|anthropic)-ratelimit-.+)$/;
+const READABLE = /^[\x00-\x7f]{0,256}$/;
+const MAX_HEADERS = 8_192;
 const MAX_TIMEOUT_MS = 3_600_000;
 const DECISIONS = ["error", "deny", "allow", ...Array.from({ length: 100 }, (_, place) => `local ${place + 1}`)];
 
@@ -191,6 +196,54 @@ function names({ entity, plan, resource }) {
   if (entity !== undefined) found.entity = check.text("entity", entity);
   if (plan !== undefined) found.plan = check.text("plan", plan);
   if (resource !== undefined) found.resource = check.text("resource", resource);
+  return found;
+}
+
+/**
+ * @param {string} entity
+ * @param {string} resource
+ * @param {VendorResponse} response
+ * @returns {Request}
+ */
+export function report(entity, resource, response) {
+  const bucket = { entity: check.text("entity", entity), resource: check.text("resource", resource) };
+  return request(REPORT, { ...bucket, ...saying(response) });
+}
+
+/**
+ * Returns what a vendor's response says about its limits.
+ *
+ * @param {VendorResponse} response
+ */
+export function saying(response) {
+  const { status, headers } = /** @type {Record<string, any>} */ (response ?? {});
+  check.whole("status", status, 100, 599, "a status of HTTP, 100 to 599");
+  if (headers !== undefined && (typeof headers !== "object" || headers === null)) {
+    check.refuse("headers", "an object or Headers", headers);
+  }
+  return { vendor: { status, headers: ofLimits(headers ?? {}) } };
+}
+
+/**
+ * Returns the fields of limits that the agent can read. An answer of the vendor is no error of the caller.
+ *
+ * @param {object} headers
+ */
+function ofLimits(headers) {
+  /** @type {Record<string, string[]>} */
+  const found = {};
+  let left = MAX_HEADERS;
+  // Headers of `fetch` are a list of pairs, as are those of axios.
+  const fields = Symbol.iterator in headers ? /** @type {Iterable<any>} */ (headers) : Object.entries(headers);
+  for (const [key, given] of fields) {
+    const name = String(key).toLowerCase();
+    if (!OF_VENDOR_LIMITS.test(name)) continue;
+    for (const text of Array.isArray(given) ? given : [given]) {
+      if (typeof text !== "string" || !READABLE.test(text) || left < name.length + text.length) continue;
+      left -= name.length + text.length;
+      (found[name] ??= []).push(text);
+    }
+  }
   return found;
 }
 

@@ -77,8 +77,12 @@ const STATUS_OF_LIMIT = fields({
   is_requested: flag,
   retry_after_ms: nullOr(span),
 });
-const OF_QUOTA = optionalFields({ window: mapOf((value) => text(value) || number(value)), resets_at_ms: instant });
-const LIMITS = listOf(and(STATUS_OF_LIMIT, OF_QUOTA));
+const OF_SOME = optionalFields({
+  window: mapOf((value) => text(value) || number(value)),
+  resets_at_ms: instant,
+  paused_ms: span,
+});
+const LIMITS = listOf(and(STATUS_OF_LIMIT, OF_SOME));
 
 export const GRANTED = fields({
   grant: someText,
@@ -94,6 +98,7 @@ export const SETTLED = fields({
   lease: LEASE,
   amounts: AMOUNTS,
 });
+export const REPORTED = fields({ paused_until_ms: nullOr(instant) });
 const STATUS = oneOf("enforced", "disabled", "unlimited");
 export const BALANCES = fields({
   status: STATUS,
@@ -143,6 +148,7 @@ export const PROBLEM = optionalFields({
   retry: flag,
   grant: someText,
   retry_after_ms: nullOr(span),
+  paused: flag,
   "violated-policies": listOf(text),
   blocking: fields({ policy: text, quota: whole, remaining: whole, requested: whole }),
 });

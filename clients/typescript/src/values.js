@@ -142,16 +142,18 @@ export function limitStatus(json) {
     isRequested: json.is_requested,
     retryAfterMs: json.retry_after_ms,
     resetsAt: json.resets_at_ms === undefined ? null : new Date(json.resets_at_ms),
+    pausedForMs: json.paused_ms ?? null,
   };
 }
 
 /**
- * Returns whether a limit has too little for the request.
+ * Returns whether a limit has too little for the request, or its bucket is paused.
  *
  * @param {LimitStatus} status
  */
 export function isShort(status) {
-  return status.isRequested && status.requested > status.available && status.mode !== "soft";
+  const lacks = status.requested > status.available || status.pausedForMs !== null;
+  return status.isRequested && lacks && status.mode !== "soft";
 }
 
 /**

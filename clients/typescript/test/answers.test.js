@@ -22,9 +22,11 @@ const GRANTED = {
   degraded: { reason: "no answer" },
 };
 const SETTLED = { grant: "g2", settlement: "settled", lease: { expires_at_ms: 5 }, amounts: [{ rpm: 0.5 }] };
+const REPORTED = { paused_until_ms: 1_900_000_000_000 };
+const SAID = { ...SETTLED, ...REPORTED };
 const QUOTA_STATUS = {
   ...LIMIT, limit: "tpm", refill_tokens: 0, refill_period_ms: 0, window: { every: "month", day: 15 },
-  resets_at_ms: 1_797_321_600_000, resets_in_ms: 5,
+  resets_at_ms: 1_797_321_600_000, resets_in_ms: 5, paused_ms: 7,
 };
 const BALANCES = { status: "enforced", limits: [LIMIT, QUOTA_STATUS], retry_after_ms: 12 };
 const USED = {
@@ -57,7 +59,7 @@ const EFFECTIVE = {
 };
 const CHANGED = { changed: true, before: CONFIG, after: CONFIG };
 const PROBLEM = {
-  type: "about:blank", title: "Denied", status: 429, detail: "too few", applied: "no", retry: false, grant: "g3",
+  type: "about:blank", title: "Denied", status: 429, detail: "too few", applied: "no", retry: false, grant: "g3", paused: true,
   retry_after_ms: 1_500, "violated-policies": ["rpm"], retry_after: 2,
   blocking: { policy: "rpm", quota: 10, remaining: 0, requested: 1 },
 };
@@ -139,6 +141,7 @@ function assertHidden(found, repeated, about) {
 /** Reads all that a value or an error has. */
 function use(found) {
   const text = inspect(found, { depth: 10, showHidden: true });
+  if (found === null || found instanceof Date) return [found?.toISOString()];
   if (found instanceof WeirgateError) {
     assert.ok(!text.includes(SECRET) && !text.includes(SECRET_BYTES) && !found.stack.includes(SECRET), text);
     return [found.limits, found.blocking, found.retryAfterMs, found.headers, found.applied, found.grant].map(String);
@@ -161,6 +164,8 @@ function use(found) {
 const CALLS = {
   acquire: (client) => client.acquire("a", "api", { rpm: 1 }),
   settle: (client) => client.restore("g").adjust({ rpm: 1 }),
+  vendorSaid: (client) => client.restore("g").vendorSaid({ status: 429 }),
+  reportVendor: (client) => client.reportVendor("a", "api", { status: 429 }),
   peek: (client) => client.peek("a", "api"),
   usage: (client) => client.usage({ entity: "a", start: new Date(0), end: new Date(86_400_000) }),
   usageRows: (client) => client.usageRows({ entity: "a", start: new Date(0), end: new Date(86_400_000) }),
@@ -196,7 +201,8 @@ async function checkWhole(t, call, answers, isError = false) {
 }
 
 const SUCCESSES = {
-  acquire: GRANTED, settle: SETTLED, peek: BALANCES, usage: TOTAL, usageRows: PAGE, limits: EFFECTIVE, setLimits: CHANGED,
+  acquire: GRANTED, settle: SETTLED, vendorSaid: SAID, reportVendor: REPORTED, peek: BALANCES, usage: TOTAL, usageRows: PAGE,
+  limits: EFFECTIVE, setLimits: CHANGED,
 };
 
 for (const [call, value] of Object.entries(SUCCESSES)) {

@@ -224,6 +224,76 @@ test("options that are unknown, or of another type, are refused", async (t) => {
   assert.equal(server.requests.length, 0);
 });
 
+async function vendor(t) {
+  const settled = { grant: "g2", settlement: "settled", lease: null, amounts: [{ rpm: 1 }], paused_until_ms: 5_000 };
+  const server = await serving(t, (socket) => socket.write(answer(200, settled)));
+  const client = new Client({ url: server.url, retries: 0 });
+  t.after(() => client.close());
+  /** Returns what both calls send. */
+  const sent = async (response) => {
+    assert.deepEqual(await client.reportVendor("a", "api", response), new Date(5_000));
+    const grant = client.restore("g");
+    assert.deepEqual(await grant.vendorSaid(response), new Date(5_000));
+    assert.deepEqual([grant.token, grant.isUncertain], ["g", false]);
+    const [reported, settling] = server.requests.slice(-2);
+    assert.deepEqual([reported.path, settling.path], ["/v1/report", "/v1/settle"]);
+    assert.deepEqual(reported.body, { entity: "a", resource: "api", vendor: settling.body.vendor });
+    assert.deepEqual(Object.keys(settling.body), ["grant", "vendor"]);
+    return settling.body.vendor;
+  };
+  return { server, client, sent };
+}
+
+test("of a vendor's answer only the fields of limits are sent", async (t) => {
+  const { server, client, sent } = await vendor(t);
+  for (const { status, headers, sent: expected, mentions } of TABLE.vendor) {
+    if (mentions) {
+      await refused(() => client.restore("g").vendorSaid({ status, headers }), ...mentions);
+      await refused(() => client.reportVendor("a", "api", { status, headers }), ...mentions);
+    } else {
+      assert.deepEqual(await sent({ status, headers }), { status, headers: expected });
+    }
+  }
+  const many = Object.fromEntries(Array.from({ length: 1_000 }, (_, place) => [`x-ratelimit-${place}`, "9".repeat(200)]));
+  const bytes = Object.entries((await sent({ status: 429, headers: many })).headers).map(([name, [text]]) => name.length + text.length);
+  const sum = bytes.reduce((one, other) => one + other);
+  assert.ok(sum <= 8_192 && bytes.length > 30, `${sum}`);
+  const before = server.requests.length;
+  for (const given of [undefined, null, 5, "429", [], {}, { status: "429" }, ...NO_NUMBERS.map((status) => ({ status }))]) {
+    await refused(() => client.restore("g").vendorSaid(given), "status");
+  }
+  for (const headers of [5, "a", true, null]) {
+    await refused(() => client.restore("g").vendorSaid({ status: 429, headers }), "headers");
+  }
+  await refused(() => client.reportVendor("", "api", { status: 429 }), "entity");
+  await refused(() => client.reportVendor("a", "api", { status: 429 }, { retries: 1 }), '"retries"');
+  await refused(() => client.restore("g").vendorSaid({ status: 429 }, { bucket: 1 }), '"bucket"');
+  assert.equal(server.requests.length, before);
+});
+
+test("a vendor's response is taken as each library has it", async (t) => {
+  const { sent } = await vendor(t);
+  const headers = { "Retry-After": "1", "Set-Cookie": "secret" };
+  const expected = { status: 429, headers: { "retry-after": ["1"] } };
+  assert.deepEqual(await sent(new Response("", { status: 429, headers })), expected);
+  // As axios and clients of vendors have them.
+  class Fields {
+    constructor(fields) {
+      Object.assign(this, fields);
+    }
+    [Symbol.iterator]() {
+      return Object.entries(this)[Symbol.iterator]();
+    }
+  }
+  assert.deepEqual(await sent({ status: 429, headers: new Fields(headers), data: {} }), expected);
+  assert.deepEqual(await sent(Object.assign(new Error("rate limited"), { status: 429, headers: new Headers(headers) })), expected);
+  const listed = { "retry-after": ["1", 2, "3"], "retry-after-ms": 5, "x-ratelimit-a": undefined };
+  assert.deepEqual(await sent({ status: 429, headers: listed }), { status: 429, headers: { "retry-after": ["1", "3"] } });
+  assert.deepEqual(await sent({ status: 503 }), { status: 503, headers: {} });
+  const without = new Client({ url: "http://127.0.0.1:1", onAgentUnavailable: "allow", retries: 0 });
+  assert.equal(await (await without.acquire("a", "api", { rpm: 1 })).vendorSaid({ status: 429 }), null);
+});
+
 test("limits are those of the table of all clients", async () => {
   for (const row of TABLE.limits) {
     const given = Object.fromEntries(Object.entries(row.rate ?? row.slots ?? row.quota).map(([name, value]) => [name, number(value)]));

@@ -53,11 +53,12 @@ async function check(file, { name: scenarioName, steps }) {
       request.grant = token ?? grants[request.grant];
       answer = await answered(() => settle(client, request));
     } else {
-      const calls = { acquire, peek, usage, limits, set_limits: setLimits, delete_limits: deleteLimits };
+      const calls = { acquire, report, peek, usage, limits, set_limits: setLimits, delete_limits: deleteLimits };
       const [call, request] = Object.entries(calls)
         .map(([kind, call]) => [call, step[kind]])
         .find(([, body]) => body);
-      answer = await answered(() => call(client, prepared(request, file.limits, prefix)));
+      const grant = request.grant && { grant: grants[request.grant] };
+      answer = await answered(() => call(client, { ...prepared(request, file.limits, prefix), ...grant }));
     }
     if (name && answer.grant) grants[name] = answer.grant;
     for (const [key, named] of Object.entries(step.expect)) {
@@ -95,6 +96,12 @@ async function settle(client, request) {
   else if (request.adjust) outcome = await grant.adjust(request.adjust, options);
   else outcome = await grant.giveBack(request.give_back, options);
   return held(outcome, grant);
+}
+
+async function report(client, { grant, entity, resource, vendor }) {
+  const until = grant ? client.restore(grant).vendorSaid(vendor) : client.reportVendor(entity, resource, vendor);
+  const ms = (await until)?.getTime();
+  return { outcome: "reported", paused_ms: ms === undefined ? null : ms - Date.now() };
 }
 
 async function peek(client, { entity, resource, need, limits }) {
@@ -151,7 +158,7 @@ async function answered(call) {
   } catch (error) {
     const text = error.message;
     if (error instanceof Denied) {
-      return { outcome: "denied", short: error.limits, retry_after_ms: error.retryAfterMs, text };
+      return { outcome: "denied", short: error.limits, paused: error.isPaused, retry_after_ms: error.retryAfterMs, text };
     }
     if (error instanceof NeverFits) return { outcome: "never_fits", short: error.limits, text };
     if (error instanceof Disabled) return { outcome: "disabled", text };
@@ -219,6 +226,7 @@ function holds(key, expected, answer) {
     case "degraded":
     case "applied":
     case "status":
+    case "paused":
     case "acquires":
     case "state":
     case "level":
@@ -244,7 +252,8 @@ function holds(key, expected, answer) {
         return gained >= 0 && gained < 0.01;
       });
     case "retry_after_ms":
-      return actual !== null && expected[0] <= actual && actual <= expected[1];
+    case "paused_ms":
+      return expected === null ? actual === null : actual !== null && expected[0] <= actual && actual <= expected[1];
     case "mentions":
       return expected.every((word) => answer.text?.includes(word));
     default:

@@ -35,6 +35,10 @@ async function calls(): Promise<void> {
   const status: declared.Status | undefined = change.before?.status;
   // @ts-expect-error: a status is one of three
   await client.setLimits({ entity: kind ?? status, status: "off" });
+  const until: Date | null = await taken.vendorSaid(await fetch("https://api.example"));
+  await client.reportVendor("a", "api", { status: 429, headers: { "retry-after": `${until}` } });
+  // @ts-expect-error: a status is a number
+  await client.reportVendor("a", "api", { status: "429" });
   const text: string = await client.scope("a", "api", { rpm: 1 }, async () => "done");
   const length: number = await client.scope("a", "api", { rpm: 1 }, { waitMs: 100 }, () => text.length);
   // @ts-expect-error: an amount is a number

@@ -76,6 +76,13 @@ class AsyncGrant(Held):
         """As `Grant.roll_back`."""
         return await self._settle(lambda: request.ending("roll_back", None))
 
+    async def vendor_said(
+        self, response: object = None, *, status: Optional[int] = None, headers: Optional[Mapping[str, str]] = None
+    ) -> Optional[float]:
+        """As `Grant.vendor_said`."""
+        asked = self._saying(request.vendor(response, status, headers))
+        return None if asked is None else answer.paused_until(await self._client._call(asked, Waits(endures=False)))
+
     async def __aenter__(self) -> AsyncGrant:
         return self
 
@@ -221,6 +228,19 @@ class AsyncClient:
     def restore(self, token: str) -> AsyncGrant:
         """As `Client.restore`."""
         return AsyncGrant(self, check.text("the token of a grant", token))
+
+    async def report_vendor(
+        self,
+        entity: str,
+        resource: str,
+        response: object = None,
+        *,
+        status: Optional[int] = None,
+        headers: Optional[Mapping[str, str]] = None,
+    ) -> Optional[float]:
+        """As `Client.report_vendor`."""
+        asked = request.report(entity, resource, request.vendor(response, status, headers))
+        return answer.paused_until(await self._call(asked, Waits(endures=False)))
 
     async def peek(
         self,

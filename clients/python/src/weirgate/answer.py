@@ -36,7 +36,7 @@ _UNTIL_REPAIRED: Mapping[str, type[Unavailable]] = {
 
 
 # An answer that has another shape leaves unknown what was done.
-_OF_CHANGES = shape.GRANTED, shape.SETTLED, shape.CHANGED
+_OF_CHANGES = shape.GRANTED, shape.SETTLED, shape.REPORTED, shape.CHANGED
 
 
 class Attempts:
@@ -105,6 +105,11 @@ def balances(response: Response) -> Balances:
         retry_after=seconds(found["retry_after_ms"]),
         headers=rate_limit_fields(response),
     )
+
+
+def paused_until(response: Response) -> Optional[float]:
+    """Returns the end of a pause, in seconds since 1970, from the answer to a report."""
+    return seconds(value(response, shape.REPORTED)["paused_until_ms"])
 
 
 def rate_limit_fields(response: Response) -> Mapping[str, str]:

@@ -122,6 +122,19 @@ class Client:
         """Returns the grant of a token, to settle it. Sends nothing."""
         return Grant(self, check.text("the token of a grant", token))
 
+    def report_vendor(
+        self,
+        entity: str,
+        resource: str,
+        response: object = None,
+        *,
+        status: Optional[int] = None,
+        headers: Optional[Mapping[str, str]] = None,
+    ) -> Optional[float]:
+        """Tells what the vendor answered, as `Grant.vendor_said`, without a grant."""
+        asked = request.report(entity, resource, request.vendor(response, status, headers))
+        return answer.paused_until(self._call(asked))
+
     def peek(
         self,
         entity: str,

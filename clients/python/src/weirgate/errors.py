@@ -76,6 +76,11 @@ class Denied(Refused):
         """Seconds until the tokens are there, if no other request takes them. None if time alone does not help."""
         return seconds(self.problem.get("retry_after_ms"))
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether it waits for the end of a pause, for which a vendor asked, or an operator."""
+        return self.problem.get("paused") is True
+
 
 class NeverFits(Refused):
     """More than a limit's capacity: no wait helps, a smaller amount may."""

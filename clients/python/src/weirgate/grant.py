@@ -103,6 +103,13 @@ class Held:
         """Returns the balance of a limit right after the take; None if the buckets do not have it."""
         return remaining(self.limits, limit)
 
+    def _saying(self, vendor: Mapping[str, Any]) -> Optional[Request]:
+        """Returns the request that tells what the vendor said; None for a grant without the agent.
+
+        It changes nothing of the grant, so it is none of its settlements.
+        """
+        return None if self.token == without_agent.TOKEN else request.settle(self.token, {"vendor": vendor})
+
     @contextlib.contextmanager
     def _settling(self) -> Iterator[Settling]:
         """Keeps in mind whether a settlement, the block, fails. A decision that refuses it is no failure."""
@@ -203,6 +210,18 @@ class Grant(Held):
     def roll_back(self) -> Settlement:
         """Ends the grant and returns everything, as if it had never been taken."""
         return self._settle(lambda: request.ending("roll_back", None))
+
+    def vendor_said(
+        self, response: object = None, *, status: Optional[int] = None, headers: Optional[Mapping[str, str]] = None
+    ) -> Optional[float]:
+        """Tells all callers what the vendor answered: a 429, 503 or 529 pauses the buckets until its `retry-after`.
+
+        `response` is one of `requests`, `httpx`, `aiohttp` or `urllib`, or `error.response` of a vendor's client; or give
+        its `status` and `headers`. Only the fields of limits are sent. Returns the end of the pause, in seconds since 1970;
+        None without one. The grant stays as it is, so settle it as usual.
+        """
+        asked = self._saying(request.vendor(response, status, headers))
+        return None if asked is None else answer.paused_until(self._client._call(asked))
 
     def __enter__(self) -> Grant:
         return self

@@ -11,11 +11,15 @@ from . import check
 from .errors import InvalidRequest
 from .values import Amount, Bucket, Interval, Level, Limit, Limits, OnUnavailable, Status, UpTo
 
-ACQUIRE, SETTLE, PEEK, USAGE = "/v1/acquire", "/v1/settle", "/v1/peek", "/v1/usage"
+ACQUIRE, SETTLE, REPORT, PEEK, USAGE = "/v1/acquire", "/v1/settle", "/v1/report", "/v1/peek", "/v1/usage"
 LIMITS, SET_LIMITS, DELETE_LIMITS = "/v1/limits", "/v1/limits/set", "/v1/limits/delete"
 RELEASE = {"end": "release"}
 _MAX_TIMEOUT = 3_600.0
 _LAST_INSTANT = 8_640_000_000_000.0
+# No other field of a vendor's answer leaves the process: it may be a secret.
+_OF_LIMITS = re.compile("retry-after(-ms)?|ratelimit|(x|anthropic)-ratelimit-.+", re.IGNORECASE)
+_MAX_VALUE = 256
+_MAX_HEADERS = 8_192
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -169,6 +173,40 @@ def _names(of: Union[UsageOf, LevelOf]) -> dict[str, str]:
     if "entity" in names and "plan" in names:
         check.refuse("plan", "left out beside entity", of.plan)
     return names
+
+
+def report(entity: str, resource: str, vendor: Mapping[str, Any]) -> Request:
+    """Returns the request that tells what a vendor said."""
+    bucket = {"entity": check.text("entity", entity), "resource": check.text("resource", resource)}
+    return Request(REPORT, _bytes({**bucket, "vendor": vendor}))
+
+
+def vendor(response: object, status: Optional[int], headers: Optional[Mapping[str, str]]) -> dict[str, Any]:
+    """Returns what a vendor's answer says about its limits."""
+    if response is not None:
+        if status is not None or headers is not None:
+            check.refuse("response", "left out beside status and headers", response)
+        # `status_code` of requests and httpx, `status` of aiohttp and urllib.
+        status = getattr(response, "status_code", getattr(response, "status", None))
+        headers = getattr(response, "headers", None)
+    if not isinstance(status, int) or not 100 <= status <= 599:
+        check.refuse("status", "a status of HTTP, 100 to 599", status)
+    if headers is not None and not hasattr(headers, "items"):
+        check.refuse("headers", "a mapping from names to values", headers)
+    return {"status": int(status), "headers": _of_limits(headers) if headers else {}}
+
+
+def _of_limits(headers: Mapping[str, str]) -> dict[str, list[str]]:
+    """Returns the fields of limits that the agent can read. An answer of the vendor is no error of the caller."""
+    found: dict[str, list[str]] = {}
+    left = _MAX_HEADERS
+    for name, text in headers.items():
+        is_known = isinstance(name, str) and isinstance(text, str) and _OF_LIMITS.fullmatch(name) is not None
+        if not is_known or len(text) > _MAX_VALUE or not text.isascii() or left < len(name) + len(text):
+            continue
+        left -= len(name) + len(text)
+        found.setdefault(name.lower(), []).append(text)
+    return found
 
 
 def settle(token: str, changes: Mapping[str, Any]) -> Request:

@@ -108,8 +108,10 @@ _STATUS_OF_LIMIT = fields(
     is_requested=flag,
     retry_after_ms=null_or(span),
 )
-_OF_QUOTA = optional_fields({"window": map_of(lambda value: text(value) or number(value)), "resets_at_ms": instant})
-_LIMITS = list_of(_and(_STATUS_OF_LIMIT, _OF_QUOTA))
+_OF_SOME = optional_fields(
+    {"window": map_of(lambda value: text(value) or number(value)), "resets_at_ms": instant, "paused_ms": span}
+)
+_LIMITS = list_of(_and(_STATUS_OF_LIMIT, _OF_SOME))
 
 GRANTED = fields(
     grant=some_text,
@@ -122,6 +124,7 @@ GRANTED = fields(
 SETTLED = fields(
     grant=null_or(some_text), settlement=one_of("settled", "lease_gone"), lease=_LEASE, amounts=_AMOUNTS
 )
+REPORTED = fields(paused_until_ms=null_or(instant))
 _STATUS = one_of("enforced", "disabled", "unlimited")
 BALANCES = fields(status=_STATUS, limits=_LIMITS, retry_after_ms=null_or(span))
 
@@ -179,6 +182,7 @@ PROBLEM = optional_fields(
         "retry": flag,
         "grant": some_text,
         "retry_after_ms": null_or(span),
+        "paused": flag,
         "violated-policies": list_of(text),
         "blocking": fields(policy=text, quota=whole, remaining=whole, requested=whole),
     }

@@ -234,6 +234,8 @@ class LimitStatus:
     resets_at: Optional[float] = None
     """End of a quota's window, in seconds since 1970; None for other limits, and for a session before its first use."""
     is_quota: bool = False
+    paused_for: Optional[float] = None
+    """Seconds until the bucket's pause ends, before which nothing is granted; None without one."""
 
     @property
     def kind(self) -> Kind:
@@ -242,8 +244,9 @@ class LimitStatus:
 
     @property
     def is_short(self) -> bool:
-        """Whether the limit has too little for the request."""
-        return self.is_requested and self.requested > self.available and self.mode != "soft"
+        """Whether the limit has too little for the request, or its bucket is paused."""
+        lacks = self.requested > self.available or self.paused_for is not None
+        return self.is_requested and lacks and self.mode != "soft"
 
     @classmethod
     def parse(cls, json: Mapping[str, Any]) -> LimitStatus:
@@ -262,6 +265,7 @@ class LimitStatus:
             retry_after=seconds(json["retry_after_ms"]),
             resets_at=seconds(json.get("resets_at_ms")),
             is_quota="window" in json,
+            paused_for=seconds(json.get("paused_ms")),
         )
 
 
