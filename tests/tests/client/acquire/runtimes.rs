@@ -52,6 +52,9 @@ macro_rules! calls {
 
 calls! {
     "Acquire::send", |limiter, _given| granted(ask(limiter, &limits(), TAKES).send().await);
+    "Acquire::send_now", |limiter, _given| {
+        granted(ask(limiter, &limits(), TAKES).send_now().await)
+    };
     "Acquire::scope", |limiter, _given| {
         let scope = ask(limiter, &limits(), TAKES).scope(async |_| Ok::<_, Error>(()));
         scope.await.map_err(|error| match error {
@@ -68,6 +71,10 @@ calls! {
         let one = |name| limiter.acquire(name, "gpt-4").limits(&limits()).take("slots", 1);
         granted(limiter.acquire_all([one("e-1"), one("e-2")]).send().await)
     };
+    "AcquireAll::send_now", |limiter, _given| {
+        let one = |name| limiter.acquire(name, "gpt-4").limits(&limits()).take("slots", 1);
+        granted(limiter.acquire_all([one("e-1"), one("e-2")]).send_now().await)
+    };
     "Grant::adjust", |_limiter, given| { let mut given = given; given.grant.adjust("rpm", 3).await };
     "Grant::adjust_milli", |_limiter, given| {
         let mut given = given;
@@ -81,7 +88,6 @@ calls! {
     "Grant::renew", |_limiter, given| { let mut given = given; given.grant.renew(secs(7_200)).await };
     "Grant::release", |_limiter, given| given.grant.release().await;
     "Grant::roll_back", |_limiter, given| given.grant.roll_back().await;
-    "Grant::report_vendor", |_limiter, given| given.grant.report_vendor(&VendorReport::new(429)).await;
     "Grant::vendor_said", |_limiter, given| given.grant.vendor_said(429, [("retry-after", "1")]).await;
     "RateLimiter::report_vendor", |limiter, _given| {
         limiter.report_vendor("e-4", "gpt-4", &VendorReport::new(429)).await
