@@ -123,7 +123,7 @@ proptest! {
     /// By a view of any age, with limits that it has, that change, or that others have changed: what
     /// is written starts in time, and what a fresh view can serve is written.
     #[test]
-    fn i1_a_write_takes_for_those_whom_the_line_serves_in_time(
+    fn i1_a_write_takes_for_acquires_that_start_in_time(
         limits in rates(), index in prop_oneof![2 => Just((0, 1)), 1 => Just((1, 2)), 1 => Just((0, 4))],
         balances in [[-1_000..=1_000_i64, -1_000..=1_000_i64], [-1_000..=1_000_i64, -1_000..=1_000_i64]],
         (passed, credited) in (-20..6_000_i64, prop_oneof![2 => Just(0), 1 => 0..3_000_i64]),
@@ -228,9 +228,9 @@ proptest! {
         }
     }
 
-    /// What leaves makes room for the next one in line. What starts told before it do not change.
+    /// What leaves makes room for the next one in line. Starts that were told before do not change.
     #[test]
-    fn whoever_leaves_lets_the_next_one_start_earlier(
+    fn an_acquire_that_leaves_lets_the_next_one_start_earlier(
         amounts in [1..=500_i64, 1..=300_i64, 1..=200_i64],
     ) {
         let limit = Limit::custom("rpm", 1, 1, 1_000).unwrap();

@@ -1135,19 +1135,26 @@ impl World {
         let since = Millis(caller.arrived.0 - MAX_AGE);
         // A clock that was set back by less than counts as wrong shows too little refill.
         let slack = i64::from(self.faults.sets_clocks) * REFILL * 1_000;
-        let mut was_short = false;
+        let (mut was_short, mut until) = (false, self.now().0 - MAX_HINDSIGHT);
         for write in self.writes.iter().rev() {
             // By what later writes of others left, it is short if that had been so a little earlier.
             let earlier = (since.0 - write.as_of.0).max(0)
                 - (write.as_of.0 - caller.arrived.0).clamp(0, MAX_HINDSIGHT);
             let refill = REFILL * earlier * write.share / (CAPACITY * 1000) - slack;
             // What queues is short of what comes by its latest start too, and a debt is at most a share.
-            let ahead = caller.queue.map_or(0, |wait| {
-                let ahead = caller.arrived.0 + Millis::from(wait).0 - write.as_of.0;
-                let ahead = REFILL * (ahead - 1).max(0) * write.share / (CAPACITY * 1000);
-                ahead.min(write.share)
-            });
-            let is_short = (write.rate + refill).min(write.share) + ahead < rates;
+            // The nearer the start, the less comes that a full bucket does not lose.
+            let per_share = |millis: i64| REFILL * millis.max(0) * write.share / (CAPACITY * 1000);
+            let ahead = |from: i64| {
+                let start_by = caller
+                    .queue
+                    .map(|wait| caller.arrived.0 + Millis::from(wait).0);
+                start_by.map_or(0, |by| per_share(by - from - 1).min(write.share))
+            };
+            let last = write.rate + per_share(until - write.as_of.0);
+            let is_short_later = last.min(write.share) + ahead(until) < rates;
+            let is_short = (write.rate + refill).min(write.share) + ahead(write.as_of.0) < rates
+                || caller.queue.is_some() && is_short_later;
+            until = write.as_of.0;
             was_short |= is_short || caller.takes_slot && write.slots < slots * 1000;
             if write.at < since {
                 break;

@@ -173,7 +173,7 @@ async fn callers_that_do_not_queue_are_denied_while_there_is_a_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_lets_later_arrivals_start_earlier_and_no_told_start_moves() {
+async fn a_grant_that_leaves_lets_later_arrivals_start_earlier_and_no_told_start_moves() {
     let (fleet, [one, two]) = Fleet::of().await;
     let limits = [rpm(60)];
     let _ = granted(&one, &limits, &[("rpm", 60)]).await;
