@@ -9,6 +9,7 @@ use weirgate_shared::write::{lower_balance, pause_reported};
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Millis, Pause, Shard};
 use weirgate_store::WriteOutcome;
 
+use super::refresh::finish_split;
 use super::state::BucketState;
 use crate::queue::ShardState;
 use crate::session::{Session, decode_shard};
@@ -49,7 +50,8 @@ impl BucketState {
         session.at_home(said).await
     }
 
-    /// Lowers the balance that exceeds its most the furthest, if that was not done just now.
+    /// Lowers the balance that exceeds its most by the largest part of its capacity, if that was not
+    /// done just now.
     async fn lower(
         &self,
         session: &Session,
@@ -58,7 +60,12 @@ impl BucketState {
         most: Vec<(LimitName, MilliTokens)>,
     ) -> Result<(), Error> {
         let now = session.now();
-        let excess = |(name, most): &(LimitName, MilliTokens)| view.balance_at(name, now) - *most;
+        // Limits count in different units: tokens by thousands, requests by one.
+        let excess = |(name, most): &(LimitName, MilliTokens)| {
+            let above = i128::from((view.balance_at(name, now) - *most).0) * 1_000_000;
+            let capacity = view.limits.get(name).map_or(1, |state| view.share(state).0);
+            above / i128::from(capacity.max(1))
+        };
         let update = most
             .into_iter()
             .max_by_key(excess)
@@ -85,29 +92,56 @@ impl BucketState {
     ) -> Result<Option<EpochMillis>, Error> {
         // Of many answers at once one is written; the others then know its pause.
         let _one = self.pausing.lock().await;
-        let (mut done, mut last) = (0, None);
-        // A response shows the number of shards.
+        let (mut known, mut last) = (0, None);
+        let mut halves = vec![];
+        // A response shows the number of shards, and unfinished splits.
         loop {
             let count = self.summary().max_shards_seen();
-            let shards = (done..count).map(|shard| self.shard(shard));
-            let pauses = shards.map(|shard| pause_shard(session, shard, retry_after));
-            let ends = try_join_all(pauses).await?;
-            last = ends.into_iter().flatten().chain(last).max();
-            done = count;
-            if last.is_none() || self.summary().max_shards_seen() <= done {
+            let due = (known..count).chain(halves).map(|shard| self.shard(shard));
+            let pauses = due.map(|shard| pause_shard(session, shard, retry_after));
+            let paused = try_join_all(pauses).await?;
+            let parents = paused.iter().filter_map(|paused| paused.parent.as_deref());
+            halves = parents.clone().filter_map(new_half).collect();
+            for parent in parents {
+                finish_split(session, parent).await?;
+            }
+            last = paused
+                .iter()
+                .filter_map(|paused| paused.end)
+                .chain(last)
+                .max();
+            known = count;
+            let is_all = self.summary().max_shards_seen() <= known && halves.is_empty();
+            if last.is_none() || is_all {
                 return Ok(last);
             }
         }
     }
 }
 
-/// Pauses one shard. Returns the end of its pause; `None` if it has no item.
+/// What became of a pause of one shard.
+#[derive(Default)]
+struct PausedShard {
+    /// End of its pause; `None` if it has no item.
+    end: Option<EpochMillis>,
+    /// The shard, if its split is unfinished: another process may make the new half from an image
+    /// without the pause, so it is made first, and then paused too.
+    parent: Option<Arc<Shard>>,
+}
+
+/// Returns the number of the new half in the escrow of a shard.
+fn new_half(parent: &Shard) -> Option<u32> {
+    parent.escrow.as_ref().map(|half| half.key.shard)
+}
+
+/// Pauses one shard.
 async fn pause_shard(
     session: &Session,
     shard: Arc<ShardState>,
     retry_after: Option<Duration>,
-) -> Result<Option<EpochMillis>, Error> {
+) -> Result<PausedShard, Error> {
     let mut known = shard.view().and_then(|view| view.shard.pause);
+    let mut parent = None;
     for _ in 0..MAX_WRITES {
         let (now, asked) = (session.now(), retry_after.map(Into::into));
         let Some(pause) = Pause::reported(&shard.key, known, asked, now) else {
@@ -119,11 +153,14 @@ async fn pause_shard(
             WriteOutcome::Applied(item) | WriteOutcome::ConditionFailed(item) => item,
         };
         let Some(item) = item else {
-            return Ok(None);
+            return Ok(PausedShard::default());
         };
-        known = shard.record_response(decode_shard(&item)?, sent).pause;
+        let seen = shard.record_response(decode_shard(&item)?, sent);
+        known = seen.pause;
+        parent = new_half(&seen).map(|_| seen);
     }
-    Ok(known.map(|pause| pause.until))
+    let end = known.map(|pause| pause.until);
+    Ok(PausedShard { end, parent })
 }
 
 /// Returns the most that the balances of the shard may be, of the limits that follow the vendor.

@@ -7,9 +7,13 @@ use weirgate::{
     Decision, Denied, FakeClock, Grant, Limit, LiveLeases, OnUnavailable, OperationOutcome,
     Prefetch, RateLimiter, VendorCount, VendorReport,
 };
+use weirgate_shared::write;
+use weirgate_store::ReturnValues;
 use weirgate_testkit::Fault;
-use weirgate_tests::fleet::shards::{per_minute, shards, split};
+use weirgate_testkit::leased::load;
+use weirgate_tests::fleet::shards::{key, per_minute, shards, split};
 use weirgate_tests::fleet::{Fleet, START, millis, pass, secs};
+use weirgate_tests::sharded::new_id;
 
 async fn decide(limiter: &RateLimiter) -> Decision {
     let ask = limiter.acquire("e-1", "gpt-4").limits(&per_minute(60_000));
@@ -535,4 +539,60 @@ async fn a_balance_follows_what_the_vendor_has_left() {
         .follow_vendor(VendorCount::Tokens, "b");
     let error = twice.build().await.unwrap_err();
     assert!(error.to_string().contains("both a and b follow"), "{error}");
+}
+
+/// Another process makes the new half of a split from what it read before the pause.
+#[tokio::test(start_paused = true)]
+async fn a_pause_reaches_the_new_half_of_a_split_under_way() {
+    let (fleet, [limiter, other]) = Fleet::of().await;
+    let table = fleet.dynamo.table().await;
+    use_one(&limiter).await;
+    let image = load(&table, &key(0)).await.unwrap();
+    let first = write::split(&image, 0, new_id(), fleet.now());
+    table.update(&first, ReturnValues::None).await.unwrap();
+    let parent = load(&table, &key(0)).await.unwrap();
+    let report = too_many(10);
+    let end = limiter
+        .report_vendor("e-1", "gpt-4", &report)
+        .await
+        .unwrap();
+    for update in write::finish_writes(&parent).unwrap() {
+        table.update(&update, ReturnValues::None).await.unwrap();
+    }
+    assert_eq!((shards(&fleet).await.len(), pauses(&fleet).await), (2, 2));
+    for _ in 0..8 {
+        assert!(denied(&other).await.is_paused());
+        pass(later(&fleet, end.unwrap()) / 10).await;
+    }
+}
+
+/// A vendor has little left of both: the limit in small units is lowered too.
+#[tokio::test(start_paused = true)]
+async fn every_limit_that_follows_is_lowered_whatever_its_unit_is() {
+    let fleet = Fleet::new().await;
+    let follow = |builder: weirgate::Builder| {
+        let tokens = builder.follow_vendor(VendorCount::Tokens, "tpm");
+        tokens.follow_vendor(VendorCount::Requests, "rpm")
+    };
+    let limiter = fleet.limiter_with(follow).await;
+    let limits = [
+        Limit::per_minute("tpm", 2_000_000).unwrap(),
+        Limit::per_minute("rpm", 600).unwrap(),
+    ];
+    let ask = limiter.acquire("e-1", "gpt-4").limits(&limits);
+    let grant = ask.take("tpm", 1).take("rpm", 1).send().await;
+    let grant = grant.unwrap().granted().unwrap();
+    let said = [
+        ("x-ratelimit-remaining-tokens", "0"),
+        ("x-ratelimit-remaining-requests", "0"),
+    ];
+    for _ in 0..4 {
+        grant.vendor_said(200, said).await.unwrap();
+        pass(secs(1)).await;
+    }
+    let shard = fleet.bucket().await;
+    for (limit, most) in [("tpm", 100_000 + 4 * 33_334), ("rpm", 30 + 4 * 10)] {
+        let left = shard.balance_at(&limit.try_into().unwrap(), fleet.now());
+        assert!(left.whole_tokens() <= most, "{limit}: {left:?}");
+    }
 }
