@@ -17,6 +17,7 @@ mod load;
 mod local;
 mod namespaces;
 mod page;
+mod pauses;
 mod peek;
 mod plans;
 mod purge;
@@ -71,6 +72,8 @@ pub enum Command {
     Reset(balances::Reset),
     Drain(balances::Drain),
     TopUp(balances::TopUp),
+    Pause(pauses::Pause),
+    Resume(pauses::Resume),
     Split(shards::Split),
     Merge(shards::Merge),
     Audit(audit::Audit),
@@ -111,6 +114,8 @@ impl Command {
             Self::Reset(command) => command.run(context).await,
             Self::Drain(command) => command.run(context).await,
             Self::TopUp(command) => command.run(context).await,
+            Self::Pause(command) => command.run(context).await,
+            Self::Resume(command) => command.run(context).await,
             Self::Split(command) => command.run(context).await,
             Self::Merge(command) => command.run(context).await,
             Self::Audit(command) => command.run(context).await,

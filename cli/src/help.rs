@@ -27,7 +27,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Act",
         &[
-            "acquire", "load", "top-up", "reset", "drain", "stop", "exempt", "start",
+            "acquire", "load", "top-up", "reset", "drain", "pause", "resume", "stop", "exempt",
+            "start",
         ],
     ),
     (

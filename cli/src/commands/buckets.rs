@@ -2,6 +2,7 @@
 
 use clap::{ArgGroup, Args};
 use weirgate::{EntityId, LimitStatus, Resource, StoredBucket};
+use weirgate_shared::rounded_span;
 
 use super::list::PageArgs;
 use crate::context::Context;
@@ -43,7 +44,9 @@ impl Buckets {
 }
 
 fn row(bucket: &StoredBucket) -> [Vec<String>; 1] {
-    let limits: Vec<_> = bucket.limits.iter().map(balance).collect();
+    let paused = bucket.limits.iter().find_map(|status| status.paused_for);
+    let paused = paused.map(|left| format!("paused, {}", rounded_span(left)));
+    let limits: Vec<_> = bucket.limits.iter().map(balance).chain(paused).collect();
     [vec![
         bucket.entity.to_string(),
         bucket.resource.to_string(),

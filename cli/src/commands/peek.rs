@@ -95,10 +95,13 @@ pub fn row(status: &LimitStatus) -> Vec<String> {
         LimitKind::Slots => "slots".to_owned(),
         LimitKind::Quota => resets(status).unwrap_or_default(),
     };
-    let wait = match status.retry_after {
-        Some(wait) if wait.is_zero() => "-".to_owned(),
-        Some(wait) => rounded_span(wait),
-        None => "no end".to_owned(),
+    let wait = match (status.retry_after, status.paused_for) {
+        (None, _) => "no end".to_owned(),
+        (Some(wait), Some(paused)) if wait <= paused => {
+            format!("paused, {}", rounded_span(paused))
+        }
+        (Some(wait), _) if wait.is_zero() => "-".to_owned(),
+        (Some(wait), _) => rounded_span(wait),
     };
     vec![
         status.limit.clone(),

@@ -316,6 +316,77 @@ async fn operators_stop_start_and_correct() {
     assert_eq!(table.json("erase user --yes")["shards"], 2);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_pause_and_resume_and_see_the_pause() {
+    let table = Table::new().await;
+    table.text("limits set --system rpd=10/day slots=2");
+    let nothing = table.run("pause openai gpt-4 30s");
+    assert_eq!(nothing.code, Some(2), "{nothing:?}");
+    assert!(
+        nothing.stderr.contains("acquire from it first"),
+        "{nothing:?}"
+    );
+    table.text("acquire openai gpt-4 rpd=4");
+    for (span, must) in [("0s", "1ms to 1d"), ("25h", "1ms to 1d"), ("soon", "30s")] {
+        let refused = table.run(["pause", "openai", "gpt-4", span]);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains(must), "{refused:?}");
+    }
+    let planned = table.text("pause openai gpt-4 30m --dry-run");
+    assert!(
+        planned.starts_with("openai on gpt-4: not paused -> paused until 20"),
+        "{planned}"
+    );
+    assert!(!table.text("peek openai gpt-4").contains("paused"));
+    let paused = table.json("pause openai gpt-4 30m --idempotency-key ticket-3");
+    assert_eq!(
+        (&paused["shards"], &paused["before_ms"]),
+        (&json!(1), &json!(null))
+    );
+    let again = table.text("pause openai gpt-4 30m --idempotency-key ticket-3");
+    assert!(again.contains("applied before"), "{again}");
+    let denied = table.run("acquire openai gpt-4 rpd=1");
+    assert_eq!(denied.code, Some(3), "{denied:?}");
+    assert!(denied.stdout.contains("rpd is paused"), "{denied:?}");
+    for command in [
+        "peek openai gpt-4",
+        "buckets --entity openai",
+        "why openai gpt-4",
+    ] {
+        let text = table.text(command);
+        assert!(
+            text.contains("paused, 29m") || text.contains("paused, 30m"),
+            "{text}"
+        );
+    }
+    let why = table.json("why openai gpt-4");
+    let next = why["next"].as_array().unwrap();
+    assert_eq!(
+        (next.len(), &next[0]["command"]),
+        (1, &json!("weirgate resume openai gpt-4"))
+    );
+    let reason = next[0]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("openai is paused, "), "{why}");
+    let resumed = table.text("resume openai gpt-4");
+    assert!(resumed.ends_with("-> not paused (applied)\n"), "{resumed}");
+    let unchanged = table.text("resume openai gpt-4");
+    assert!(
+        unchanged.ends_with("not paused -> not paused (nothing to change)\n"),
+        "{unchanged}"
+    );
+    assert_eq!(table.run("acquire openai gpt-4 rpd=1").code, Some(0));
+    let audit = table.text("audit --entity openai");
+    for operation in [
+        "pause openai on gpt-4 for 1800s (ticket-3)",
+        "resume openai on gpt-4",
+    ] {
+        let lines = audit
+            .lines()
+            .filter(|line| line.trim_end().ends_with(operation));
+        assert_eq!(lines.count(), 1, "{operation}: {audit}");
+    }
+}
+
 #[test]
 fn shells_and_manuals_are_written() {
     for shell in ["bash", "zsh", "fish"] {

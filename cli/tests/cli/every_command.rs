@@ -14,7 +14,8 @@ use super::fixtures::{File, Table, commands, refusing, weirgate};
 enum Does {
     /// Changes nothing.
     Read,
-    /// Changes something that another command restores, or that callers do all the time.
+    /// Changes something that another command restores, that ends by itself, or that callers do all
+    /// the time.
     Write,
     /// Loses something, or denies callers what they have: it asks first.
     Destroy,
@@ -22,7 +23,7 @@ enum Does {
 use Does::{Destroy, Read, Write};
 
 /// Every command that reads or changes the table, with arguments that are right.
-const ON_THE_TABLE: [(Does, &str, &[&str]); 47] = [
+const ON_THE_TABLE: [(Does, &str, &[&str]); 49] = [
     (Read, "limits get", &["--system"]),
     (Write, "limits set", &["--system", "rpm=5/minute"]),
     (Destroy, "limits delete", &["--resource", "gpt-4"]),
@@ -61,6 +62,8 @@ const ON_THE_TABLE: [(Does, &str, &[&str]); 47] = [
     (Destroy, "reset", &["user", "gpt-4"]),
     (Destroy, "drain", &["user", "gpt-4"]),
     (Write, "top-up", &["user", "gpt-4", "rpm=1"]),
+    (Write, "pause", &["user", "gpt-4", "30s"]),
+    (Write, "resume", &["user", "gpt-4"]),
     (Write, "split", &["user", "gpt-4", "--shards", "2"]),
     (Write, "merge", &["user", "gpt-4"]),
     (Read, "audit", &[]),

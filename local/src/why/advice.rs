@@ -1,7 +1,7 @@
 //! What to run next for a bucket.
 
 use weirgate::{ConfigLevel, ConfigStatus, LimitKind, LimitStatus, WindowCode};
-use weirgate_shared::rate_text;
+use weirgate_shared::{rate_text, rounded_span};
 
 use super::reasons::{Known, Next, Reasons};
 use super::window;
@@ -64,9 +64,11 @@ pub(super) fn advice(reasons: &Reasons) -> Vec<Next> {
             &format!("limits set --plan {plan} rpm=600/minute"),
         )
     });
+    let mut paused: Vec<_> = reasons.limits.iter().filter_map(by_pause).collect();
+    paused.dedup();
     let by_limit = reasons.limits.iter().flat_map(of_limit);
     let next = by_stop.into_iter().chain(by_config).chain(by_plan);
-    let next = next.chain(by_limit);
+    let next = next.chain(paused).chain(by_limit);
     let mut next: Vec<_> = next.collect();
     if let (true, Some(Known { status, .. })) = (next.is_empty(), reasons.limits.first()) {
         next.push(Next::new(
@@ -75,6 +77,17 @@ pub(super) fn advice(reasons: &Reasons) -> Vec<Next> {
         ));
     }
     next
+}
+
+fn by_pause(known: &Known) -> Option<Next> {
+    let LimitStatus {
+        entity, resource, ..
+    } = &known.status;
+    let left = rounded_span(known.status.paused_for?);
+    Some(Next::new(
+        format!("{entity} is paused, {left}: its vendor denied a call, or an operator asked"),
+        &format!("resume {entity} {resource}"),
+    ))
 }
 
 fn of_limit(known: &Known) -> impl Iterator<Item = Next> {
