@@ -320,6 +320,37 @@ async fn a_bucket_that_cannot_be_read_is_a_row_with_its_error_beside_the_others(
     });
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_has_the_end_of_its_pause_until_it_is_resumed() {
+    let dynamo = Dynamo::new().await;
+    let (page, caller) = page(&dynamo).await;
+    acquire(&caller, "user-1").await;
+    let mut viewer = Viewer::of(&page);
+    let mut until = |is_it: fn(&Value) -> bool| {
+        viewer.event("rows", |rows| {
+            let mut rows = rows["rows"].as_array().expect("a list").iter();
+            rows.any(|row| row["entity"] == "user-1" && is_it(&row["paused_until"]))
+        })
+    };
+    until(Value::is_null);
+    let report = weirgate::VendorReport::new(429).with_retry_after(Duration::from_secs(600));
+    let end = caller
+        .report_vendor("user-1", "gpt-4", &report)
+        .await
+        .unwrap();
+    let rows = until(Value::is_i64);
+    let shown = rows["rows"][0]["paused_until"].as_i64().expect("a time");
+    let difference = shown - end.expect("a pause").0;
+    assert!(difference.abs() < 1_000, "{rows}");
+    caller
+        .admin()
+        .resume("user-1", "gpt-4")
+        .send()
+        .await
+        .unwrap();
+    until(Value::is_null);
+}
+
 /// With limits of a plan, the page reads entities.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entity_that_cannot_be_read_does_not_hide_the_buckets() {

@@ -1,5 +1,5 @@
 // The details of one bucket: what decides about it, as `weirgate why` says it, and its last hour.
-import { balance, heat, isOut, isQuota, isSlots, left, percent, perSecond, refill, short, tokens } from "./list.js";
+import { balance, heat, isOut, isQuota, isSlots, left, percent, perSecond, refill, short, span, tokens } from "./list.js";
 
 const $ = (id) => document.getElementById(id);
 const REASONS_MS = 30000;
@@ -37,14 +37,6 @@ function rows(table, lines, none) {
   }
   put(words, none);
   words.hidden = lines.length > 0;
-}
-
-export function span(ms) {
-  const seconds = Math.max(0, Math.floor(ms / 1000));
-  const [days, hours, minutes] = [Math.floor(seconds / 86400), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60];
-  if (days > 0) return `${days}d ${hours}h`;
-  if (hours > 0) return `${hours}h ${minutes}m`;
-  return minutes > 0 ? `${minutes}m ${seconds % 60}s` : `${seconds}s`;
 }
 
 const levelText = (level) =>

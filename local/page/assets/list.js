@@ -9,12 +9,19 @@ const PERIODS = [[86400000, "day"], [3600000, "h"], [60000, "min"], [1000, "s"]]
 export const tokens = (milli) => number.format(Math.floor(milli / 1000) || 0);
 // A short form for places of fixed width.
 export const short = (value) => (Math.abs(value) < 100000 ? number.format(value) : compact.format(value));
-const perSecond = (milli) => {
+export const perSecond = (milli) => {
   if (milli === null || milli === undefined) return "–";
   const value = milli / 1000;
   return Math.abs(value) < 1000 ? rate.format(value) : short(value);
 };
-export { perSecond };
+
+export function span(ms) {
+  const seconds = Math.max(0, Math.floor(ms / 1000));
+  const [days, hours, minutes] = [Math.floor(seconds / 86400), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60];
+  if (days > 0) return `${days}d ${hours}h`;
+  if (hours > 0) return `${hours}h ${minutes}m`;
+  return minutes > 0 ? `${minutes}m ${seconds % 60}s` : `${seconds}s`;
+}
 
 // A quota has a window, and nothing refills within it.
 export const isQuota = (limit) => Boolean(limit.resets);
@@ -72,6 +79,10 @@ export const isOut = (value) => value < 1000;
 function text(element, value) {
   if (element.firstChild === null) element.append(value);
   else if (element.firstChild.data !== value) element.firstChild.data = value;
+}
+
+function set(element, name, value) {
+  if (element[name] !== value) element[name] = value;
 }
 
 const CELLS = ["key", "limit", "meter", "left", "refill", "used", "saturation", "from", "granted", "shards", "leases"];
@@ -252,40 +263,38 @@ export class List {
     const state = bucket.error ? " out" : !limit ? "" : isOut(value) ? " out" : part < 0.2 ? " low" : "";
     const isOpen = key === this.open ? " open" : "";
     const classes = `row${isFirst ? " first" : ""}${state}${isOpen}`;
-    if (element.className !== classes) element.className = classes;
+    set(element, "className", classes);
     const name = this.name(bucket);
     text(link, isFirst ? name : "");
     text(again, isFirst ? "" : name);
-    if (link.hidden === isFirst) link.hidden = !isFirst;
+    set(link, "hidden", !isFirst);
     if (isFirst) {
       const address = this.address(bucket);
       if (link.getAttribute("href") !== address) link.href = address;
-      if (link.title !== name) link.title = name;
+      set(link, "title", name);
       if (isOpen) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
     }
-    const set = isFirst ? this.switchOf(bucket) : undefined;
-    text(tag, set ?? "");
-    if (tag.className !== `tag ${set ?? ""}`) tag.className = `tag ${set ?? ""}`;
-    if (tag.hidden === Boolean(set)) tag.hidden = !set;
+    const wait = bucket.paused_until - now;
+    const own = this.switchOf(bucket);
+    const mark = !isFirst ? "" : wait > 0 && own !== "stopped" ? "paused" : own ?? "";
+    text(tag, mark === "paused" ? `paused, ${span(wait + 999)}` : mark);
+    set(tag, "className", `tag ${mark}`);
+    set(tag, "hidden", mark === "");
     text(cells.limit, limit ? limit.name : bucket.error ? "cannot be read" : "no limit");
-    const why = bucket.error ?? "";
-    if (cells.limit.title !== why) cells.limit.title = why;
+    set(cells.limit, "title", bucket.error ?? "");
     const scale = `scaleX(${part.toFixed(3)})`;
     if (fill.style.transform !== scale) fill.style.transform = scale;
     text(cells.left, limit ? `${tokens(value)} / ${tokens(limit.capacity)}` : "");
     text(cells.refill, limit ? refill(limit) : "");
     text(cells.used, limit ? perSecond(limit.used) : "");
-    const idle = bucket.granted ? "granted number" : "granted number none";
-    if (cells.granted.className !== idle) cells.granted.className = idle;
+    set(cells.granted, "className", bucket.granted ? "granted number" : "granted number none");
     const saturation = limit ? percent(limit.saturation) : "";
     text(cells.saturation, saturation);
-    const warm = `saturation number ${limit ? heat(limit.saturation) : ""}`;
-    if (cells.saturation.className !== warm) cells.saturation.className = warm;
+    set(cells.saturation, "className", `saturation number ${limit ? heat(limit.saturation) : ""}`);
     const [source, level] = SOURCES[limit?.from] ?? [limit ? "–" : "", () => "not all levels are read: open the bucket"];
     text(cells.from, source);
-    const title = limit ? level(bucket) : "";
-    if (cells.from.title !== title) cells.from.title = title;
+    set(cells.from, "title", limit ? level(bucket) : "");
     text(cells.granted, isFirst ? perSecond(bucket.granted) : "");
     text(cells.shards, isFirst ? String(bucket.shards) : "");
     text(cells.leases, isFirst ? String(bucket.leases) : "");

@@ -227,6 +227,24 @@ test("stopped and exempt levels are a banner, and tags of their rows", async (t)
   await page.waitForFunction(() => document.querySelector("#switches").hidden);
 });
 
+test("a paused bucket says how long, in its row and by what ends it", async (t) => {
+  const { page } = await open(t, SIZES.desktop);
+  await backend.run("pause", "user-1", "gpt-4", "10m");
+  try {
+    await page.locator("#filter").fill("user-1");
+    const tag = row(page, "user-1").locator(".tag");
+    await page.waitForFunction(() => /^paused, (10m 0s|9m \d+s)$/.test(document.querySelector(".tag.paused")?.textContent));
+    assert.deepEqual(await cut(page), []);
+    assert.deepEqual(await accessible(page), []);
+    await row(page, "user-1").locator("a").click();
+    await page.getByText("weirgate resume user-1 gpt-4").waitFor();
+    await backend.run("resume", "user-1", "gpt-4");
+    await tag.waitFor({ state: "hidden" });
+  } finally {
+    await backend.run("resume", "user-1", "gpt-4");
+  }
+});
+
 test("a plan's switch is in the banner, and no row has a tag that it may decide otherwise", async (t) => {
   const { page } = await open(t, SIZES.desktop);
   const tags = async (...users) => {

@@ -28,6 +28,9 @@ pub(crate) struct Row {
     /// When it was read, epoch ms.
     pub(crate) at: i64,
     pub(crate) limits: Vec<RowLimit>,
+    /// When its pause ends, epoch ms; `None` without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) paused_until: Option<i64>,
     /// Why the bucket cannot be read; `None` if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
@@ -100,6 +103,7 @@ impl Row {
         (levels, plan): (&Levels, Option<&PlanName>),
         at: EpochMillis,
     ) -> Self {
+        let paused_for = bucket.limits.iter().find_map(|status| status.paused_for);
         let limits = bucket.limits.iter();
         let limits = limits.map(|status| RowLimit::of(status, used, levels.source(status, plan)));
         Self {
@@ -112,6 +116,7 @@ impl Row {
             at: at.0,
             entity: bucket.entity,
             resource: bucket.resource,
+            paused_until: paused_for.map(|left| at.plus(left.into()).0),
             error: None,
         }
     }
@@ -127,6 +132,7 @@ impl Row {
             over_ms: None,
             at: at.0,
             limits: vec![],
+            paused_until: None,
             error: Some(item.error),
         })
     }
@@ -135,11 +141,22 @@ impl Row {
         (self.entity.clone(), self.resource.clone())
     }
 
+    /// Returns whether the pause ends at another instant than the shown one.
+    fn is_paused_otherwise(&self, shown: &Self) -> bool {
+        match (self.paused_until, shown.paused_until) {
+            (Some(until), Some(shown)) => i128::from(until.abs_diff(shown)) > INEXACT_MS,
+            // The page knows when a pause is over.
+            (None, Some(until)) => self.at < until,
+            (until, None) => until.is_some(),
+        }
+    }
+
     /// Returns whether the page shows this row differently from `shown`.
     pub(crate) fn differs(&self, shown: &Self) -> bool {
         let elapsed_ms = self.at.saturating_sub(shown.at);
         (self.shards, self.leases, self.granted) != (shown.shards, shown.leases, shown.granted)
             || self.error != shown.error
+            || self.is_paused_otherwise(shown)
             || self.limits.len() != shown.limits.len()
             || self
                 .limits
@@ -178,6 +195,7 @@ mod tests {
                 saturation: None,
                 from: None,
             }],
+            paused_until: None,
             error: None,
         }
     }
@@ -198,5 +216,26 @@ mod tests {
         let mut known = row(15_000, 5_000);
         known.limits[0].from = Some("system");
         assert!(known.differs(&shown), "its level is known");
+    }
+
+    #[test]
+    fn a_row_is_sent_again_when_its_pause_begins_moves_or_ends_early() {
+        let paused = |until, at| Row {
+            paused_until: until,
+            ..row(60_000, at)
+        };
+        let shown = paused(Some(20_000), 0);
+        for (read, is_sent) in [
+            (paused(Some(20_000), 1_000), false),
+            (paused(Some(20_100), 1_000), false),
+            (paused(Some(21_000), 1_000), true),
+            (paused(Some(19_000), 1_000), true),
+            (paused(None, 1_000), true),
+            (paused(None, 20_000), false),
+        ] {
+            assert_eq!(read.differs(&shown), is_sent, "{read:?}");
+        }
+        assert!(shown.differs(&paused(None, 0)));
+        assert!(!paused(None, 0).differs(&paused(None, 0)));
     }
 }
