@@ -28,8 +28,8 @@ impl Pause {
     ///
     /// `retry_after` counts up to 1 h. Without it, the pause is 1 s, and twice as long as the last one
     /// if that ended less than its own length ago: then it was too short. It is 60 s at most, and a pause
-    /// that goes on is not prolonged. The end is later by up to 5 %, a different part for each shard, so
-    /// that not all callers of a vendor come back at one instant; equal reports have equal ends.
+    /// that goes on is not prolonged. The end is later by up to 5 %, a different part for each bucket, so
+    /// that not all callers of a vendor come back at one instant; equal reports have equal ends, in all shards.
     #[must_use]
     pub fn reported(
         key: &BucketKey,
@@ -46,8 +46,7 @@ impl Pause {
             }
             (None, _) => FIRST,
         };
-        let item = key.item_key();
-        let part = i64::from(fnv1a(&format!("{}{}", item.pk, item.sk)));
+        let part = i64::from(fnv1a(&key.with_shard(0).item_key().pk));
         let spread = lasts.0 / 20 * part / i64::from(u32::MAX);
         let until = now.plus(Millis(lasts.0 + spread));
         let is_later = |known: Self| until >= known.until.plus(WORTH);
