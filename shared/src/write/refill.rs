@@ -14,9 +14,10 @@ use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard};
 /// `rf` fail when it moves. Moving it with every batch would starve them.
 const MIN_REFILL_INTERVAL: Millis = Millis(200);
 
-/// Credits `image` if a limit has less than twice the `consumed` of the batch that the image is
-/// from, its refill until now included. Later takes then find enough without a known `rf`. Where
-/// there is more, processes know `rf`, and a moved one fails the next take of each.
+/// Credits `image` if a limit has something, but less than twice the `consumed` of the batch that the
+/// image is from, its refill until now included. Later takes then find enough without a known `rf`.
+/// Where there is more, or nothing and a line, processes know `rf`, and a moved one fails the next take
+/// of each.
 ///
 /// Requires the image's `rf`, so it is applied once, and is exact whatever was taken since the
 /// image.
@@ -30,9 +31,8 @@ pub fn refill(
         |state: &LimitState| refill_between(&state.rule, image.shard(), image.refilled_at, now);
     let is_hungry = |(name, state): (&LimitName, &LimitState)| {
         let used = consumed.get(name).copied().unwrap_or_default();
-        used > MilliTokens::ZERO
-            && flowed(state) > MilliTokens::ZERO
-            && (state.available + flowed(state)).min(image.share(state)) < used + used
+        let balance = (state.available + flowed(state)).min(image.share(state));
+        flowed(state) > MilliTokens::ZERO && balance > MilliTokens::ZERO && balance < used + used
     };
     let is_fresh = now.since(image.refilled_at) < MIN_REFILL_INTERVAL;
     if is_fresh || !image.limits.iter().any(is_hungry) {

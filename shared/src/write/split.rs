@@ -269,7 +269,8 @@ fn divide(
             .push(AttributeUpdate::Set(tokens(name), Value::Int(kept.0)));
         return new;
     }
-    let part = (state.available + flowed).max(zero) / two;
+    // Of a debt too: those that queue behind it start by the refill of both halves.
+    let part = (state.available + flowed) / two;
     if part > zero {
         parent.conditions.push(Condition::AtLeast(
             tokens(name),

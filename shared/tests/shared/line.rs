@@ -210,6 +210,10 @@ proptest! {
             let mut later = take.asks.enforced("rpm").unwrap_or_default();
             for place in &places {
                 let Some(amount) = place.asks.enforced("rpm") else { continue };
+                // An amount of 0 waits for nothing.
+                if amount == MilliTokens::ZERO {
+                    continue;
+                }
                 later -= amount;
                 let start = views[by].repaid_at(limit.name(), later).unwrap().max(now);
                 prop_assert!(start.since(now) <= place.wait);

@@ -42,7 +42,7 @@ proptest! {
         // As near as that to what the conditions of the split allow.
         if let Some((edge, more)) = near {
             let flowed = refill_between(limits[0].rule(), old, START, planned);
-            let part = (image.limits[&rpm].available + flowed).max(MilliTokens::ZERO) / 2;
+            let part = (image.limits[&rpm].available + flowed) / 2;
             let edges = [share(old), part, share(kept) + part].map(|edge| edge - flowed + MilliTokens(more));
             before.limits.get_mut(&rpm).unwrap().available = edges[edge].min(share(old));
         }
@@ -61,7 +61,10 @@ proptest! {
         prop_assert_eq!(lower.refilled_at, at);
         prop_assert_eq!(tk(&lower) + tk(&upper), free(&before, at), "I6, split");
         prop_assert!(tk(&lower) <= share(kept) && tk(&upper) <= share(new));
-        prop_assert!(tk(&upper) >= MilliTokens::ZERO && tk(&lower) >= free(&before, at).min(MilliTokens::ZERO));
+        // Either half has half of a debt.
+        let debt = free(&image, at).min(MilliTokens::ZERO);
+        prop_assert!(tk(&upper) >= debt / 2 && tk(&lower) >= free(&before, at).min(MilliTokens::ZERO));
+        prop_assert!(debt == MilliTokens::ZERO || tk(&upper) == debt / 2);
         let sum = lower.limits[&slots].available + upper.limits[&slots].available;
         prop_assert_eq!(sum, all);
         let kept_slots = lower.limits[&slots].available;

@@ -174,8 +174,12 @@ impl Attempt {
         let mut starts = vec![];
         for waiter in self.waiters.iter().rev() {
             let request = &waiter.request;
-            let queued = waiter.asks().debits().map(|ask| &ask.limit);
-            let queued = queued.filter(|name| request.queues_for(name, shard));
+            // A write requires no balance for an amount of 0, so it starts by the others.
+            let debits = waiter.asks().debits();
+            let queued = debits.filter(|ask| ask.amount > MilliTokens::ZERO);
+            let queued = queued
+                .map(|ask| &ask.limit)
+                .filter(|name| request.queues_for(name, shard));
             let behind = |name: &LimitName| later.get(name).copied().unwrap_or_default();
             let repaid = queued.filter_map(|name| shard.repaid_at(name, behind(name)));
             let start = repaid.fold(self.last_plan.at, EpochMillis::max);

@@ -8,9 +8,11 @@ use weirgate::{
     Builder, Config, ConfigLevel, Decision, Denied, EntityId, EpochMillis, Error, Every, Grant,
     Limit, LimitMode, OnUnavailable, Prefetch, RateLimiter,
 };
+use weirgate_shared::write::refill;
+use weirgate_store::ReturnValues;
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::shards::split;
-use weirgate_tests::fleet::{Fleet, ask, granted, millis, rpm, secs, slots, tokens, tpm};
+use weirgate_tests::fleet::{Fleet, ask, granted, millis, pass, rpm, secs, slots, tokens, tpm};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -123,6 +125,28 @@ async fn i1_shards_have_a_line_each_and_the_rate_is_used() {
     let (begun, _) = (fleet.now(), fleet.writes());
     let starts = serve(&fleet, &processes, &limits, secs(10)).await;
     assert_served(&fleet, starts, 200, begun, secs(10));
+}
+
+/// A refill by the aggregator serves nothing behind a debt, and moves the `rf` that all writes require.
+#[tokio::test(start_paused = true)]
+async fn the_refill_of_the_aggregator_costs_a_line_no_writes() {
+    let (fleet, processes) = fleet_of(20).await;
+    let limits = [Limit::per_second("rpm", 40).unwrap()];
+    let _ = granted(&processes[0], &limits, &[("rpm", 40)]).await;
+    let (begun, lasts) = (fleet.now(), secs(6));
+    fleet.writes();
+    let table = fleet.dynamo.table().await;
+    let consumed = [("rpm".try_into().unwrap(), tokens(40))].into();
+    let refilling = async {
+        while fleet.now() < begun.plus(lasts.into()) {
+            pass(millis(250)).await;
+            if let Some(update) = refill(&fleet.bucket().await, &consumed, fleet.now()) {
+                table.update(&update, ReturnValues::None).await.unwrap();
+            }
+        }
+    };
+    let (starts, ()) = tokio::join!(serve(&fleet, &processes, &limits, lasts), refilling);
+    assert_served(&fleet, starts, 40, begun, lasts);
 }
 
 #[tokio::test(start_paused = true)]
@@ -439,4 +463,38 @@ async fn a_stop_ends_the_wait_for_a_start() {
     let (decision, ()) = tokio::join!(queued, stop);
     assert!(matches!(decision.unwrap(), Decision::Disabled(_)));
     assert_eq!(fleet.tk_tc("rpm").await.1, 60_000);
+}
+
+/// I1: a shard with a line is split. The starts that were told have the refill of both halves.
+#[tokio::test(start_paused = true)]
+async fn i1_a_split_of_a_shard_with_a_line_admits_no_more() {
+    let (fleet, [one, two]) = Fleet::of().await;
+    let limits = [Limit::per_second("rpm", 20).unwrap()];
+    let mut starts = vec![fleet.now(); 20];
+    let _ = granted(&one, &limits, &[("rpm", 20)]).await;
+    for _ in 0..20 {
+        starts.push(queue(&one, &limits, 1, HOUR).await.starts_at().unwrap());
+    }
+    split(&one, &limits, 2).await;
+    for _ in 0..40 {
+        fleet.clock.advance(millis(50)).await;
+        let decision = ask(&two, &limits, &[("rpm", 1)]).send().await.unwrap();
+        starts.extend(decision.is_granted().then(|| fleet.now()));
+    }
+    assert!(starts.len() > 50, "the rate is used after the line");
+    assert_never_above(&mut starts, 20);
+}
+
+/// A write requires no balance for an amount of 0, so a view of before the line may be used.
+#[tokio::test(start_paused = true)]
+async fn an_amount_of_0_starts_within_its_wait_whatever_the_line_is() {
+    let (fleet, [one, two]) = Fleet::of().await;
+    let limits = [rpm(60), Limit::per_second("tpm", 600).unwrap()];
+    let _ = granted(&two, &limits, &[("rpm", 30), ("tpm", 600)]).await;
+    fleet.clock.advance(millis(100)).await;
+    let _ = granted(&one, &limits, &[("rpm", 30)]).await;
+    let _ = queue(&one, &limits, 50, HOUR).await;
+    let request = ask(&two, &limits, &[("rpm", 0), ("tpm", 5)]).queue_up_to(secs(2));
+    let grant = request.send_now().await.unwrap().granted().unwrap();
+    assert!(grant.starts_in() <= secs(2), "{:?}", grant.starts_in());
 }
