@@ -48,7 +48,7 @@ pub const SAMPLE_AT: &str = "look_at";
 pub const SAMPLE_WRITE_SEQ: &str = "look_v";
 /// Epoch ms until which the shard grants nothing: the vendor asked for it, or an operator.
 pub const PAUSED_UNTIL: &str = "pz";
-/// Length of that pause in ms, without what spreads its end.
+/// Length of that pause in ms, which the next one doubles; 0 if its end was named.
 pub const PAUSE_LENGTH: &str = "pl";
 /// Number of shards that an operator set; idle ones are not merged below it.
 pub const MIN_SHARDS: &str = "min_shards";

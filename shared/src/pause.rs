@@ -18,7 +18,8 @@ const WORTH: Millis = Millis(1_000);
 pub struct Pause {
     /// Nothing is granted before.
     pub until: EpochMillis,
-    /// Its length, without what spreads its end.
+    /// Its length, without what spreads its end, which the next one doubles; zero if its end was named, by
+    /// the vendor or an operator.
     pub lasts: Millis,
 }
 
@@ -26,8 +27,8 @@ impl Pause {
     /// Returns the pause of a shard that a vendor's answer asks for; `None` if the known one ends as
     /// late.
     ///
-    /// `retry_after` counts up to 1 h. Without it, the pause is 1 s, and twice as long as the last one
-    /// if that ended less than its own length ago: then it was too short. It is 60 s at most, and a pause
+    /// `retry_after` counts up to 1 h. Without it, the pause is 1 s, and twice as long as the last such
+    /// one if that ended less than its own length ago: then it was too short. It is 60 s at most, and a pause
     /// that goes on is not prolonged. The end is later by up to 5 %, a different part for each bucket, so
     /// that not all callers of a vendor come back at one instant; equal reports have equal ends, in all shards.
     #[must_use]
@@ -37,18 +38,19 @@ impl Pause {
         retry_after: Option<Millis>,
         now: EpochMillis,
     ) -> Option<Self> {
-        let lasts = match (retry_after, known) {
-            (Some(asked), _) => asked.min(LONGEST_REPORTED),
-            (None, Some(known)) if now < known.until => return None,
-            (None, Some(known)) if now.since(known.until) < known.lasts => {
+        let (asked, lasts) = match (retry_after, known) {
+            (Some(asked), _) if asked > Millis(0) => (asked.min(LONGEST_REPORTED), Millis(0)),
+            (_, Some(known)) if now < known.until => return None,
+            (_, Some(known)) if now.since(known.until) < known.lasts => {
                 let doubled = Millis(known.lasts.0.saturating_mul(2));
-                doubled.clamp(FIRST, LONGEST_DOUBLED)
+                let next = doubled.clamp(FIRST, LONGEST_DOUBLED);
+                (next, next)
             }
-            (None, _) => FIRST,
+            _ => (FIRST, FIRST),
         };
         let part = i64::from(fnv1a(&key.with_shard(0).item_key().pk));
-        let spread = lasts.0 / 20 * part / i64::from(u32::MAX);
-        let until = now.plus(Millis(lasts.0 + spread));
+        let spread = asked.0 / 20 * part / i64::from(u32::MAX);
+        let until = now.plus(Millis(asked.0 + spread));
         let is_later = |known: Self| until >= known.until.plus(WORTH);
         known.is_none_or(is_later).then_some(Self { until, lasts })
     }

@@ -219,6 +219,8 @@ impl<'a> Acquire<'a> {
     /// write on. Callers that do not queue are denied while there is a line, so either all callers
     /// of a bucket queue or none does.
     ///
+    /// A [pause](crate::Grant::vendor_said) denies what comes after it; what is in line keeps its start.
+    ///
     /// Dropping the future before the start returns the tokens, as
     /// [`Grant::roll_back`](crate::Grant::roll_back) does; a process that ends before leaves them
     /// taken. A lease lasts from the latest start on. While DynamoDB is unavailable, a request that is

@@ -72,6 +72,15 @@ impl VendorReport {
     ) -> Self {
         let mut report = Self::new(status);
         let (mut seconds, mut millis) = (None, None);
+        let fields: Vec<_> = fields.into_iter().collect();
+        // A date counts from when the vendor answered, by its own clock.
+        let mut dates = fields
+            .iter()
+            .filter(|(name, _)| name.as_ref().eq_ignore_ascii_case("date"));
+        let answered = dates.find_map(|(_, value)| {
+            httpdate::parse_http_date(str::from_utf8(value.as_ref()).ok()?.trim()).ok()
+        });
+        let answered = answered.unwrap_or_else(SystemTime::now);
         for (name, value) in fields {
             let name = name.as_ref().to_ascii_lowercase();
             let value = value.as_ref().trim_ascii();
@@ -80,7 +89,7 @@ impl VendorReport {
                 .filter(|value| value.len() <= MAX_VALUE);
             let is_read = match (name.as_str(), value) {
                 ("retry-after", Some(value)) => {
-                    seconds = seconds.or(retry_after(value, SystemTime::now()));
+                    seconds = seconds.or(retry_after(value, answered));
                     seconds.is_some()
                 }
                 ("retry-after-ms", Some(value)) => {
@@ -228,12 +237,12 @@ fn field(name: &str) -> Option<(VendorCount, Part, u64)> {
     Some((counts, part(second)?, rounded_to))
 }
 
-/// Returns a time of seconds, or until a date of HTTP.
-fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+/// Returns a time of seconds, or from `answered` until a date of HTTP.
+fn retry_after(value: &str, answered: SystemTime) -> Option<Duration> {
     let until = || {
         httpdate::parse_http_date(value)
             .ok()?
-            .duration_since(now)
+            .duration_since(answered)
             .ok()
     };
     number(value).or_else(until)
@@ -291,6 +300,14 @@ mod tests {
             ),
             (vec![("retry-after", "2115-10-21T07:28:00Z")], None, 1),
             (vec![("content-type", "\u{7f}")], None, 0),
+            (
+                vec![
+                    ("retry-after", "Wed, 21 Oct 2015 07:28:00 GMT"),
+                    ("Date", "Wed, 21 Oct 2015 07:27:30 GMT"),
+                ],
+                seconds(30.0),
+                0,
+            ),
         ] {
             let report = read(&fields);
             assert_eq!(

@@ -102,7 +102,8 @@ impl World {
                     self.table.update(pause_reported(&shard.key, pause)),
                     "{pause:?}"
                 );
-                let asked = EpochMillis(self.now.0 + pause.lasts.0);
+                let asked = retry_after.unwrap_or_default().min(3_600_000);
+                let asked = EpochMillis(self.now.0 + asked.max(pause.lasts.0));
                 self.paused_until = self.paused_until.max(asked);
                 self.over_at = self.over_at.max(pause.until);
             }
@@ -289,6 +290,10 @@ fn without_a_retry_after_a_pause_doubles_while_it_is_too_short() {
             1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000
         ]
     );
+    // The vendor named an end, which says nothing of the next one.
+    let named = Pause::reported(&key, known, Some(Millis(3_600_000)), now).unwrap();
+    let next = Pause::reported(&key, Some(named), None, named.until).unwrap();
+    assert_eq!(next.lasts, Millis(1_000));
     // Calls went well for as long as it lasted.
     let later = now.plus(Millis(60_000));
     let again = Pause::reported(&key, known, None, later).unwrap();

@@ -133,7 +133,7 @@ async fn the_refill_of_the_aggregator_costs_a_line_no_writes() {
     let (fleet, processes) = fleet_of(20).await;
     let limits = [Limit::per_second("rpm", 40).unwrap()];
     let _ = granted(&processes[0], &limits, &[("rpm", 40)]).await;
-    let (begun, lasts) = (fleet.now(), secs(6));
+    let (begun, lasts) = (fleet.now(), secs(15));
     fleet.writes();
     let table = fleet.dynamo.table().await;
     let consumed = [("rpm".try_into().unwrap(), tokens(40))].into();

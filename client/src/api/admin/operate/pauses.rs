@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate_shared::{AuditChange, EditChange, EpochMillis, Pause};
+use weirgate_shared::{AuditChange, EditChange, EpochMillis, Millis, Pause};
 
 use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
 use crate::api::admin::Admin;
@@ -124,7 +124,7 @@ impl<'a> PauseEdit<'a> {
             }
             let pause = self.lasts.map(|lasts| Pause {
                 until: now.plus(lasts.into()),
-                lasts: lasts.into(),
+                lasts: Millis(0),
             });
             let after = pause.map(|pause| pause.until);
             let event = AuditChange::Pause {
