@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::write::{AttributeUpdate, BalanceChange, Condition, Path, Update, Value};
 use crate::{
     BucketKey, Config, EditId, EpochMillis, EpochSeconds, ItemKey, Limit, LimitName, LimitsVersion,
-    MilliTokens, Millis, Pause, ShardIndex, attr, item,
+    MilliTokens, Millis, ShardIndex, attr, item,
 };
 
 /// The sort key of changes under way.
@@ -39,8 +39,8 @@ pub enum EditChange {
         /// Whether they are configured for exactly this entity and resource.
         is_own: bool,
     },
-    /// The pause; `None` ends it.
-    Pause(Option<Pause>),
+    /// End of the pause; `None` ends it at once.
+    Pause(Option<EpochMillis>),
 }
 
 /// A change of one limit's balance over all shards.
@@ -146,12 +146,10 @@ impl BucketEdit {
                 plan.insert(attr::OWN.to_owned(), Value::Bool(*is_own));
                 changes.push(set(attr::PLAN, Value::Map(plan)));
             }
-            EditChange::Pause(pause) => {
-                let [until, lasts] = pause.map_or([0; 2], |pause| [pause.until.0, pause.lasts.0]);
-                let numbers = [(attr::PAUSED_UNTIL, until), (attr::PAUSE_LENGTH, lasts)];
-                let number = |(name, number): (&str, i64)| (name.to_owned(), Value::Int(number));
-                let plan = Value::Map(numbers.map(number).into());
-                changes.push(set(attr::PLAN, plan));
+            EditChange::Pause(until) => {
+                let until = Value::Int(until.unwrap_or_default().0);
+                let plan = [(attr::PAUSED_UNTIL.to_owned(), until)];
+                changes.push(set(attr::PLAN, Value::Map(plan.into())));
             }
         }
         Update {

@@ -24,6 +24,13 @@ pub struct Pause {
 }
 
 impl Pause {
+    /// Returns the pause that an operator ordered.
+    #[must_use]
+    pub const fn ordered(until: EpochMillis) -> Self {
+        let lasts = Millis(0);
+        Self { until, lasts }
+    }
+
     /// Returns the pause of a shard that a vendor's answer asks for; `None` if the known one ends as
     /// late.
     ///

@@ -41,9 +41,9 @@ pub(crate) fn cached_denial(
 
 /// Returns the denial by a pause that a fresh view of any shard shows.
 fn denial_by_pause(env: &Env, bucket: &BucketState, request: &BucketRequest) -> Option<Denied> {
-    let (moment, most) = (env.ages.now(), env.denial_cache_ttl);
-    let denied = bucket.denied_by_pause(request, env.now())?;
-    let paused = |view: &ShardView| view.shard.paused_until(env.now()).is_some();
+    let denied = bucket.denied_by_pause(env, request)?;
+    let (moment, now, most) = (env.ages.now(), env.now(), env.denial_cache_ttl);
+    let paused = |view: &ShardView| view.shard.paused_until(now).is_some();
     let views = bucket.queues.views_since_clock_jump().filter(paused);
     let age = views.map(|view| moment.since(view.sent_at)).min()?;
     let is_fresh = denied
@@ -83,14 +83,11 @@ fn denial_by_views(env: &Env, bucket: &BucketState, request: &BucketRequest) -> 
 
 impl BucketState {
     /// Returns the denial by a pause that a view of any age shows.
-    pub(crate) fn denied_by_pause(
-        &self,
-        request: &BucketRequest,
-        now: EpochMillis,
-    ) -> Option<Denied> {
-        if !request.asks.has(Effect::Enforce) || !self.summary().is_paused(|| now) {
+    pub(crate) fn denied_by_pause(&self, env: &Env, request: &BucketRequest) -> Option<Denied> {
+        if !self.summary().is_paused(|| env.now()) || !request.asks.has(Effect::Enforce) {
             return None;
         }
+        let now = env.now();
         let is_paused = |view: &ShardView| view.shard.paused_until(now).is_some();
         let known = self.seen_bucket(&request.limits, now, is_paused);
         match evaluate(&known, request, now) {

@@ -8,7 +8,8 @@ use futures_util::future::try_join_all;
 use tokio::time::Instant;
 use weirgate_shared::write::{BalanceChange, Take, Update, change_balances, pause_ordered};
 use weirgate_shared::{
-    BalanceStep, BucketEdit, EditChange, EpochMillis, LimitName, LimitState, Shard, VersionedLimits,
+    BalanceStep, BucketEdit, EditChange, EpochMillis, LimitName, LimitState, Pause, Shard,
+    VersionedLimits,
 };
 use weirgate_store::WriteOutcome;
 
@@ -145,8 +146,8 @@ pub(crate) fn finished(shard: Arc<Shard>, edit: &BucketEdit, now: EpochMillis) -
     let steps = match &edit.change {
         EditChange::Balances(steps) => steps,
         EditChange::Limits { .. } => return Arc::new(shard.projected(limits_of(edit), now)),
-        EditChange::Pause(pause) => {
-            next.pause = *pause;
+        EditChange::Pause(until) => {
+            next.pause = until.map(Pause::ordered);
             return Arc::new(next);
         }
     };
@@ -180,7 +181,7 @@ fn part(shard: &Shard, edit: &BucketEdit, now: EpochMillis) -> Option<Update> {
             let parts: BTreeMap<_, _> = steps.iter().filter_map(part).collect();
             change_balances(shard, edit.id, &parts, CALENDAR, now)
         }
-        EditChange::Pause(pause) => pause_ordered(shard, edit.id, *pause),
+        EditChange::Pause(until) => pause_ordered(shard, edit.id, *until),
         EditChange::Limits { .. } => {
             let id = weirgate_store::random_id();
             Some(Take::nothing(&shard.key, limits_of(edit), id, now).plan(shard, now))

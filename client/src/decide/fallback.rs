@@ -76,9 +76,7 @@ pub(crate) fn fall_back(
     };
     // What a vendor asked for holds without DynamoDB, too.
     let paused = targets.iter().flat_map(|all| *all).find_map(|target| {
-        let denied = target
-            .bucket
-            .denied_by_pause(&target.request, session.now());
+        let denied = target.bucket.denied_by_pause(&session.env, &target.request);
         denied.filter(|_| !target.is_shadow)
     });
     let answer = match (on_unavailable, targets, paused) {

@@ -353,8 +353,9 @@ impl Grant {
     /// Tells all callers what the vendor's answer says: a bucket is paused if it denied the call (status
     /// 429, 503 or 529), until the instant that its fields name. Then nothing is granted in any process but
     /// what no limit denies: usage that has happened, soft and shadow limits, bypasses. What
-    /// [queued](crate::Acquire::queue_up_to) before keeps its start. `fields` are the names and values of the header. With
-    /// parents, the bucket is the last one of the chain, which all callers of the vendor share.
+    /// [queued](crate::Acquire::queue_up_to) before keeps its start. `fields` are the names and values of
+    /// the header. With parents, the bucket is the last one of the chain, which all callers of the vendor
+    /// share.
     ///
     /// Returns when the pause ends, `None` if there is none. It counts up to an hour; without
     /// `retry-after` it is 1 s, and doubles while the next calls are denied, up to 60 s. The end is later

@@ -424,7 +424,7 @@ impl Machine {
         // If the wait brings no waiter what it lacks, a denial or a read comes next.
         let comes_later = |status: &LimitStatus| {
             let is_late = status.retry_after.is_some_and(|after| after > most);
-            is_late && !status.kind().is_held()
+            is_late && !status.may_return()
         };
         let is_in_vain = |waiter: &Waiter| {
             let short = shard.and_then(|shard| waiter.shortage(shard, now));

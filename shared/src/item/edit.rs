@@ -4,8 +4,7 @@ use super::config::config;
 use super::parse::{entries, integer, name};
 use super::{Attr, ItemError};
 use crate::{
-    BalanceStep, BucketEdit, EditChange, EditId, EpochMillis, LimitName, LimitsVersion, Millis,
-    Pause, attr,
+    BalanceStep, BucketEdit, EditChange, EditId, EpochMillis, LimitName, LimitsVersion, attr,
 };
 
 /// Reads the change that is under way; `None` if the last one has ended.
@@ -35,9 +34,8 @@ pub fn read_edit<'a>(
             is_own: *is_own,
         },
         (_, Some((_, Attr::N(_)))) => {
-            let until = EpochMillis(number(attr::PAUSED_UNTIL)?.unwrap_or_default());
-            let lasts = Millis(number(attr::PAUSE_LENGTH)?.unwrap_or_default());
-            EditChange::Pause((until > EpochMillis(0)).then_some(Pause { until, lasts }))
+            let until = number(attr::PAUSED_UNTIL)?.filter(|until| *until > 0);
+            EditChange::Pause(until.map(EpochMillis))
         }
         _ => EditChange::Balances(plan.iter().map(balance).collect::<Result<_, _>>()?),
     };

@@ -19,7 +19,7 @@ pub use line::Place;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::pause::not_paused;
+use super::pause::not_paused_after;
 use super::{
     AttributeUpdate, Condition, Path, Roll, Update, Value, count_write, due, has_kind,
     require_limits, set_write_id, ttl,
@@ -153,7 +153,7 @@ impl Take<'_> {
         require_limits(&mut update, view);
         // What is not enforced is never denied.
         if self.asks.has(Effect::Enforce) {
-            update.conditions.push(not_paused(now));
+            update.conditions.push(not_paused_after(now));
         }
         // What another kind takes would return otherwise, so this take must fail.
         let other = self.limits.limits.iter().filter(|limit| {

@@ -8,8 +8,8 @@ use weirgate_shared::write::{
     Take, finish_writes, lower_balance, merge, merged, pause_ordered, pause_reported, split,
 };
 use weirgate_shared::{
-    Asks, EditId, Effect, EpochMillis, Limit, MilliTokens, Millis, Pause, Shard, ShardIndex,
-    WriteId,
+    Asks, EditId, Effect, EpochMillis, EpochSeconds, Limit, MilliTokens, Millis, Pause, Shard,
+    ShardIndex, WriteId,
 };
 
 use crate::model::table::Table;
@@ -115,16 +115,13 @@ impl World {
         self.finish();
         let last = self.shards().iter().filter_map(|shard| shard.edit).max();
         let edit = EditId::new(self.now, 1, last);
-        let pause = lasts.map(|lasts| Pause {
-            until: self.now.plus(Millis(lasts)),
-            lasts: Millis(lasts),
-        });
+        let until = lasts.map(|lasts| self.now.plus(Millis(lasts)));
         for shard in self.shards() {
-            let update = pause_ordered(&shard, edit, pause).expect("no split is unfinished");
+            let update = pause_ordered(&shard, edit, until).expect("no split is unfinished");
             assert!(self.table.update(update.clone()));
             assert!(!self.table.update(update), "I7: once");
         }
-        self.paused_until = pause.map_or(EpochMillis(0), |pause| pause.until);
+        self.paused_until = until.unwrap_or_default();
         self.over_at = self.paused_until;
     }
 
@@ -298,4 +295,19 @@ fn without_a_retry_after_a_pause_doubles_while_it_is_too_short() {
     let later = now.plus(Millis(60_000));
     let again = Pause::reported(&key, known, None, later).unwrap();
     assert_eq!(again.lasts, Millis(1_000));
+}
+
+/// DynamoDB would delete an idle bucket with its pause otherwise.
+#[test]
+fn a_bucket_is_kept_until_the_end_of_its_pause() {
+    let second = |after: i64| EpochSeconds::not_before(START.plus(Millis(after * 1_000)));
+    for (ttl, lasts, kept) in [(60, 90, 90), (60, 30, 60), (60, 60, 60)] {
+        let mut shard = bucket(ShardIndex::UNSPLIT, &[], START);
+        shard.ttl = Some(second(ttl));
+        let mut table = Table::of(&shard);
+        let until = START.plus(Millis(lasts * 1_000));
+        let update = pause_ordered(&shard, EditId(1), Some(until)).unwrap();
+        assert!(table.update(update));
+        assert_eq!(table.shards()[&0].ttl, Some(second(kept)), "{ttl} {lasts}");
+    }
 }

@@ -101,7 +101,7 @@ fn actions(view: &Shard, at: EpochMillis, by_others: bool) -> Vec<Action> {
         lasts: Millis(9_000),
     };
     updates.push(pause_reported(&view.key, pause));
-    let ordered = [Some(pause), None].map(|pause| pause_ordered(view, EditId(7), pause));
+    let ordered = [Some(pause.until), None].map(|until| pause_ordered(view, EditId(7), until));
     updates.extend(ordered.into_iter().flatten());
     for (is_final, birth) in [(false, 0), (true, 0), (false, 9), (true, 9)] {
         let copy = UsageCopy {

@@ -154,9 +154,14 @@ impl Attempt {
         }
     }
 
+    /// Returns whether a waiter queues; almost none does.
+    fn queues(&self) -> bool {
+        self.waiters.iter().any(Waiter::queues)
+    }
+
     /// Returns the places of the waiters, if any of them queues.
     fn line(&self, now: EpochMillis) -> Vec<Place> {
-        if !self.waiters.iter().any(Waiter::queues) {
+        if !self.queues() {
             return vec![];
         }
         let place = |waiter: &Waiter| Place {
@@ -169,6 +174,9 @@ impl Attempt {
     /// Returns when the waiters start that queue, by the shard after their write. If others have
     /// written since, that shows a later start, which counts up to the end of the wait.
     pub(super) fn starts(&self, env: &Env, shard: &Shard) -> Vec<Option<EpochMillis>> {
+        if !self.queues() {
+            return vec![None; self.waiters.len()];
+        }
         let is_last = self.wrote_last(shard);
         let (now, mut later) = (env.now(), Amounts::new());
         let mut starts = vec![];

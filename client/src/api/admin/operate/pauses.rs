@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate_shared::{AuditChange, EditChange, EpochMillis, Millis, Pause};
+use weirgate_shared::{AuditChange, EditChange, EpochMillis, exact_span};
 
 use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
 use crate::api::admin::Admin;
@@ -94,7 +94,8 @@ impl<'a> PauseEdit<'a> {
             && !(Duration::from_millis(1)..=LONGEST).contains(&lasts)
         {
             return Err(Error::Invalid(format!(
-                "pause must be 1ms to 24h, got {lasts:?}: stop a level that is to rest for longer"
+                "pause must be 1ms to 24h, got {}: stop a level that is to rest for longer",
+                exact_span(lasts)
             )));
         }
         let what = match self.lasts {
@@ -122,19 +123,15 @@ impl<'a> PauseEdit<'a> {
                     "bucket of {entity} on {resource} has no item, so there is nothing to pause: acquire from it first, or stop it"
                 )));
             }
-            let pause = self.lasts.map(|lasts| Pause {
-                until: now.plus(lasts.into()),
-                lasts: Millis(0),
-            });
-            let after = pause.map(|pause| pause.until);
+            let after = self.lasts.map(|lasts| now.plus(lasts.into()));
             let event = AuditChange::Pause {
                 entity: bucket.key.entity.clone(),
                 resource: bucket.key.resource.clone(),
                 before,
                 after,
             };
-            let is_due = pause.is_some() || before.is_some();
-            let change = is_due.then_some((EditChange::Pause(pause), event));
+            let is_due = after.is_some() || before.is_some();
+            let change = is_due.then_some((EditChange::Pause(after), event));
             let written = operating
                 .write_bucket(&bucket, &shards, change, mark)
                 .await?;
