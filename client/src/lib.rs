@@ -95,12 +95,12 @@ pub use values::{
     Prefetch, Settlement, Stats, VendorCount, VendorLimit, VendorReport,
 };
 pub use weirgate_shared::{
-    AuditChange, AuditEvent, AuditId, AuditSubject, CalendarWindow, Config, ConfigError,
-    ConfigFilter, ConfigLevel, ConfigPatch, ConfigStatus, Cron, DescriptionError, Entity,
-    EntityDescription, EntityId, EpochMillis, Every, Granularity, Limit, LimitError, LimitKind,
-    LimitMode, LimitName, MilliTokens, MilliTotal, NameError, Period, PlanName, QuotaWindow,
-    RefillRule, Resource, Scale, Schedule, ScheduleRule, SessionWindow, Switch, Usage, UsageState,
-    Versioned, Weekday, Window, WindowCode, WindowError, WindowUsage, ZoneName,
+    AuditChange, AuditEvent, AuditId, AuditSubject, CalendarWindow, Class, ClassName, Config,
+    ConfigError, ConfigFilter, ConfigLevel, ConfigPatch, ConfigStatus, Cron, DescriptionError,
+    Entity, EntityDescription, EntityId, EpochMillis, Every, Granularity, Limit, LimitError,
+    LimitKind, LimitMode, LimitName, MilliTokens, MilliTotal, NameError, Period, PlanName,
+    QuotaWindow, RefillRule, Resource, Scale, Schedule, ScheduleRule, SessionWindow, Switch, Usage,
+    UsageState, Versioned, Weekday, Window, WindowCode, WindowError, WindowUsage, ZoneName,
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 

@@ -11,6 +11,7 @@ pub(crate) mod json;
 mod limit_status;
 mod limits;
 mod locked;
+mod pools;
 mod prefetch;
 mod request;
 mod settlement;
@@ -31,12 +32,15 @@ pub use error::Error;
 pub use gauges::BreakerState;
 pub(crate) use gauges::{OutstandingGauge, change_breaker, describe_gauges};
 pub use limit_status::LimitStatus;
-pub(crate) use limit_status::{bucket_status, most_restrictive, never_status, status, status_for};
+pub(crate) use limit_status::{
+    bucket_status, most_restrictive, never_status, status, status_for, whole,
+};
 pub(crate) use limits::{
     Limits, check_bucket_debt, check_bucket_limits, check_limit_count, check_next_windows,
     check_windows,
 };
 pub(crate) use locked::Locked;
+pub(crate) use pools::{by_pools, choices};
 pub use prefetch::Prefetch;
 pub(crate) use request::{
     BucketRequest, DEFAULT_LEASE, check_lease, check_on_unavailable, check_queue, effect,

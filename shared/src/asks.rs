@@ -1,6 +1,6 @@
 //! What is asked of limits: an amount of each, and what becomes of it.
 
-use crate::{LimitName, MilliTokens};
+use crate::{LimitName, MilliTokens, ShardIndex};
 
 /// What a take does with an amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,6 +44,9 @@ pub struct Ask {
     pub most: MilliTokens,
     /// What becomes of it.
     pub effect: Effect,
+    /// Balance of the whole bucket that stays, of which each shard has a share; of amounts that are
+    /// added, the largest.
+    pub floor: MilliTokens,
 }
 
 /// Amounts of limits, by limit: of each at most one that is debited, and one that only counts.
@@ -69,6 +72,7 @@ impl Asks {
                 amount,
                 most: amount,
                 effect,
+                floor: MilliTokens::ZERO,
             });
         }
         self
@@ -83,6 +87,7 @@ impl Asks {
             Ok(at) => {
                 self.0[at].amount += ask.amount;
                 self.0[at].most += ask.most;
+                self.0[at].floor = self.0[at].floor.max(ask.floor);
             }
             Err(at) => self.0.insert(at, ask),
         }
@@ -115,6 +120,43 @@ impl Asks {
     pub fn enforced(&self, limit: &str) -> Option<MilliTokens> {
         let debit = self.debit(limit).filter(|ask| ask.effect.must_be_covered());
         debit.map(|ask| ask.amount)
+    }
+
+    /// Iterates over the least balances of a shard that cover the enforced amounts, and what stays.
+    pub fn required(
+        &self,
+        shard: ShardIndex,
+    ) -> impl Iterator<Item = (&LimitName, MilliTokens)> + Clone {
+        let enforced = self.0.iter().filter(|ask| ask.effect.must_be_covered());
+        enforced.map(move |ask| {
+            let floor = match ask.floor {
+                MilliTokens::ZERO => MilliTokens::ZERO,
+                floor => shard.share(floor),
+            };
+            (&ask.limit, ask.amount + floor)
+        })
+    }
+
+    /// Returns whether any amount leaves something to others.
+    #[must_use]
+    pub fn has_floor(&self) -> bool {
+        self.0.iter().any(|ask| ask.floor > MilliTokens::ZERO)
+    }
+
+    /// Returns the balance of a limit that must stay in the whole bucket.
+    #[must_use]
+    pub fn whole_floor(&self, limit: &LimitName) -> MilliTokens {
+        let debit = self.debit(limit.as_str());
+        debit.map_or(MilliTokens::ZERO, |ask| ask.floor)
+    }
+
+    /// Returns the balance of a limit that must stay in a shard.
+    #[must_use]
+    pub fn floor(&self, limit: &str, shard: ShardIndex) -> MilliTokens {
+        let debit = self
+            .debit(limit)
+            .filter(|ask| ask.floor > MilliTokens::ZERO);
+        debit.map_or(MilliTokens::ZERO, |ask| shard.share(ask.floor))
     }
 
     /// Returns the amount of a limit that only counts.

@@ -100,6 +100,10 @@ pub const ENTITY_PLAN: &str = "plan";
 pub const ENTITIES: &str = "entities";
 /// Whether takes of an entity also take from its parent.
 pub const CASCADE: &str = "cascade";
+/// Classes of callers of a configured limit, by name; their percentages are in text.
+pub const CLASSES: &str = "classes";
+/// Class of the callers of a configuration's entities.
+pub const CLASS: &str = "class";
 /// Display name of an entity.
 pub const DISPLAY_NAME: &str = "display_name";
 /// Labels of an entity, by name.

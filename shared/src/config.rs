@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{EntityId, Limit, LimitMode, PlanName, Resource};
+use crate::{ClassName, EntityId, Limit, LimitMode, PlanName, Resource};
 
 /// Version of the table's schema that this code reads and writes.
 pub const SCHEMA_VERSION: i64 = 2;
@@ -28,7 +28,9 @@ pub enum ConfigError {
     )]
     NoLimits,
     /// The configuration has more limits than one write can take from.
-    #[error("a configuration may have {MAX_LIMITS} limits at most, got {0}: use fewer")]
+    #[error(
+        "a configuration may have {MAX_LIMITS} limits at most, those of classes among them, got {0}: use fewer"
+    )]
     TooMany(usize),
 }
 
@@ -48,6 +50,10 @@ pub struct Config {
     /// Whether all its limits are in shadow mode: they deny nothing, and count what they would
     /// deny.
     pub is_shadow: bool,
+    /// Class of the callers of its entities, of whatever class a request says that it is: of the limits
+    /// of parents too. `None` if the request says it.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub class: Option<ClassName>,
 }
 
 impl Config {
@@ -73,8 +79,9 @@ impl Config {
                 return Err(ConfigError::Twice(limit.name().to_string()));
             }
         }
-        if self.limits.len() > MAX_LIMITS {
-            return Err(ConfigError::TooMany(self.limits.len()));
+        let count = self.limits.iter().map(Limit::pool_count).sum();
+        if count > MAX_LIMITS {
+            return Err(ConfigError::TooMany(count));
         }
         if self.limits.is_empty() && self.status == ConfigStatus::Enforced {
             return Err(ConfigError::NoLimits);
@@ -92,13 +99,15 @@ pub struct ConfigPatch {
     pub status: Option<ConfigStatus>,
     /// Whether all its limits are in shadow mode.
     pub is_shadow: Option<bool>,
+    /// Class of the callers of its entities.
+    pub class: Option<ClassName>,
 }
 
 impl ConfigPatch {
     /// Returns whether it names nothing.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.limits.is_empty() && self.status.is_none() && self.is_shadow.is_none()
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 
     /// Returns the configuration after the change, its limits by name. `kept` is the one before.
@@ -118,6 +127,10 @@ impl ConfigPatch {
             is_shadow: self
                 .is_shadow
                 .unwrap_or_else(|| kept.is_some_and(|config| config.is_shadow)),
+            class: self
+                .class
+                .clone()
+                .or_else(|| kept.and_then(|config| config.class.clone())),
         }
     }
 }

@@ -100,13 +100,21 @@ name!(
     "1 to 64 of A-Z a-z 0-9 _ . - / :, starting with a letter"
 );
 name!(
-    /// A limit on a resource: `rpm`, `tpm`, `slots`.
+    /// A limit on a resource: `rpm`, `tpm`, `slots`. In buckets also the pool of a class,
+    /// `tpm@batch`, which no limit of a configuration or a call can be named.
     LimitName, "limit", 64,
     |b| b.is_ascii_alphabetic(),
-    |b| b.is_ascii_alphanumeric() || b"_.-".contains(&b),
+    |b| b.is_ascii_alphanumeric() || b"_.-@".contains(&b),
     "1 to 64 of A-Z a-z 0-9 _ . -, starting with a letter, and none of wcu, \
      total_events, final, ttl, PK, SK, GSI1PK, GSI1SK, GSI2PK, GSI2SK, \
      GSI3PK, GSI3SK, due_shard, due, q0, q1, ..."
+);
+name!(
+    /// A class of callers, which has a part of a limit: `batch`.
+    ClassName, "class", 32,
+    |b| b.is_ascii_alphabetic(),
+    |b| b.is_ascii_alphanumeric() || b"_-".contains(&b),
+    "1 to 32 of A-Z a-z 0-9 _ -, starting with a letter"
 );
 name!(
     /// Id of a lease or of the last write of an item: random, and unique while it is compared.
@@ -135,6 +143,7 @@ any_is_free!(
     EntityId,
     PlanName,
     Resource,
+    ClassName,
     WriteId,
     IdempotencyKey
 );
@@ -161,8 +170,43 @@ impl LimitName {
             "due",
         ];
         let copied_at = name.strip_prefix('q');
-        !TAKEN.contains(&name)
+        let class = name.split_once('@').map(|(_, class)| class);
+        class.is_none_or(|class| ClassName::new(class).is_ok())
+            && !TAKEN.contains(&name)
             && !copied_at.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    }
+
+    /// Checks the name of a limit that is no pool of another one.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn whole(name: &str) -> Result<Self, NameError> {
+        // The rule of the name does not have the character of pools.
+        Self::new(if name.contains('@') { "" } else { name }).map_err(|error| NameError {
+            value: name.to_owned(),
+            ..error
+        })
+    }
+
+    /// Returns the name of the whole limit: that of a pool without its class.
+    #[must_use]
+    pub fn base(&self) -> &str {
+        let pool = self.as_str().split_once('@');
+        pool.map_or(self.as_str(), |(base, _)| base)
+    }
+
+    /// Returns whether it names the pool of a class.
+    #[must_use]
+    pub fn is_pool(&self) -> bool {
+        self.as_str().contains('@')
+    }
+
+    /// Returns the name of a class's pool of this limit.
+    ///
+    /// # Errors
+    /// [`NameError`] if it is longer than 64 characters.
+    pub fn pool(&self, class: &ClassName) -> Result<Self, NameError> {
+        Self::new(format!("{self}@{class}"))
     }
 }
 

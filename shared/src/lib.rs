@@ -88,7 +88,8 @@ pub use description::{DescriptionError, EntityDescription};
 pub use edit::{BalanceStep, BucketEdit, EditChange};
 pub use granularity::Granularity;
 pub use id::{
-    EntityId, IdempotencyKey, LimitName, NameError, Namespace, PlanName, Resource, WriteId,
+    ClassName, EntityId, IdempotencyKey, LimitName, NameError, Namespace, PlanName, Resource,
+    WriteId,
 };
 pub use item::{
     Attr, ItemError, PURGE, ShardReader, is_merged, know_quotas, read_audit, read_config,
@@ -105,7 +106,8 @@ pub use key::{
 };
 pub use lease::{Lease, LeaseReturn};
 pub use limit::{
-    Limit, LimitError, LimitKind, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule, rate_text,
+    Class, Limit, LimitError, LimitKind, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, PoolChoice,
+    RefillRule, rate_text,
 };
 pub use math::{MAX_SHARDS, MIN_BALANCE, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};

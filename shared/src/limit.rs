@@ -1,7 +1,9 @@
 //! Limits: the capacity and the refill of a bucket.
 //!
+//! - `class`: classes of callers, and the pools that a limit is divided into for them
 //! - `text`: their one text
 
+mod class;
 mod text;
 
 use std::fmt;
@@ -10,6 +12,7 @@ use std::time::Duration;
 use crate::quota::{QuotaWindow, SessionWindow, WindowCode, WindowError};
 use crate::{LimitName, MilliTokens, NameError, Scale, Schedule};
 
+pub use class::{Class, PoolChoice};
 pub use text::rate_text;
 
 /// Why a limit cannot be built.
@@ -37,6 +40,14 @@ pub enum LimitError {
         limit: String,
         /// What is wrong.
         error: WindowError,
+    },
+    /// A class of callers cannot be built, or the limit cannot have it.
+    #[error("class {class:?}: {error}")]
+    Class {
+        /// The class's name.
+        class: String,
+        /// What is wrong, and the remedy.
+        error: String,
     },
     /// A text is no limit.
     #[error("{text:?}: {must}")]
@@ -66,6 +77,7 @@ pub struct Limit {
     rule: RefillRule,
     mode: LimitMode,
     schedule: Option<Schedule>,
+    classes: Vec<Class>,
 }
 
 /// What happens to a request that a limit cannot cover.
@@ -226,7 +238,7 @@ impl Limit {
         refill_amount: i64,
         refill_period_ms: i64,
     ) -> Result<Self, LimitError> {
-        let name = LimitName::new(name)?;
+        let name = LimitName::whole(name)?;
         check(&name, "capacity", capacity, MAX_TOKENS, "1 to 10^12 tokens")?;
         check(
             &name,
@@ -260,7 +272,7 @@ impl Limit {
     /// # Errors
     /// [`LimitError`] for a bad name or slots outside 1 to 10^12.
     pub fn concurrent(name: &str, slots: i64) -> Result<Self, LimitError> {
-        let name = LimitName::new(name)?;
+        let name = LimitName::whole(name)?;
         check(&name, "capacity", slots, MAX_TOKENS, "1 to 10^12 tokens")?;
         let rule = RefillRule {
             capacity: MilliTokens::from_tokens(slots),
@@ -275,7 +287,7 @@ impl Limit {
     /// # Errors
     /// [`LimitError`] for a bad name or tokens outside 1 to 10^12.
     pub fn quota_of(name: &str, tokens: i64, window: WindowCode) -> Result<Self, LimitError> {
-        let name = LimitName::new(name)?;
+        let name = LimitName::whole(name)?;
         check(&name, "capacity", tokens, MAX_TOKENS, "1 to 10^12 tokens")?;
         let rule = RefillRule {
             capacity: MilliTokens::from_tokens(tokens),
@@ -369,13 +381,15 @@ impl Limit {
         Ok(self)
     }
 
-    /// Returns the limit that an item stores.
-    pub(crate) const fn of(name: LimitName, rule: RefillRule) -> Self {
+    /// Returns the limit with a rule, enforced, as an item stores it: perhaps one of a pool.
+    #[must_use]
+    pub const fn of(name: LimitName, rule: RefillRule) -> Self {
         Self {
             name,
             rule,
             mode: LimitMode::Enforced,
             schedule: None,
+            classes: vec![],
         }
     }
 
@@ -449,10 +463,9 @@ impl Limit {
             (rule.refill_period_ms <= MAX_PERIOD_MS).then_some(())?;
         }
         Some(Self {
-            name: self.name.clone(),
             rule,
-            mode: self.mode,
             schedule: None,
+            ..self.clone()
         })
     }
 }

@@ -107,6 +107,19 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Returns the usage of whole limits: what the pools of a limit's classes were used for is that of
+    /// the limit.
+    #[must_use]
+    pub fn whole(mut self) -> Self {
+        let pools = self.tokens.extract_if(.., |name, _| name.is_pool());
+        for (pool, amount) in pools.collect::<Vec<_>>() {
+            if let Ok(name) = LimitName::new(pool.base()) {
+                *self.tokens.entry(name).or_default() += amount;
+            }
+        }
+        self
+    }
+
     /// Adds another amount.
     pub fn add(&mut self, other: &Self) {
         self.acquires = self.acquires.saturating_add(other.acquires);

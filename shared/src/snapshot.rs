@@ -113,6 +113,7 @@ pub fn usage(
         true => UsageState::Final,
         false => UsageState::Interim,
     };
+    let usage = usage.whole();
     WindowUsage { usage, state }
 }
 

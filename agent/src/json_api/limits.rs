@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 use weirgate::{
-    Config, ConfigChange, ConfigLevel, ConfigPatch, ConfigReport, ConfigStatus, EntityId, PlanName,
-    Resource,
+    ClassName, Config, ConfigChange, ConfigLevel, ConfigPatch, ConfigReport, ConfigStatus,
+    EntityId, PlanName, Resource,
 };
 
 use super::operations::{Answer, named};
@@ -65,6 +65,7 @@ pub(super) fn read_set_limits(body: &[u8]) -> Result<ChangeLimits, Invalid> {
         limits: limits.unwrap_or_default().to_vec(),
         status: object.optional("status", status)?,
         is_shadow: object.optional("is_shadow", bool)?,
+        class: object.optional("class", |json| named(ClassName::new, json))?,
     };
     let replaces = object.optional("replace", bool)?.unwrap_or_default();
     let author = object.optional("author", text)?;
@@ -73,13 +74,14 @@ pub(super) fn read_set_limits(body: &[u8]) -> Result<ChangeLimits, Invalid> {
         "limits",
         "status",
         "is_shadow",
+        "class",
         "replace",
         "author",
     ])?;
     if patch.is_empty() {
         return Err(Invalid::of(
             "",
-            "sets nothing: add limits, status or is_shadow, or send it to /v1/limits/delete",
+            "sets nothing: add limits, status, is_shadow or class, or send it to /v1/limits/delete",
         ));
     }
     let change = match replaces {

@@ -41,6 +41,7 @@ impl<'a> Acquire<'a> {
             cascades: false,
             version: None,
             amounts: vec![],
+            class: None,
             options: AcquireOptions {
                 wait: Duration::ZERO,
                 on_unavailable: settings.on_unavailable,
@@ -91,6 +92,17 @@ impl<'a> Acquire<'a> {
     /// a newer version. Either all callers of a bucket give a version, or none does.
     pub const fn limits_version(mut self, version: i64) -> Self {
         self.request.version = Some(version);
+        self
+    }
+
+    /// Sets the class of the caller: of limits with [classes](Limit::with_classes), it takes from the pool
+    /// of its class, or from the shared one as far as the class leaves enough there. Without it, the
+    /// request takes from the shared pool, or from that of a class above half of it. The class that a
+    /// configuration of the entity has counts, whatever is set here.
+    ///
+    /// A class that no limit of the buckets has is an error.
+    pub fn class(mut self, class: &str) -> Self {
+        self.request.class = Some(class.to_owned());
         self
     }
 

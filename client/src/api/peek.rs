@@ -12,7 +12,7 @@ use crate::bucket::{BucketTarget, refresh_all};
 use crate::config::Freshness;
 use crate::decide::{ResolvedRequest, stopped};
 use crate::session::{Session, deadline, quarter_left};
-use crate::values::{Error, LimitStatus, bucket_status, longest_wait, most_restrictive};
+use crate::values::{Error, LimitStatus, bucket_status, longest_wait, most_restrictive, whole};
 
 impl RateLimiter {
     /// Reads the balances of `entity` on `resource`, without taking.
@@ -198,7 +198,7 @@ fn status(session: &Session, target: &BucketTarget) -> Vec<LimitStatus> {
         };
     }
     let need = |name: &LimitName| Some(request.asks.debit(name.as_str())?.amount);
-    let limits = bucket_status(&bucket, &request.limits, need, now);
+    let limits = whole(bucket_status(&bucket, &request.limits, need, now));
     match target.is_shadow {
         true => limits.into_iter().map(LimitStatus::report_only).collect(),
         false => limits,

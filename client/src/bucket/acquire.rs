@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
-use weirgate_shared::{Bucket, Effect, EpochMillis, LimitName, MilliTokens};
+use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens};
 use weirgate_store::Consistency;
 
 use super::evaluate::{Allocation, evaluate};
@@ -15,7 +15,7 @@ use super::prefetch::{self, Pool};
 use super::route::acquire_from_table;
 use super::state::BucketState;
 use crate::session::{Env, Session};
-use crate::values::{Amounts, BucketRequest, Denials, Error, Outcome, subtract};
+use crate::values::{Amounts, BucketRequest, Denials, Denied, Error, Outcome, denial_of, subtract};
 
 /// Decision over several buckets: holds in their order, or denials, and nothing was taken.
 pub(crate) type AllOrNone = Outcome<Vec<Hold>, Infallible, Denials>;
@@ -27,12 +27,48 @@ pub(crate) async fn acquire(
     request: &BucketRequest,
     deadline: Instant,
 ) -> Result<Outcome<Hold>, Error> {
+    if !request.others.is_empty() {
+        return Box::pin(acquire_by_choice(session, bucket, request, deadline)).await;
+    }
     match bucket.serving_pool(&session.env) {
         Some(pool) if Pool::supports(request) => {
             prefetch::acquire(session, bucket, pool, request, deadline).await
         }
         _ => acquire_from_table(session, bucket, request, Instant::now(), deadline).await,
     }
+}
+
+/// Decides a request that can take from several pools of its limits: from the first one that has enough
+/// by the views, then from the others in their order. It is denied by all, until one has enough.
+async fn acquire_by_choice(
+    session: &Arc<Session>,
+    bucket: &Arc<BucketState>,
+    request: &BucketRequest,
+    deadline: Instant,
+) -> Result<Outcome<Hold>, Error> {
+    let (enqueued_at, now) = (Instant::now(), session.now());
+    let mut choices: Vec<_> = request.choices().collect();
+    let known = bucket.cached_bucket(&request.limits, now);
+    let serves = |start_by: Option<Instant>| {
+        choices.iter().position(|choice| {
+            let choice = BucketRequest {
+                start_by,
+                ..choice.clone()
+            };
+            !matches!(evaluate(&known, &choice, now), Allocation::Denied(_))
+        })
+    };
+    // What queues takes from the pool that has enough at once, if there is one.
+    let first = serves(None).or_else(|| serves(request.start_by));
+    choices[..=first.unwrap_or_default()].rotate_right(1);
+    let mut denied: Option<Denied> = None;
+    for choice in choices {
+        match acquire_from_table(session, bucket, &choice, enqueued_at, deadline).await? {
+            Outcome::Denied(next) => denied = Some(next.or_sooner(denied)),
+            granted => return Ok(granted),
+        }
+    }
+    Ok(Outcome::Denied(denied.unwrap_or_else(|| denial_of(vec![]))))
 }
 
 /// Takes from all buckets concurrently. If one denies or fails, the tokens of the others return.
@@ -142,7 +178,8 @@ fn may_be_short(
         state.is_none_or(|state| view.shard.balance(state, now) < need)
     };
     // Each acquire passes here, and almost none is short: balances alone cost no copy of the shard.
-    if !request.asks.with(Effect::Enforce).any(may_lack) {
+    let index = view.shard.shard();
+    if !request.asks.required(index).any(may_lack) {
         return false;
     }
     let mut shard = view.shard.projected(&request.limits, now);

@@ -10,7 +10,7 @@ use super::evaluate::{Allocation, evaluate};
 use super::state::BucketState;
 use crate::queue::ShardView;
 use crate::session::Env;
-use crate::values::{BucketRequest, Denied, LimitStatus, denial_of, denial_ttl, status};
+use crate::values::{BucketRequest, Denied, LimitStatus, denial_of, denial_ttl, status_for};
 
 /// Shard count from which a stamp is used, 8: reading fewer shards costs two read units at most.
 const WORTH: u32 = 8;
@@ -129,8 +129,26 @@ impl BucketState {
 }
 
 /// Returns the denial that the stamp implies for a request on a bucket with this shard count, at
-/// any age.
+/// any age: for every choice of pools.
 pub(super) fn denies(
+    stamp: &Stamp,
+    key: &BucketKey,
+    request: &BucketRequest,
+    shards: u32,
+    now: EpochMillis,
+) -> Option<Denied> {
+    if request.others.is_empty() {
+        return denies_choice(stamp, key, request, shards, now);
+    }
+    let mut all = request.choices();
+    all.try_fold(None, |denied, choice| {
+        let next = denies_choice(stamp, key, &choice, shards, now)?;
+        Some(Some(next.or_sooner(denied)))
+    })
+    .flatten()
+}
+
+fn denies_choice(
     stamp: &Stamp,
     key: &BucketKey,
     request: &BucketRequest,
@@ -151,12 +169,7 @@ pub(super) fn denies(
             .filter(|_| rule == limit.rule())?;
         state.available = *tk;
     }
-    let denied = denial_of(status(
-        &shard,
-        &request.limits,
-        |name| request.asks.enforced(name.as_str()),
-        now,
-    ));
+    let denied = denial_of(status_for(&shard, request, None, now).0);
     let is_sure = |short: &LimitStatus| {
         let ready_at = short.retry_after.map(|after| now.plus(after.into()));
         stamp.available.contains_key(short.limit.as_str())
@@ -213,29 +226,31 @@ mod tests {
     }
 
     proptest! {
-        /// Any process of the namespace can write a stamp, even a hostile one.
-        #[test]
-        fn a_stamp_of_any_numbers_is_answered(
-            at in number(), until in number(), available in number(), now in number(), need in number(), salt in any::<u64>(),
-        ) {
-            let limit = Limit::per_minute("rpm", 600).unwrap();
-            let name = LimitName::new("rpm").unwrap();
-            let held = BTreeMap::from([(name.clone(), (MilliTokens(available), *limit.rule()))]);
-            let stamp = Stamp { at: EpochMillis(at), until: EpochMillis(until), shards: 64, available: held };
-            let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
-            let request = BucketRequest {
-                asks: Asks::of(Effect::Enforce, [(name, MilliTokens(need))]),
-                limits: Limits::new([limit].into(), None),
-                lease: None,
-                timeout: Duration::from_secs(5),
-                acquires: 1,
-                start_by: None,
-            };
-            if let Some(denied) = denies(&stamp, &key, &request, 64, EpochMillis(now)) {
-                prop_assert!(denied.short().next().is_some());
-                let _ = is_over(&stamp, &denied, salt, Duration::MAX, EpochMillis(now));
+            /// Any process of the namespace can write a stamp, even a hostile one.
+            #[test]
+            fn a_stamp_of_any_numbers_is_answered(
+                at in number(), until in number(), available in number(), now in number(), need in number(), salt in any::<u64>(),
+            ) {
+                let limit = Limit::per_minute("rpm", 600).unwrap();
+                let name = LimitName::new("rpm").unwrap();
+                let held = BTreeMap::from([(name.clone(), (MilliTokens(available), *limit.rule()))]);
+                let stamp = Stamp { at: EpochMillis(at), until: EpochMillis(until), shards: 64, available: held };
+                let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
+                let request = BucketRequest {
+    others: vec![],
+    class: None,
+                    asks: Asks::of(Effect::Enforce, [(name, MilliTokens(need))]),
+                    limits: Limits::new([limit].into(), None),
+                    lease: None,
+                    timeout: Duration::from_secs(5),
+                    acquires: 1,
+                    start_by: None,
+                };
+                if let Some(denied) = denies(&stamp, &key, &request, 64, EpochMillis(now)) {
+                    prop_assert!(denied.short().next().is_some());
+                    let _ = is_over(&stamp, &denied, salt, Duration::MAX, EpochMillis(now));
+                }
+                prop_assert!(denies(&stamp, &key, &request, 32, EpochMillis(now)).is_none());
             }
-            prop_assert!(denies(&stamp, &key, &request, 32, EpochMillis(now)).is_none());
         }
-    }
 }

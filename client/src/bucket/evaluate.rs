@@ -1,5 +1,7 @@
 //! Evaluates a request by all shards of its bucket, without I/O.
 
+use std::borrow::Cow;
+
 use weirgate_shared::{Bucket, Effect, EpochMillis, LimitName, MilliTokens, Shard};
 
 use crate::values::{
@@ -17,18 +19,34 @@ pub(super) enum Allocation {
 }
 
 /// Evaluates a request by all shards of `bucket`. One that queues gets the shard in which it starts
-/// first, if that is early enough.
+/// first, if that is early enough. Of several choices of pools, the first one that serves it counts.
 pub(super) fn evaluate(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -> Allocation {
+    if request.others.is_empty() {
+        return evaluate_choice(bucket, request, now);
+    }
+    let mut denied: Option<Denied> = None;
+    for choice in request.choices() {
+        match evaluate_choice(bucket, &choice, now) {
+            Allocation::Denied(next) => denied = Some(next.or_sooner(denied)),
+            served => return served,
+        }
+    }
+    Allocation::Denied(denied.unwrap_or_else(|| denial_of(vec![])))
+}
+
+fn evaluate_choice(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -> Allocation {
     let BucketRequest { asks, limits, .. } = request;
     let is_paused = asks.has(Effect::Enforce) && bucket.paused_until(now).is_some();
     if !is_paused && let Some(first) = first_start(bucket, request, now) {
         return Allocation::Single(first);
     }
+    let all = bucket;
+    let bucket = &above_floors(bucket, request);
     let enforced = asks.with(Effect::Enforce);
     let denied = || {
         let need = |name: &LimitName| asks.enforced(name.as_str());
-        let denied = denial_of(bucket_status(bucket, limits, need, now));
-        Allocation::Denied(queue_denial(bucket, request, now).unwrap_or(denied))
+        let denied = || denial_of(request.with_floors(bucket_status(bucket, limits, need, now)));
+        Allocation::Denied(queue_denial(all, request, now).unwrap_or_else(denied))
     };
     if is_paused
         || enforced
@@ -64,6 +82,16 @@ pub(super) fn evaluate(bucket: &Bucket, request: &BucketRequest, now: EpochMilli
         }
     }
     Allocation::Spread(parts)
+}
+
+/// Returns the shards without what a request must leave there.
+pub(super) fn above_floors<'a>(bucket: &'a Bucket, request: &BucketRequest) -> Cow<'a, Bucket> {
+    if !request.asks.has_floor() {
+        return Cow::Borrowed(bucket);
+    }
+    let shards = bucket.shards().iter().cloned();
+    let shards = shards.map(|shard| request.above_floors(shard));
+    Cow::Owned(Bucket::new(shards.collect()))
 }
 
 /// Returns the shard in which a request that queues starts first, one of several at random; `None` if
@@ -141,6 +169,8 @@ mod tests {
 
     fn request(amounts: Amounts) -> BucketRequest {
         BucketRequest {
+            others: vec![],
+            class: None,
             asks: Asks::of(Effect::Enforce, amounts),
             limits: limits(),
             lease: None,

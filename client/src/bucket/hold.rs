@@ -11,15 +11,17 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use weirgate_shared::write::{LeaseChange, LimitDelta};
-use weirgate_shared::{Asks, Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, WriteId};
+use weirgate_shared::{
+    Ask, Bucket, BucketKey, ClassName, EpochMillis, LimitName, MilliTokens, WriteId,
+};
 
 use super::prefetch::return_in_time;
 use super::state::{BucketState, BucketTarget};
 use crate::queue::{HoldPart, SettleOutcome, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Error, LimitStatus, Limits, VendorReport, bucket_status, check_debt,
-    effect, status,
+    Amounts, BucketRequest, Error, LimitStatus, Limits, VendorReport, bucket_status, by_pools,
+    check_debt, choices, effect, status, whole,
 };
 
 pub(crate) use token::HoldToken;
@@ -33,6 +35,8 @@ pub(crate) struct Hold {
     /// Parts of the shards, in the order of their takes.
     parts: Vec<HoldPart>,
     limits: Limits,
+    /// Class of the caller.
+    class: Option<ClassName>,
     taken_at: EpochMillis,
     /// Start of a request that queued; `None` if it did not.
     starts_at: Option<EpochMillis>,
@@ -85,6 +89,7 @@ impl Hold {
             bucket: Arc::clone(bucket),
             parts,
             limits,
+            class: None,
             taken_at,
             starts_at: None,
             counted_acquires: 0,
@@ -116,6 +121,7 @@ impl Hold {
     ) -> Self {
         let limits = request.limits.clone();
         let mut hold = Self::new(session, bucket, vec![], limits, EpochMillis::default());
+        hold.class.clone_from(&request.class);
         for taken in taken {
             let taken = taken.claim();
             if hold.parts.is_empty() {
@@ -172,7 +178,7 @@ impl Hold {
         let shard = self.parts.first().map(|part| Arc::clone(&part.state));
         let taken = self.limits_taken();
         let taken: Amounts = taken
-            .map(|limit| (limit.clone(), self.amount(limit.as_str())))
+            .map(|limit| (limit.clone(), self.amount(limit.base())))
             .collect();
         async move { bucket.vendor_said(&session, &report, shard, &taken).await }
     }
@@ -190,16 +196,26 @@ impl Hold {
         lease: Option<Duration>,
     ) -> BucketTarget {
         let settings = &self.session.settings;
-        let known = self
-            .limits
-            .iter()
-            .find(|known| known.name().as_str() == limit);
+        let mut known = self.limits.named().iter();
+        let known = known.find(|known| known.name().as_str() == limit);
         let asked = known.map(|known| {
             let effect = effect(known.mode(), self.is_bypass(), false);
-            Asks::of(effect, [(known.name().clone(), amount)])
+            // A restored hold has the pools that it was taken from, without their classes.
+            let pool = self.pools(limit).next().unwrap_or(known.name());
+            let ask = Ask {
+                limit: pool.clone(),
+                amount,
+                most: amount,
+                effect,
+                floor: MilliTokens::ZERO,
+            };
+            by_pools(known, self.class.as_ref(), ask)
         });
+        let (asks, others) = choices(asked.as_slice());
         let request = BucketRequest {
-            asks: asked.unwrap_or_default(),
+            asks,
+            others,
+            class: self.class.clone(),
             limits: self.limits.clone(),
             lease: lease.map(|lasts| (lasts, Arc::clone(&settings.owner))),
             timeout: settings.timeout,
@@ -227,9 +243,13 @@ impl Hold {
     }
 
     pub(crate) fn has(&self, limit: &str) -> bool {
-        self.parts
-            .iter()
-            .any(|part| part.amounts.contains_key(limit))
+        self.pools(limit).next().is_some()
+    }
+
+    /// Iterates over the pools of a limit from which its parts are.
+    fn pools(&self, limit: &str) -> impl Iterator<Item = &LimitName> {
+        let taken = self.limits_taken();
+        taken.filter(move |pool| pool.base() == limit)
     }
 
     /// Iterates over the limits that were taken; one may come several times.
@@ -278,17 +298,15 @@ impl Hold {
 
     /// Returns the amount taken of a limit, as adjusted.
     pub(crate) fn amount(&self, limit: &str) -> MilliTokens {
-        self.parts
-            .iter()
-            .filter_map(|part| part.amounts.get(limit))
-            .copied()
-            .sum()
+        let taken = self.parts.iter().flat_map(|part| &part.amounts);
+        let of_limit = taken.filter(|(pool, _)| pool.base() == limit);
+        of_limit.map(|(_, amount)| *amount).sum()
     }
 
     /// Returns every limit of the bucket as it was right after the take. In a split bucket, only
     /// the shards of this hold count, with their shares. A restored hold does not know them.
     pub(crate) fn limits(&self) -> Vec<LimitStatus> {
-        let limits = self.statuses();
+        let limits = whole(self.statuses());
         match self.is_shadow {
             true => limits.into_iter().map(LimitStatus::report_only).collect(),
             false => limits,

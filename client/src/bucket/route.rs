@@ -23,7 +23,7 @@ use weirgate_shared::{
 use weirgate_store::{Consistency, StoreError};
 
 use super::cached_denial::{cached_denial, denies, draw};
-use super::evaluate::{Allocation, evaluate};
+use super::evaluate::{Allocation, above_floors, evaluate};
 use super::state::BucketState;
 use crate::queue::{Portion, Reason, ShardQueue, ShardView, is_key_range_throttle};
 use crate::session::{Env, Moment, backoff};
@@ -280,8 +280,10 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
             count: self.bucket.summary().max_shards_seen(),
         };
         let is_above = |limit: &Limit| {
-            let need = self.request.asks.enforced(limit.name().as_str());
-            need.is_some_and(|need| need > largest.share(limit.rule().capacity))
+            let asks = &self.request.asks;
+            let floor = asks.floor(limit.name().as_str(), largest);
+            let need = asks.enforced(limit.name().as_str());
+            need.is_some_and(|need| need + floor > largest.share(limit.rule().capacity))
         };
         largest.count > 1 && self.request.limits.iter().any(is_above)
     }
@@ -298,7 +300,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
                 .shard
                 .view()
                 .filter(|_| !self.tried.contains(&queue.index()))?;
-            let needs = self.request.asks.with(Effect::Enforce);
+            let needs = self.request.asks.required(view.shard.shard());
             let start_by = self.request.start_by(now);
             let next = start_by.map(|_| view.shard.projected(&self.request.limits, now));
             let ahead = |limit: &LimitName| match start_by.zip(next.as_ref()) {
@@ -525,6 +527,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
         let BucketRequest { asks, limits, .. } = self.request;
         let now = env.now();
         let seen = self.bucket.cached_bucket(limits, now);
+        let seen = above_floors(&seen, self.request);
         let soon = now.plus(Millis(1_000));
         let rates = || limits.iter().filter(|limit| limit.rule().kind().refills());
         let lacks = |shard: &Shard, limit: &Limit| {

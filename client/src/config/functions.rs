@@ -14,16 +14,19 @@ use crate::values::Error;
 /// Time for which functions without the mark are remembered, 5 s.
 const REMEMBERED: Duration = Duration::from_secs(5);
 
-/// Requires that the functions of the table know quotas, if one of these limits is one. It is read
-/// until it is so, and never again.
+/// Requires that the functions of the table know quotas and classes, if one of these limits is or has
+/// one: the same release brought both. It is read until it is so, and never again.
 pub(crate) async fn check_functions<'a>(
     session: &Session,
     mut limits: impl Iterator<Item = &'a Limit>,
     until: Instant,
 ) -> Result<(), Error> {
     let functions = &session.config_cache.functions;
-    let is_quota = |limit: &Limit| limit.rule().kind() == LimitKind::Quota;
-    if functions.know_quotas.load(Ordering::Relaxed) || !limits.any(is_quota) {
+    let is_new = |limit: &Limit| {
+        let has_pools = limit.name().is_pool() || !limit.classes().is_empty();
+        has_pools || limit.rule().kind() == LimitKind::Quota
+    };
+    if functions.know_quotas.load(Ordering::Relaxed) || !limits.any(is_new) {
         return Ok(());
     }
     // Boxed, as every rare part of an acquire: its future is smaller.

@@ -1,5 +1,6 @@
 //! Decides over all buckets of a request: takes from all of them, or from none.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::pending;
 use std::pin::{Pin, pin};
@@ -10,7 +11,7 @@ use futures_util::future::{join, select_all};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 use weirgate_shared::{
-    Asks, BucketKey, Effect, EpochMillis, LimitMode, LimitName, MilliTokens, Millis,
+    Ask, Asks, BucketKey, Effect, EpochMillis, LimitMode, LimitName, MilliTokens, Millis,
 };
 
 use super::decision::Decision;
@@ -376,6 +377,9 @@ impl Decider<'_> {
     /// bucket. In shadow mode, waives it instead. An enforced amount counts without those in shadow
     /// mode.
     pub(super) fn never_fits(&mut self) -> Option<NeverFits> {
+        for target in &mut self.targets {
+            leave_out_small_pools(&mut target.request);
+        }
         let sum = |key: &BucketKey, limit: &LimitName, is_shadow: bool| -> MilliTokens {
             let counts = |target: &&BucketTarget| {
                 target.bucket.key == *key && (is_shadow || !target.is_shadow)
@@ -395,26 +399,27 @@ impl Decider<'_> {
                 .filter(|limit| request.asks.enforced(limit.name().as_str()).is_some())
             {
                 let requested = sum(&bucket.key, limit.name(), target.is_shadow);
-                if requested > limit.rule().capacity {
-                    above.push((at, limit.clone(), requested));
+                let capacity = limit.rule().capacity - request.asks.whole_floor(limit.name());
+                if requested > capacity {
+                    above.push((at, limit.clone(), requested, capacity));
                 }
             }
         }
-        for (at, limit, requested) in above {
+        for (at, limit, requested, capacity) in above {
             let target = &mut self.targets[at];
-            let (key, capacity) = (&target.bucket.key, limit.rule().capacity);
+            let key = &target.bucket.key;
             if !target.is_shadow && limit.mode() != LimitMode::Shadow {
                 let (entity, resource) = (key.entity.clone(), key.resource.clone());
                 return Some(NeverFits {
                     entity,
                     resource,
-                    limit: limit.name().to_string(),
+                    limit: limit.name().base().to_owned(),
                     requested,
                     capacity,
                 });
             }
             let status = never_status(key, &limit, requested);
-            waive(&mut target.request, |name| name == limit.name());
+            waive(&mut target.request, |name| name == limit.name().base());
             let known = self.would_deny[at].take();
             self.would_deny[at] = merge_two(known, Some(denial_of(vec![status])));
         }
@@ -436,7 +441,7 @@ impl Decider<'_> {
         for (at, denied) in denials {
             let short: Vec<_> = denied.short().map(|status| status.limit.as_str()).collect();
             let request = &mut self.targets[*at].request;
-            if waive(request, |name| short.contains(&name.as_str())) {
+            if waive(request, |name| short.contains(&name)) {
                 has_waived = true;
                 let known = self.would_deny[*at].take();
                 self.would_deny[*at] =
@@ -459,6 +464,7 @@ impl Decider<'_> {
             for (other, target) in self.targets.iter_mut().enumerate() {
                 if target.is_shadow && target.bucket.key == key && !target.request.asks.is_empty() {
                     target.request.asks = Asks::default();
+                    target.request.others.clear();
                     let known = self.would_deny[other].take();
                     self.would_deny[other] = merge_two(known, Some(denied.clone()));
                     has_waived = true;
@@ -480,12 +486,41 @@ impl Decider<'_> {
 }
 
 /// Leaves out the enforced amounts of some limits. Returns whether there were any.
-fn waive(request: &mut BucketRequest, is_waived: impl Fn(&LimitName) -> bool) -> bool {
-    let mut has_waived = false;
-    request.asks.retain(|ask| {
-        let waives = ask.effect == Effect::Enforce && is_waived(&ask.limit);
-        has_waived |= waives;
+fn waive(request: &mut BucketRequest, is_waived: impl Fn(&str) -> bool) -> bool {
+    let has_waived = Cell::new(false);
+    request.retain(|ask| {
+        let waives = ask.effect == Effect::Enforce && is_waived(ask.limit.base());
+        has_waived.set(has_waived.get() || waives);
         !waives
     });
-    has_waived
+    has_waived.get()
+}
+
+/// Leaves out the choices of pools that the amounts exceed. If all are exceeded, the one with the most
+/// room stays.
+fn leave_out_small_pools(request: &mut BucketRequest) {
+    if request.others.is_empty() {
+        return;
+    }
+    let room = |asks: &Asks| {
+        let room = |ask: &Ask| {
+            let mut limits = request.limits.iter();
+            let limit = limits.find(|limit| *limit.name() == ask.limit)?;
+            Some(limit.rule().capacity - ask.floor - ask.amount)
+        };
+        let enforced = asks.iter().filter(|ask| ask.effect.must_be_covered());
+        enforced.filter_map(room).min().unwrap_or_default()
+    };
+    let all = std::iter::once(&request.asks).chain(&request.others);
+    let all: Vec<_> = all.map(|asks| (room(asks), asks.clone())).collect();
+    let most = all.iter().map(|(room, _)| *room).max().unwrap_or_default();
+    let stays = |room: MilliTokens| room >= most.min(MilliTokens::ZERO);
+    let mut left = all.into_iter().filter(|(room, _)| stays(*room));
+    let left = left.by_ref().map(|(_, asks)| asks);
+    let mut left: Vec<_> = left.collect();
+    if most < MilliTokens::ZERO {
+        left.truncate(1);
+    }
+    request.asks = left.remove(0);
+    request.others = left;
 }

@@ -180,7 +180,11 @@ impl Grant {
         let held = self.holds.iter().flat_map(Hold::limits_taken);
         let local = self.local.iter().flat_map(LocalHold::limits_taken);
         held.chain(local)
-            .map(|limit| (limit.clone(), self.amount(limit.as_str())))
+            .filter_map(|pool| LimitName::new(pool.base()).ok())
+            .map(|limit| {
+                let amount = self.amount(limit.as_str());
+                (limit, amount)
+            })
             .collect()
     }
 

@@ -98,7 +98,7 @@ pub(crate) struct BucketGrant {
 impl BucketGrant {
     /// Returns the grant of a bucket from which nothing was taken.
     pub(crate) fn uncounted(target: &BucketTarget) -> Self {
-        let limits = target.request.limits.iter();
+        let limits = target.request.limits.named().iter();
         Self {
             uncounted: limits.map(|limit| limit.name().clone()).collect(),
             ..Self::default()

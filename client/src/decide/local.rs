@@ -117,7 +117,8 @@ impl LocalBuckets {
 impl LocalHold {
     /// Returns the amount taken of a limit, as adjusted.
     pub(crate) fn amount(&self, limit: &str) -> MilliTokens {
-        self.taken.get(limit).copied().unwrap_or_default()
+        let same = self.taken.iter().filter(|(name, _)| name.base() == limit);
+        same.map(|(_, amount)| *amount).sum()
     }
 
     /// Iterates over the limits that were taken.
@@ -127,9 +128,9 @@ impl LocalHold {
 
     /// Adjusts `limit` to the `actual` amount used.
     pub(crate) fn adjust(&mut self, limit: &str, actual: MilliTokens) {
-        if let Some((limit, taken)) = self
-            .taken
-            .get_key_value(limit)
+        let mut taken = self.taken.iter();
+        if let Some((limit, taken)) = taken
+            .find(|(name, _)| name.base() == limit)
             .map(|(limit, taken)| (limit.clone(), *taken))
         {
             let mut buckets = self.buckets.lock();

@@ -23,6 +23,8 @@ pub(crate) struct RequestSpec {
     /// Version of the given limits.
     pub(crate) version: Option<i64>,
     pub(crate) amounts: Vec<(String, Amount)>,
+    /// Class of the caller, unless the configuration of the entity says it.
+    pub(crate) class: Option<String>,
     pub(crate) options: AcquireOptions,
     pub(crate) timeout: Duration,
     pub(crate) lease: Option<Duration>,
@@ -92,6 +94,11 @@ impl RequestSpec {
         check_on_unavailable(self.options.on_unavailable)?;
         let mut amounts = NamedAmounts::with_capacity(self.amounts.len());
         for (name, amount) in &self.amounts {
+            if let Some((whole, class)) = name.split_once('@') {
+                return invalid(format!(
+                    "{name:?} is a pool of limit {whole:?}: take {whole:?} with the class {class:?}"
+                ));
+            }
             let mut most = None;
             let amount = match *amount {
                 Amount::Tokens(tokens) => parse_amount(name, tokens)?,

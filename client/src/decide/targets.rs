@@ -1,11 +1,12 @@
 //! Resolves a request to buckets, with their limits and amounts.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Ask, Asks, BucketKey, ConfigStatus, Effect, EntityId, Limit, LimitKind, LimitName,
-    LimitsVersion, MAX_SHARDS, Resource,
+    Ask, BucketKey, ClassName, ConfigStatus, Effect, EntityId, Limit, LimitKind, LimitName,
+    LimitsVersion, MAX_SHARDS, MilliTokens, Resource,
 };
 
 use super::granted::Uncounted;
@@ -15,8 +16,8 @@ use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, resolve};
 use crate::session::{Settings, quarter_left};
 use crate::values::{
-    BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, check_debt,
-    check_limit_count, check_windows, effect,
+    BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, by_pools, check_debt,
+    check_limit_count, check_windows, choices, effect,
 };
 
 /// Consistent reads of a chain of parents that shows a cycle, 3: the parents may change during one.
@@ -141,10 +142,10 @@ impl RequestSpec {
                 ));
             }
         }
-        if let Some(name) = missing_limit(&amounts, limits) {
+        if let Some(name) = missing_limit(&amounts, limits.named()) {
             return invalid(format!(
                 "limit {name:?} is not among the limits given: {}; give it too",
-                names(limits)
+                names(limits.named())
             ));
         }
         let bucket = buckets.bucket(
@@ -165,11 +166,23 @@ impl RequestSpec {
                 .resolve_chain(buckets, &amounts, Some(limits), age, answer_by)
                 .await;
         }
+        let class = self.class()?;
+        let named = (&amounts, class.as_ref());
+        let buckets_of = vec![Arc::clone(&bucket)];
+        let targets = vec![self.target(&buckets.session.settings, bucket, limits, named)?];
+        if let Some(class) = &class {
+            check_class(class, &targets)?;
+        }
         Ok(ResolvedRequest {
-            buckets: vec![Arc::clone(&bucket)],
-            targets: vec![self.target(&buckets.session.settings, bucket, limits, &amounts)?],
+            buckets: buckets_of,
+            targets,
             ..ResolvedRequest::default()
         })
+    }
+
+    fn class(&self) -> Result<Option<ClassName>, Error> {
+        let class = self.class.as_deref().map(ClassName::new);
+        Ok(class.transpose()?)
     }
 
     /// Returns the bucket of the entity, and those of its ancestors as far as it cascades, by the
@@ -195,6 +208,7 @@ impl RequestSpec {
         };
         let (mut resolved_request, mut seen) = (begun(), vec![]);
         let (mut next, mut rereads) = (Some(Arc::clone(&own)), 0);
+        let mut class = self.class()?;
         while let Some(bucket) = next.take() {
             let BucketKey {
                 entity, resource, ..
@@ -221,6 +235,9 @@ impl RequestSpec {
                     continue;
                 }
                 return Err(error);
+            }
+            if is_own && let Some(fixed) = config.and_then(|config| config.class.as_ref()) {
+                class = Some(fixed.clone());
             }
             let limits = match config {
                 Some(EffectiveConfig {
@@ -254,7 +271,7 @@ impl RequestSpec {
                     &session.settings,
                     Arc::clone(&bucket),
                     limits,
-                    amounts,
+                    (amounts, class.as_ref()),
                 )?),
                 None => resolved_request.has_unlimited |= is_own,
             }
@@ -284,9 +301,12 @@ impl RequestSpec {
                 next = Some(buckets.bucket(parent.clone(), resource.clone()));
             }
         }
+        if let Some(class) = &class {
+            check_class(class, &resolved_request.targets)?;
+        }
         if resolved_request.has_unlimited {
             let all = resolved_request.targets.iter();
-            let limits = all.flat_map(|target| target.request.limits.iter());
+            let limits = all.flat_map(|target| target.request.limits.named());
             let names: Vec<_> = limits.map(|limit| limit.name().clone()).collect();
             let requested = amounts
                 .iter()
@@ -308,12 +328,13 @@ impl RequestSpec {
         settings: &Settings,
         bucket: Arc<BucketState>,
         limits: &Limits,
-        named: &NamedAmounts<'_>,
+        (named, class): (&NamedAmounts<'_>, Option<&ClassName>),
     ) -> Result<BucketTarget, Error> {
         check_windows(limits)?;
-        let (mut asks, mut takes_slots) = (Asks::default(), false);
+        let (mut all, mut takes_slots) = (vec![], false);
         for (name, least, most) in named {
-            let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else {
+            let mut known = limits.named().iter();
+            let Some(limit) = known.find(|limit| limit.name().as_str() == *name) else {
                 continue;
             };
             let (name, rule) = (limit.name().clone(), limit.rule());
@@ -328,13 +349,16 @@ impl RequestSpec {
             };
             takes_slots |= effect.debits() && rule.kind().is_held();
             self.check_queued_limit(&name, rule.kind(), effect)?;
-            asks.add(Ask {
+            let ask = Ask {
                 limit: name,
                 amount,
                 most: *most,
                 effect,
-            });
+                floor: MilliTokens::ZERO,
+            };
+            all.push(by_pools(limit, class, ask));
         }
+        let (asks, others) = choices(&all);
         let is_shadow = settings.is_shadow || self.options.is_shadow;
         if self.queue.is_some() && bucket.pool.is_some() {
             return invalid(format!(
@@ -346,6 +370,8 @@ impl RequestSpec {
         let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
         let request = BucketRequest {
             asks,
+            others,
+            class: class.cloned(),
             limits: limits.clone(),
             lease,
             timeout: self.timeout,
@@ -382,6 +408,25 @@ impl RequestSpec {
     }
 }
 
+/// Requires that a limit of some bucket has the class, if there are any.
+fn check_class(class: &ClassName, targets: &[BucketTarget]) -> Result<(), Error> {
+    let limits = targets
+        .iter()
+        .flat_map(|target| target.request.limits.named());
+    let known: BTreeSet<_> = limits
+        .flat_map(Limit::classes)
+        .map(|class| class.name().as_str())
+        .collect();
+    if targets.is_empty() || known.contains(class.as_str()) {
+        return Ok(());
+    }
+    let known = known.into_iter().collect::<Vec<_>>().join(", ");
+    let known = if known.is_empty() { "none" } else { &known };
+    invalid(format!(
+        "class {class:?} is not among those of the limits: {known}; acquire with one of them or without a class, or add it to the limit"
+    ))
+}
+
 /// Requires that the configuration of a bucket has the limits that are requested.
 fn check_configured(
     bucket: &BucketKey,
@@ -395,10 +440,10 @@ fn check_configured(
         });
     };
     let EffectiveConfig { level, limits, .. } = config;
-    match missing_limit(amounts, limits) {
+    match missing_limit(amounts, limits.named()) {
         Some(name) if config.status == ConfigStatus::Enforced => invalid(format!(
             "limit {name:?} is not among those configured for {level}: {}; take one of them, or configure it",
-            names(limits)
+            names(limits.named())
         )),
         _ => Ok(()),
     }

@@ -6,7 +6,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use weirgate_shared::files::{
     FileError, Format, Node, Source, TextFile, read_limit, with_document,
 };
-use weirgate_shared::{Config, ConfigLevel, ConfigStatus, EntityId, NameError, PlanName, Resource};
+use weirgate_shared::{
+    ClassName, Config, ConfigLevel, ConfigStatus, EntityId, NameError, PlanName, Resource,
+};
 
 /// Contents of a file.
 #[derive(Debug, Default)]
@@ -189,7 +191,7 @@ impl Reader<'_> {
         let mut config = Config::default();
         for (key, part) in self
             .source
-            .entries(node, "a map with limits, status and shadow")?
+            .entries(node, "a map with limits, status, shadow and class")?
         {
             match key.as_str() {
                 "limits" => {
@@ -204,8 +206,16 @@ impl Reader<'_> {
                     })?;
                 }
                 "shadow" => config.is_shadow = self.source.boolean(&part)?,
+                "class" => {
+                    let name = self.source.text(&part)?;
+                    config.class = Some(self.named(&name, &part, ClassName::new)?);
+                }
                 known if besides.contains(&known) => {}
-                _ => return Err(self.source.unknown(node, &key, "limits, status, shadow")),
+                _ => {
+                    return Err(self
+                        .source
+                        .unknown(node, &key, "limits, status, shadow, class"));
+                }
             }
         }
         config

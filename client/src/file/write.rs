@@ -108,6 +108,9 @@ fn write_config(f: &mut Formatter<'_>, indent: usize, config: &Config) -> fmt::R
     if config.is_shadow {
         writeln!(f, "{:indent$}shadow: true", "")?;
     }
+    if let Some(class) = &config.class {
+        writeln!(f, "{:indent$}class: {}", "", Quoted(class.as_str()))?;
+    }
     if !config.limits.is_empty() {
         writeln!(f, "{:indent$}limits:", "")?;
     }

@@ -142,7 +142,7 @@ impl ShardQueues {
         let last = self.queue(self.summary().last_shard());
         let is_plenty = |queue: &Arc<ShardQueue>| {
             let has_plenty = |view: ShardView| {
-                let mut needs = request.asks.with(Effect::Enforce);
+                let mut needs = request.asks.required(view.shard.shard());
                 needs.all(|(name, need)| view.shard.balance_at(name, now) / AMPLE_FACTOR >= need)
             };
             !queue.shard.is_throttled()

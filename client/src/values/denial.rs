@@ -8,7 +8,7 @@ use weirgate_shared::{
     ConfigLevel, EntityId, EpochMillis, LimitMode, MilliTokens, Resource, Shard, rounded_span,
 };
 
-use super::limit_status::{LimitStatus, most_restrictive, status_for};
+use super::limit_status::{LimitStatus, most_restrictive, status_for, whole};
 use super::request::BucketRequest;
 
 /// Time for which a denial for lack of slots is cached, 50 ms: another process may release a slot
@@ -210,12 +210,34 @@ pub(crate) fn longest_wait<'a>(limits: impl Iterator<Item = &'a LimitStatus>) ->
 
 /// Returns the denial with these limits.
 pub(crate) fn denial_of(limits: Vec<LimitStatus>) -> Denied {
+    let limits = whole(limits);
     let retry_after = longest_wait(blocking_limits(&limits));
     Denied {
         retry_after,
         starts_in: None,
         limits,
         degraded: None,
+    }
+}
+
+impl Denied {
+    /// Returns the denial of those of several choices of pools that ends first.
+    pub(crate) fn or_sooner(self, other: Option<Self>) -> Self {
+        let wait = |denied: &Self| denied.retry_after.unwrap_or(Duration::MAX);
+        let starts_in = match &other {
+            Some(other) => self
+                .starts_in
+                .zip(other.starts_in)
+                .map(|(a, b)| a.min(b))
+                .or(self.starts_in)
+                .or(other.starts_in),
+            None => self.starts_in,
+        };
+        let first = match other {
+            Some(other) if wait(&other) <= wait(&self) => other,
+            _ => self,
+        };
+        Self { starts_in, ..first }
     }
 }
 

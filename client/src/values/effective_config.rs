@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use weirgate_shared::{
-    ActiveScale, Config, ConfigLevel, ConfigStatus, EpochMillis, Limit, LimitMode, LimitName,
-    LimitsVersion,
+    ActiveScale, ClassName, Config, ConfigLevel, ConfigStatus, EpochMillis, Limit, LimitMode,
+    LimitName, LimitsVersion,
 };
 
 use super::calendar;
@@ -18,6 +18,8 @@ pub(crate) struct EffectiveConfig {
     pub(crate) status: ConfigStatus,
     /// Limits, with the sum of all levels' versions, which rises with every change of any level.
     pub(crate) limits: Limits,
+    /// Class of the entity's callers, whatever a request says.
+    pub(crate) class: Option<ClassName>,
     /// Names of the limits of all levels, where this one is unlimited: what a request can mean.
     pub(crate) names: Vec<LimitName>,
     /// Boundaries of the schedules between which these limits are in force; `None` without schedules.
@@ -45,6 +47,7 @@ impl EffectiveConfig {
             level,
             status: config.status,
             limits,
+            class: config.class.clone(),
             names: vec![],
             in_force: None,
         }
@@ -59,13 +62,18 @@ impl EffectiveConfig {
             return self;
         }
         let names = levels().flat_map(|level| {
-            let names = level.limits.iter().map(|limit| limit.name().clone());
+            let names = level
+                .limits
+                .named()
+                .iter()
+                .map(|limit| limit.name().clone());
             names.collect::<Vec<_>>()
         });
         Arc::new(Self {
             level: self.level.clone(),
             status: self.status,
             limits: self.limits.clone(),
+            class: self.class.clone(),
             names: names.collect(),
             in_force: None,
         })
@@ -74,7 +82,12 @@ impl EffectiveConfig {
     /// Returns the configuration with its limits as their schedules scale them at `now`. A limit whose
     /// schedule this process does not know keeps it, so a request is refused.
     pub(crate) fn at(self: Arc<Self>, now: EpochMillis) -> Arc<Self> {
-        if self.limits.iter().all(|limit| limit.schedule().is_none()) {
+        if self
+            .limits
+            .named()
+            .iter()
+            .all(|limit| limit.schedule().is_none())
+        {
             return self;
         }
         let mut in_force = EpochMillis(0)..EpochMillis(i64::MAX);
@@ -90,14 +103,15 @@ impl EffectiveConfig {
             in_force = in_force.start.max(since)..in_force.end.min(until);
             limit.scaled(scale)
         };
-        let scaled = self.limits.iter().map(scaled).collect::<Vec<_>>();
-        let limits = self.limits.iter().zip(scaled);
+        let scaled = self.limits.named().iter().map(scaled).collect::<Vec<_>>();
+        let limits = self.limits.named().iter().zip(scaled);
         let limits = limits.map(|(limit, scaled)| scaled.unwrap_or_else(|| limit.clone()));
         let limits = self.limits.at(limits.collect(), in_force.start);
         Arc::new(Self {
             level: self.level.clone(),
             status: self.status,
             limits,
+            class: self.class.clone(),
             names: self.names.clone(),
             in_force: Some(in_force),
         })

@@ -176,7 +176,16 @@ pub(crate) fn status(
     need: impl Fn(&LimitName) -> Option<MilliTokens>,
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
-    let shard = shard.projected(limits, now);
+    status_of(&shard.projected(limits, now), limits, need, now)
+}
+
+/// Returns the status of every limit of a shard as it is at `now`.
+fn status_of(
+    shard: &Shard,
+    limits: &Limits,
+    need: impl Fn(&LimitName) -> Option<MilliTokens>,
+    now: EpochMillis,
+) -> Vec<LimitStatus> {
     let status = |(name, state): (&LimitName, &LimitState)| {
         let amount = need(name);
         let requested = amount.unwrap_or_default();
@@ -209,11 +218,11 @@ pub(crate) fn status_for(
     now: EpochMillis,
 ) -> (Vec<LimitStatus>, Option<Duration>) {
     let need = |name: &LimitName| request.asks.enforced(name.as_str());
-    let mut all = status(shard, &request.limits, need, now);
+    let next = request.above_floors(shard.projected(&request.limits, now));
+    let mut all = request.with_floors(status_of(&next, &request.limits, need, now));
     let Some(start_by) = start_by else {
         return (all, None);
     };
-    let next = shard.projected(&request.limits, now);
     let mut starts_in = Some(Duration::ZERO);
     for status in &mut all {
         if let Some((name, state)) = next.limits.get_key_value(status.limit.as_str())
@@ -239,6 +248,41 @@ pub(crate) fn status_for(
         }
     }
     (all, starts_in)
+}
+
+/// Returns one status for each limit: that of its pools together. Of one that is requested, the amounts
+/// and waits are those of the pool that the request takes from.
+pub(crate) fn whole(limits: Vec<LimitStatus>) -> Vec<LimitStatus> {
+    let (pools, mut whole): (Vec<_>, Vec<_>) = limits
+        .into_iter()
+        .partition(|status| status.limit.contains('@'));
+    for mut pool in pools {
+        pool.limit
+            .truncate(pool.limit.find('@').unwrap_or_default());
+        let same = whole.iter_mut().find(|known| {
+            let of = |status: &LimitStatus| (status.entity.clone(), status.resource.clone());
+            known.limit == pool.limit && of(known) == of(&pool)
+        });
+        let Some(known) = same else {
+            whole.push(pool);
+            continue;
+        };
+        let sums = [
+            known.capacity + pool.capacity,
+            known.refill_amount + pool.refill_amount,
+            known.available + pool.available,
+        ];
+        let available = match (known.is_requested, pool.is_requested) {
+            (false, false) => sums[2],
+            (_, false) => known.available,
+            (_, true) => {
+                *known = pool;
+                known.available
+            }
+        };
+        (known.capacity, known.refill_amount, known.available) = (sums[0], sums[1], available);
+    }
+    whole
 }
 
 /// Returns the status of every limit at `now`, over all shards. They already have the request's

@@ -14,16 +14,19 @@ use super::error::Error;
 /// Limits and their configuration version. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Limits {
+    /// What a bucket has for them: the pools of those with classes.
     list: Arc<[Limit]>,
+    named: Arc<[Limit]>,
     pub(crate) version: Option<LimitsVersion>,
     /// Whether they are configured for exactly this entity and resource.
     is_own: bool,
 }
 
 impl Limits {
-    pub(crate) const fn new(list: Arc<[Limit]>, version: Option<LimitsVersion>) -> Self {
+    pub(crate) fn new(named: Arc<[Limit]>, version: Option<LimitsVersion>) -> Self {
         Self {
-            list,
+            list: pools(&named),
+            named,
             version,
             is_own: false,
         }
@@ -35,6 +38,11 @@ impl Limits {
             is_own: true,
             ..self
         }
+    }
+
+    /// Returns the limits as they are configured, with their classes.
+    pub(crate) fn named(&self) -> &[Limit] {
+        &self.named
     }
 
     /// Returns whether they are configured for exactly this entity and resource.
@@ -52,7 +60,8 @@ impl Limits {
     pub(crate) fn at(&self, scaled: Arc<[Limit]>, boundary: EpochMillis) -> Self {
         let version = self.version;
         Self {
-            list: scaled,
+            list: pools(&scaled),
+            named: scaled,
             version: version.map(|version| LimitsVersion {
                 boundary,
                 ..version
@@ -70,13 +79,20 @@ impl Limits {
     }
 }
 
+fn pools(named: &Arc<[Limit]>) -> Arc<[Limit]> {
+    match named.iter().all(|limit| limit.classes().is_empty()) {
+        true => Arc::clone(named),
+        false => named.iter().flat_map(Limit::pools).collect(),
+    }
+}
+
 /// Requires that a request has no more limits than one write can take from.
 pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
     if limits.len() <= MAX_LIMITS {
         return Ok(());
     }
     Err(Error::Invalid(format!(
-        "a request may have {MAX_LIMITS} limits at most, got {}: use fewer",
+        "a request may have {MAX_LIMITS} limits at most, those of classes among them, got {}: use fewer",
         limits.len()
     )))
 }
@@ -187,7 +203,7 @@ impl PartialEq for Limits {
     fn eq(&self, other: &Self) -> bool {
         let from = |limits: &Self| (limits.version, limits.is_own);
         from(self) == from(other)
-            && (Arc::ptr_eq(&self.list, &other.list) || self.list == other.list)
+            && (Arc::ptr_eq(&self.named, &other.named) || self.named == other.named)
     }
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Asks, Effect, EpochMillis, LimitKind, LimitMode, LimitName, MilliTokens, Millis, OnUnavailable,
-    Shard, exact_span, refill_between,
+    Ask, Asks, ClassName, Effect, EpochMillis, LimitKind, LimitMode, LimitName, MilliTokens,
+    Millis, OnUnavailable, Shard, exact_span, refill_between,
 };
 
 use super::error::Error;
+use super::limit_status::LimitStatus;
 use super::limits::Limits;
 
 /// Default duration of a lease, 60 s.
@@ -21,7 +22,11 @@ const MAX_LEASE: Duration = Duration::from_secs(86_400);
 #[derive(Debug, Clone)]
 pub(crate) struct BucketRequest {
     pub(crate) asks: Asks,
+    /// The same amounts of other pools of the limits, where these have too little.
+    pub(crate) others: Vec<Asks>,
     pub(crate) limits: Limits,
+    /// Class of the caller, for what is taken later within the grant.
+    pub(crate) class: Option<ClassName>,
     /// Duration of a durable lease, and its owner.
     pub(crate) lease: Option<(Duration, Arc<str>)>,
     /// Time allowed for the decision.
@@ -37,6 +42,66 @@ impl BucketRequest {
     /// Returns whether the request bypasses the limits: all its amounts only count then.
     pub(crate) fn is_bypass(&self) -> bool {
         self.asks.has(Effect::Count)
+    }
+
+    /// Returns the requests of one choice of pools each, the preferred one first.
+    pub(crate) fn choices(&self) -> impl Iterator<Item = Self> {
+        let all = std::iter::once(&self.asks).chain(&self.others);
+        all.map(|asks| self.choosing(asks))
+    }
+
+    fn choosing(&self, asks: &Asks) -> Self {
+        Self {
+            asks: asks.clone(),
+            others: vec![],
+            limits: self.limits.clone(),
+            class: self.class.clone(),
+            lease: self.lease.clone(),
+            ..*self
+        }
+    }
+
+    /// Keeps the amounts for which `keeps` holds, of every choice.
+    pub(crate) fn retain(&mut self, keeps: impl Fn(&Ask) -> bool) {
+        let all = std::iter::once(&mut self.asks).chain(&mut self.others);
+        all.for_each(|asks| asks.retain(|ask| keeps(ask)));
+    }
+
+    /// Returns the shard without what the request must leave there.
+    pub(crate) fn above_floors(&self, mut shard: Shard) -> Shard {
+        let index = shard.shard();
+        for ask in self
+            .asks
+            .debits()
+            .filter(|ask| ask.floor > MilliTokens::ZERO)
+        {
+            if let Some(state) = shard.limits.get_mut(&ask.limit) {
+                let before = index.share(state.rule.capacity);
+                state.rule.capacity -= ask.floor;
+                // Not less than what a write leaves: shares are rounded.
+                let left = before - index.share(state.rule.capacity);
+                state.available -= left.max(index.share(ask.floor));
+            }
+        }
+        shard
+    }
+
+    /// Returns the statuses of shards without what the request must leave there, with the capacities that
+    /// they have with it.
+    pub(crate) fn with_floors(&self, mut limits: Vec<LimitStatus>) -> Vec<LimitStatus> {
+        for ask in self
+            .asks
+            .debits()
+            .filter(|ask| ask.floor > MilliTokens::ZERO)
+        {
+            let of_pool = limits
+                .iter_mut()
+                .find(|status| status.limit == ask.limit.as_str());
+            if let Some(status) = of_pool {
+                status.capacity += ask.floor;
+            }
+        }
+        limits
     }
 
     /// Returns the latest start of a request that queues, by the clock that shows `now`.

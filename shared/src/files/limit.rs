@@ -4,13 +4,14 @@ use std::collections::HashMap;
 
 use super::{FileError, Node, Source};
 use crate::{
-    Every, Limit, LimitMode, QuotaWindow, Schedule, ScheduleRule, SessionWindow, WindowError,
+    Class, Every, Limit, LimitMode, QuotaWindow, Schedule, ScheduleRule, SessionWindow, WindowError,
 };
 
 const TAKES: &str = "a text such as 600/minute,burst=800, 20 or quota:10000/month, or a map with one of \
                      per_second, per_minute, per_hour, per_day, concurrent, or capacity with refill_amount \
-                     and refill_period_ms, or quota with every or session; beside it burst, mode and \
-                     schedule, and for every day, month, at and tz";
+                     and refill_period_ms, or quota with every or session; beside it burst, mode, \
+                     classes and schedule, and for every day, month, at and tz";
+const CLASSES: &str = "a map of classes such as {batch: {at_least: 10%, leaves: 30%}}";
 const RULES: &str =
     "a list of rules such as {cron: \"0 8 * * 1-5\", for: 10h, scale: 2/1, tz: Europe/Berlin}";
 
@@ -36,7 +37,7 @@ pub fn read_limit(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Li
 fn read_map(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Limit, FileError> {
     let (mut rules, mut numbers, mut mode) = (vec![], HashMap::new(), LimitMode::default());
     let (mut window, mut window_nodes) = (vec![], HashMap::new());
-    let mut schedule = None;
+    let (mut schedule, mut classes) = (None, vec![]);
     for (key, part) in source.entries(node, TAKES)? {
         match key.as_str() {
             "per_second" | "per_minute" | "per_hour" | "per_day" | "concurrent" => {
@@ -53,6 +54,7 @@ fn read_map(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Limit, F
                 let parsed = LimitMode::parse(&source.text(&part)?);
                 mode = parsed.ok_or_else(|| source.refuse(&part, LimitMode::WORDS))?;
             }
+            "classes" => classes = read_classes(source, &part)?,
             "schedule" => schedule = Some((read_schedule(source, &part)?, part)),
             _ => return Err(source.unknown(node, &key, TAKES)),
         }
@@ -83,7 +85,8 @@ fn read_map(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Limit, F
         None => Ok(limit),
     });
     let limit = limit.map_err(|error| source.error(node, &error.to_string()))?;
-    let limit = limit.in_mode(mode);
+    let limit = limit.in_mode(mode).with_classes(classes);
+    let limit = limit.map_err(|error| source.error(node, &error.to_string()))?;
     match schedule {
         Some((schedule, node)) => {
             let limit = limit.with_schedule(schedule);
@@ -91,6 +94,29 @@ fn read_map(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Limit, F
         }
         None => Ok(limit),
     }
+}
+
+/// Reads the classes of a limit, by their names.
+fn read_classes(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<Class>, FileError> {
+    let mut classes = vec![];
+    for (name, class) in source.entries(node, CLASSES)? {
+        let (mut at_least, mut leaves) = (None, 0);
+        for (key, part) in source.entries(&class, CLASSES)? {
+            let text = source.text(&part)?;
+            let percent = text.strip_suffix('%').and_then(|text| text.parse().ok());
+            let percent =
+                percent.ok_or_else(|| source.refuse(&part, "a percentage such as 10%"))?;
+            match key.as_str() {
+                "at_least" => at_least = Some(percent),
+                "leaves" => leaves = percent,
+                _ => return Err(source.unknown(&class, &key, CLASSES)),
+            }
+        }
+        let at_least = at_least.ok_or_else(|| source.refuse(&class, CLASSES))?;
+        let built = Class::new(&name, at_least).and_then(|class| class.leaving(leaves));
+        classes.push(built.map_err(|error| source.error(&class, &error.to_string()))?);
+    }
+    Ok(classes)
 }
 
 /// Reads the schedule of a limit. An error has the place of the field that is wrong.

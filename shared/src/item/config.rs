@@ -9,8 +9,8 @@ use crate::limit::RefillRule;
 use crate::limit::{MAX_PERIOD_MS, MAX_TOKENS};
 use crate::write::Value;
 use crate::{
-    Config, ConfigStatus, Entity, EntityId, Limit, LimitMode, LimitName, MilliTokens, QuotaWindow,
-    Schedule, Versioned, WindowCode, WriteId, ZONE_DATA, ZoneName,
+    Class, ClassName, Config, ConfigStatus, Entity, EntityId, Limit, LimitMode, LimitName,
+    MilliTokens, QuotaWindow, Schedule, Versioned, WindowCode, WriteId, ZONE_DATA, ZoneName,
 };
 
 /// Returns the attributes of a configuration.
@@ -21,11 +21,16 @@ pub fn write_config(config: &Config) -> BTreeMap<String, Value> {
         .iter()
         .map(|limit| (limit.name().to_string(), write_limit(limit)))
         .collect();
+    let class = config.class.as_ref();
+    let class = class.map(|class| (attr::CLASS.to_owned(), Value::text(class.as_str())));
     BTreeMap::from([
         (attr::LIMITS.to_owned(), Value::Map(limits)),
         (attr::STATUS.to_owned(), Value::text(config.status.as_str())),
         (attr::SHADOW.to_owned(), Value::Bool(config.is_shadow)),
     ])
+    .into_iter()
+    .chain(class)
+    .collect()
 }
 
 fn write_limit(limit: &Limit) -> Value {
@@ -50,8 +55,13 @@ fn write_limit(limit: &Limit) -> Value {
         .flatten();
     let has_zone = zones.any(|zone| zone != ZoneName::UTC);
     let zones = has_zone.then(|| (attr::ZONES.to_owned(), Value::text(ZONE_DATA)));
+    let of_class = |class: &Class| (class.name().to_string(), Value::Text(class.to_string()));
+    let classes = (!limit.classes().is_empty()).then(|| {
+        let classes = limit.classes().iter().map(of_class).collect();
+        (attr::CLASSES.to_owned(), Value::Map(classes))
+    });
     let fields = numbers.into_iter().chain([mode]).chain(text);
-    Value::Map(fields.chain(scales).chain(zones).collect())
+    Value::Map(fields.chain(scales).chain(zones).chain(classes).collect())
 }
 
 /// Reads the configuration of a level, or the remains of a deleted one. A missing item is
@@ -101,6 +111,14 @@ pub(super) fn config(attributes: &[(&str, Attr<'_>)]) -> Result<Config, ItemErro
                 )?
             }
             attr::SHADOW => config.is_shadow = boolean(attr::SHADOW, value)?,
+            attr::CLASS => {
+                let class = match value {
+                    Attr::S(text) => ClassName::new(*text).ok(),
+                    _ => None,
+                };
+                let wrong = || ItemError::new(attr::CLASS, value, "the name of a class");
+                config.class = Some(class.ok_or_else(wrong)?);
+            }
             _ => {}
         }
     }
@@ -112,6 +130,7 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
         .map_err(|error| ItemError::new(attr::LIMITS, &Attr::S(name), error.rule))?;
     let (mut numbers, mut mode) = ([None; 3], LimitMode::default());
     let (mut window, mut schedule, mut zones) = (None, None, None);
+    let mut classes = vec![];
     let map = format!("{}.{name}", attr::LIMITS);
     let place = |field: &str| format!("{map}.{field}");
     let of = [
@@ -128,6 +147,17 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
             (attr::WINDOW, Attr::S(text)) => window = Some(*text),
             (attr::SCHEDULE, value) => schedule = Some(value),
             (attr::ZONES, Attr::S(text)) => zones = Some(*text),
+            (attr::CLASSES, value) => {
+                for (name, class) in entries(&place(attr::CLASSES), value)? {
+                    let known = match class {
+                        Attr::S(text) => text.parse::<Class>().ok(),
+                        _ => None,
+                    };
+                    let wrong = || ItemError::new(&place(attr::CLASSES), class, CLASS);
+                    let known = known.filter(|class| class.name().as_str() == *name);
+                    classes.push(known.ok_or_else(wrong)?);
+                }
+            }
             _ => {}
         }
         if let Some(at) = of.iter().position(|(known, ..)| known.suffix() == *field) {
@@ -159,6 +189,10 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
         None => {}
     }
     let limit = Limit::of(name, rule).in_mode(mode);
+    let limit = limit.with_classes(classes).map_err(|_| {
+        let wrong = Attr::S("classes");
+        ItemError::new(&place(attr::CLASSES), &wrong, CLASS)
+    })?;
     match schedule {
         Some(text) => scheduled(limit, &place(attr::SCHEDULE), text, zones),
         None => Ok(limit),
@@ -180,6 +214,7 @@ fn scheduled(
     limit.ok_or_else(|| newer(attribute, value, NEWER_SCHEDULE, zones))
 }
 
+const CLASS: &str = "classes of a rate, such as batch:10%:30%, of at most 99% together";
 const PERIOD: &str = "1 ms to 366 days, or the code of a window beside a refill of 0";
 
 /// Requires that this release knows the window of a quota. A window that it does not know is never

@@ -1,5 +1,6 @@
 //! JSON of limits and configurations.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::value::MapAccessDeserializer;
@@ -7,8 +8,8 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
-    Config, ConfigError, ConfigStatus, Limit, LimitError, LimitKind, LimitMode, LimitName,
-    MilliTokens, Schedule, WindowCode,
+    Class, ClassName, Config, ConfigError, ConfigStatus, Limit, LimitError, LimitKind, LimitMode,
+    LimitName, MilliTokens, Schedule, WindowCode,
 };
 
 /// What a limit is read from: its text, or its fields.
@@ -41,8 +42,19 @@ pub(crate) struct LimitFields {
     window: Option<WindowCode>,
     #[serde(default)]
     mode: LimitMode,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    classes: BTreeMap<String, ClassFields>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     schedule: Option<Schedule>,
+}
+
+/// A class of callers of a limit, by its name.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClassFields {
+    at_least_percent: u8,
+    #[serde(default)]
+    leaves_percent: u8,
 }
 
 /// Why the fields are no limit.
@@ -102,6 +114,13 @@ impl From<Limit> for LimitFields {
             LimitKind::Slots => (None, Some(rule.capacity), None),
             LimitKind::Quota => (None, None, Some(rule.capacity)),
         };
+        let of_class = |class: &Class| {
+            let fields = ClassFields {
+                at_least_percent: class.at_least_percent(),
+                leaves_percent: class.leaves_percent(),
+            };
+            (class.name().to_string(), fields)
+        };
         Self {
             text: Some(limit.to_string()),
             name: limit.name().to_string(),
@@ -112,6 +131,7 @@ impl From<Limit> for LimitFields {
             quota_tokens: quota,
             window: rule.window_code(),
             mode: limit.mode(),
+            classes: limit.classes().iter().map(of_class).collect(),
             schedule: limit.schedule().cloned(),
         }
     }
@@ -176,7 +196,11 @@ impl TryFrom<LimitFields> for Limit {
             }
             _ => return Err(BadLimit::Fields(name.to_owned())),
         };
-        let limit = limit.in_mode(fields.mode);
+        let classes = fields.classes.iter().map(|(name, class)| {
+            Class::new(name, class.at_least_percent)?.leaving(class.leaves_percent)
+        });
+        let classes = classes.collect::<Result<Vec<_>, _>>()?;
+        let limit = limit.in_mode(fields.mode).with_classes(classes)?;
         match fields.schedule {
             Some(schedule) => Ok(limit.with_schedule(schedule)?),
             None => Ok(limit),
@@ -194,6 +218,8 @@ pub(crate) struct ConfigFields {
     status: ConfigStatus,
     #[serde(default)]
     is_shadow: bool,
+    #[serde(default)]
+    class: Option<ClassName>,
 }
 
 impl TryFrom<ConfigFields> for Config {
@@ -204,6 +230,7 @@ impl TryFrom<ConfigFields> for Config {
             limits: fields.limits,
             status: fields.status,
             is_shadow: fields.is_shadow,
+            class: fields.class,
         };
         config.check()?;
         Ok(config)

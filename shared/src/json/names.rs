@@ -3,7 +3,9 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{AuditId, EntityId, LimitName, Namespace, OnUnavailable, PlanName, Resource};
+use crate::{
+    AuditId, ClassName, EntityId, LimitName, Namespace, OnUnavailable, PlanName, Resource,
+};
 
 macro_rules! names {
     ($($type:ident),*) => {$(
@@ -20,7 +22,9 @@ macro_rules! names {
         }
     )*};
 }
-names!(Namespace, EntityId, PlanName, Resource, LimitName);
+names!(
+    Namespace, EntityId, PlanName, Resource, ClassName, LimitName
+);
 
 impl Serialize for AuditId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

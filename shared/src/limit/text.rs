@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::class::CLASS;
 use super::{Limit, LimitError, LimitKind, LimitMode, MAX_PERIOD_MS, RefillRule, window_error};
 use crate::quota::{Every, QuotaWindow, SessionWindow, WindowCode};
 use crate::{exact_span, parse_span};
@@ -17,8 +18,8 @@ const PERIOD: &str = "its period must be /second, /minute, /hour, /day or a span
                       write for example /minute or /1h30m";
 const BURST: &str = "its burst must be whole tokens, at most 10^12; write for example ,burst=800";
 const MODE: &str = "its mode must be enforced, shadow or soft; write for example ,mode=shadow";
-const OPTION: &str = "what follows its comma must be burst=TOKENS or mode=enforced, shadow or soft, \
-                      without spaces, and schedule= last; correct it";
+const OPTION: &str = "what follows its comma must be burst=TOKENS, mode=enforced, shadow or soft, or \
+                      class=NAME:AT_LEAST%:LEAVES%, without spaces, and schedule= last; correct it";
 const QUOTA: &str = "a quota must be quota:TOKENS/hour, /day, /week, /month or /year; write for example \
                      quota:10000/month";
 const QUOTA_OPTION: &str = "what follows the comma of a quota must be day=, month=, at=, tz= or mode=, without \
@@ -38,7 +39,7 @@ impl Limit {
     /// Reads the text of a limit behind its name, as [`text`](Self::text) returns it:
     /// `600/minute`, `100_000/minute,burst=150_000`, `5/1h30m,mode=shadow`, a number of slots, `20`,
     /// a quota, `quota:10000/month,day=15,at=09:00,tz=Europe/Berlin`, or one from the first use,
-    /// `session:200/5h`. Without a burst, the capacity of a rate is what refills in a period. A
+    /// `session:200/5h`; a rate with a class of callers, `600/minute,class=batch:10%:30%`. Without a burst, the capacity of a rate is what refills in a period. A
     /// schedule is last: `600/minute,schedule=0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin`.
     ///
     /// # Errors
@@ -83,7 +84,7 @@ impl Limit {
             }
             _ => Self::parse_rule(name, rule, &wrong, &whole)?,
         };
-        let (mut has_burst, mut has_mode) = (false, false);
+        let (mut has_burst, mut has_mode, mut classes) = (false, false, vec![]);
         for part in options.into_iter().flat_map(|options| options.split(',')) {
             match part.split_once('=') {
                 Some(("burst", _)) if has_burst => {
@@ -99,6 +100,12 @@ impl Limit {
                     let mode = LimitMode::parse(mode).ok_or_else(|| wrong(MODE))?;
                     (limit, has_mode) = (limit.in_mode(mode), true);
                 }
+                Some(("class", class)) => {
+                    classes.push(class.parse().map_err(|error| match error {
+                        LimitError::Text { .. } => wrong(CLASS),
+                        other => other,
+                    })?)
+                }
                 Some((field @ ("day" | "month" | "at" | "tz"), value)) => {
                     let begun = every.ok_or_else(|| wrong(OPTION))?;
                     let set = begun.set(field, value);
@@ -112,7 +119,7 @@ impl Limit {
             let window = every.window().map_err(|error| window_error(name, error))?;
             limit.rule.refill_period_ms = QuotaWindow::Calendar(window).code().0;
         }
-        Ok(limit)
+        limit.with_classes(classes)
     }
 
     /// Reads a rate without its options, or a number of slots.
@@ -145,6 +152,7 @@ impl Limit {
             rule,
             mode,
             schedule,
+            classes,
             ..
         } = self;
         let mut text = match rule.kind() {
@@ -160,6 +168,9 @@ impl Limit {
         }
         if *mode != LimitMode::Enforced {
             text += &format!(",mode={}", mode.as_str());
+        }
+        for class in classes {
+            text += &format!(",class={class}");
         }
         if let Some(schedule) = schedule {
             text += &format!("{SCHEDULE}{schedule}");

@@ -1,10 +1,12 @@
 //! The limits of an acquire against those of a shard: which of them overrule, and what the shard is
 //! with them.
 
+use std::collections::BTreeMap;
+
 use crate::limit::{LimitKind, RefillRule};
 use crate::{
-    Calendar, EpochMillis, LeaseReturn, Limit, LimitState, MilliTokens, RULES_STAND, Shard,
-    VersionedLimits,
+    Calendar, EpochMillis, LeaseReturn, Limit, LimitName, LimitState, MilliTokens, RULES_STAND,
+    Shard, VersionedLimits,
 };
 
 impl<'a> VersionedLimits<'a> {
@@ -27,6 +29,41 @@ impl<'a> VersionedLimits<'a> {
         self.limits
             .iter()
             .filter(move |limit| overrules && shard.other_kind(limit).is_none())
+    }
+
+    /// Returns whether these limits end the pool of a class, which they lack.
+    fn ends_pool(self, shard: &Shard, name: &LimitName) -> bool {
+        let has = |name: &str| {
+            self.limits
+                .iter()
+                .any(|limit| limit.name().as_str() == name)
+        };
+        name.is_pool()
+            && shard.limits[name].rule.capacity > MilliTokens::ZERO
+            && has(name.base())
+            && !has(name.as_str())
+    }
+
+    /// Returns whether this limit is the pool of a class that a limit of the shard did not have.
+    fn begins_pool(self, shard: &Shard, limit: &Limit) -> bool {
+        let known = shard.limits.get(limit.name());
+        limit.name().is_pool()
+            && known.is_none_or(|state| state.rule.capacity == MilliTokens::ZERO)
+            && (shard.limits.get(limit.name().base()))
+                .is_some_and(|shared| !shared.rule.kind().is_held())
+    }
+
+    /// Returns whether these limits change the classes of a limit of `shard` at `now`.
+    fn changes_pools(self, shard: &Shard, now: EpochMillis) -> bool {
+        let has_pools = shard.limits.keys().any(LimitName::is_pool)
+            || self.limits.iter().any(|limit| limit.name().is_pool());
+        has_pools
+            && self.overrule(shard, now)
+            && (shard.limits.keys().any(|name| self.ends_pool(shard, name))
+                || self
+                    .limits
+                    .iter()
+                    .any(|limit| self.begins_pool(shard, limit)))
     }
 }
 
@@ -90,6 +127,54 @@ impl Shard {
         (!known.may_become(limit.rule().kind())).then_some(known)
     }
 
+    /// Returns what each pool of a limit gets of the others' balances as its classes change, in all
+    /// nothing: the pool of a new class a part of what the shared pool has, in proportion to their
+    /// capacities, and the shared pool what those have that go.
+    pub(crate) fn moved(
+        &self,
+        terms: VersionedLimits<'_>,
+        now: EpochMillis,
+    ) -> BTreeMap<LimitName, MilliTokens> {
+        let mut moved = BTreeMap::new();
+        if !terms.changes_pools(self, now) {
+            return moved;
+        }
+        let balance = |name: &LimitName| {
+            let back = self.lease_return(name, self.reclaimable(now).map(|(_, lease)| lease));
+            let state = &self.limits[name];
+            self.takeable(state, state.rule, back, now)
+        };
+        for shared in terms.limits.iter().filter(|limit| !limit.name().is_pool()) {
+            if !self.limits.contains_key(shared.name()) {
+                continue;
+            }
+            let mut left = balance(shared.name());
+            for name in self.limits.keys() {
+                if terms.ends_pool(self, name) && name.base() == shared.name().as_str() {
+                    let gone = balance(name);
+                    left += gone;
+                    moved.insert(name.clone(), -gone);
+                }
+            }
+            let begun = terms.limits.iter().filter(|limit| {
+                limit.name().base() == shared.name().as_str() && terms.begins_pool(self, limit)
+            });
+            let begun: Vec<_> = begun.collect();
+            let capacity = |limit: &&Limit| i128::from(limit.rule().capacity.0);
+            let all: i128 = begun.iter().map(capacity).sum::<i128>() + capacity(&shared);
+            let whole = left.max(MilliTokens::ZERO);
+            for pool in begun {
+                let part = i128::from(whole.0) * capacity(&pool) / all.max(1);
+                let part = MilliTokens(i64::try_from(part).unwrap_or_default());
+                let part = part.min(self.shard().share(pool.rule().capacity));
+                left -= part;
+                moved.insert(pool.name().clone(), part);
+            }
+            moved.insert(shared.name().clone(), left - balance(shared.name()));
+        }
+        moved
+    }
+
     /// Returns the shard after a write at `now` that credits refill, begins windows, reclaims expired
     /// leases and applies the acquire's limits, but takes nothing. Older limits only add those that
     /// the shard lacks.
@@ -97,13 +182,23 @@ impl Shard {
     pub fn projected<'a>(&self, terms: impl Into<VersionedLimits<'a>>, now: EpochMillis) -> Self {
         let terms = terms.into();
         let mut next = self.clone();
+        let moved = self.moved(terms, now);
         for (name, state) in &mut next.limits {
             let rule = terms
                 .overruling(self, now)
                 .find(|limit| limit.name() == name);
-            let rule = rule.map_or(state.rule, |limit| *limit.rule());
+            let mut rule = rule.map_or(state.rule, |limit| *limit.rule());
             let back = self.lease_return(name, self.reclaimable(now).map(|(_, lease)| lease));
-            state.available = self.takeable(state, rule, back, now);
+            if let Some(moved) = moved.get(name) {
+                if terms.ends_pool(self, name) {
+                    rule.capacity = MilliTokens::ZERO;
+                }
+                let most = self.shard().share(rule.capacity);
+                let before = self.takeable(state, state.rule, back, now);
+                state.available = (before + *moved).min(most);
+            } else {
+                state.available = self.takeable(state, rule, back, now);
+            }
             state.window_end = Self::window_end(state, rule, terms.calendar, now);
             state.consumed -= back.consumed;
             state.rule = rule;
@@ -113,8 +208,16 @@ impl Shard {
             .iter()
             .filter(|limit| !self.limits.contains_key(limit.name()))
         {
-            let rule = *limit.rule();
-            let mut state = LimitState::new(self.shard().share(rule.capacity), rule);
+            let mut rule = *limit.rule();
+            let mut available = self.shard().share(rule.capacity);
+            if limit.name().is_pool() && self.limits.contains_key(limit.name().base()) {
+                // The pool of older limits has nothing, because the shared one has it all.
+                if !terms.overrule(self, now) {
+                    rule.capacity = MilliTokens::ZERO;
+                }
+                available = moved.get(limit.name()).copied().unwrap_or_default();
+            }
+            let mut state = LimitState::new(available, rule);
             state.window_end = Self::window_end(&state, rule, terms.calendar, now);
             next.limits.insert(limit.name().clone(), state);
         }
@@ -153,5 +256,6 @@ impl Shard {
             .iter()
             .all(|limit| self.limits.contains_key(limit.name()))
             && terms.overruling(self, now).all(is_same)
+            && !terms.changes_pools(self, now)
     }
 }

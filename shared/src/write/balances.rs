@@ -98,7 +98,6 @@ pub fn change_balances(
         let changed = BalanceUpdate {
             returned,
             taken,
-            least: taken,
             is_into_debt: taken > MilliTokens::ZERO,
             ..BalanceUpdate::credit(refill, view.share(state))
         };

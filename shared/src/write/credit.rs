@@ -18,11 +18,12 @@ pub(super) struct BalanceUpdate {
     pub(super) returned: MilliTokens,
     /// Maximum balance.
     pub(super) ceiling: MilliTokens,
-    /// Amount taken.
+    /// Amount taken; negative if other pools of the limit give more than that.
     pub(super) taken: MilliTokens,
-    /// Least balance that it is taken from; less than the amount if acquires queue.
-    pub(super) least: MilliTokens,
-    /// Whether the amount is taken even into debt.
+    /// Least balance that it is taken from, if it must be covered: less than the amount if acquires
+    /// queue, more if they leave something.
+    pub(super) least: Option<MilliTokens>,
+    /// Whether the amount is taken even into debt; `least` does not matter then.
     pub(super) is_into_debt: bool,
     /// Whether the write moves `rf`, so that it must credit the refill.
     pub(super) moves_refilled_at: bool,
@@ -40,7 +41,7 @@ impl BalanceUpdate {
             returned: MilliTokens::ZERO,
             ceiling,
             taken: MilliTokens::ZERO,
-            least: MilliTokens::ZERO,
+            least: None,
             is_into_debt: false,
             moves_refilled_at: true,
             assumes_headroom: false,
@@ -63,10 +64,11 @@ impl BalanceUpdate {
                 .push(Condition::AtLeast(tokens(name), Value::Int(least.0)));
         }
         let is_cut = !state.rule.kind().is_held() && state.available + gained > self.ceiling;
-        if is_cut && (self.least <= self.ceiling || self.is_into_debt) && !self.assumes_headroom {
+        let least = self.least.unwrap_or_default();
+        if is_cut && (least <= self.ceiling || self.is_into_debt) && !self.assumes_headroom {
             let slack = self
                 .headroom
-                .min(self.ceiling - self.least)
+                .min(self.ceiling - least)
                 .max(MilliTokens::ZERO);
             let full = if self.moves_refilled_at {
                 self.ceiling
@@ -84,10 +86,10 @@ impl BalanceUpdate {
             ));
             return;
         }
-        if self.taken > MilliTokens::ZERO && !self.is_into_debt {
+        if let Some(least) = self.least.filter(|_| !self.is_into_debt) {
             update.conditions.push(Condition::AtLeast(
                 tokens(name),
-                Value::Int((self.least - gained).0),
+                Value::Int((least - gained).0),
             ));
         }
         if !state.rule.kind().is_held() {

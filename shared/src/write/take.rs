@@ -40,8 +40,9 @@ pub struct Take<'a> {
     pub limits: VersionedLimits<'a>,
     /// Amounts of the whole batch.
     pub asks: Asks,
-    /// The acquires in the order in which they start, if any of them queues; otherwise empty. Only
-    /// rates that the shard has can be queued for: of other limits it has enough at once.
+    /// The acquires in the order in which they start, if any of them queues or leaves something to
+    /// others; otherwise empty. Only rates that the shard has can be queued for: of other limits it has
+    /// enough at once.
     pub line: Vec<Place>,
     /// Number of acquires that this grants.
     pub acquires: i64,
@@ -188,7 +189,13 @@ impl Take<'_> {
                 if state.has_ended(now) {
                     return self.begins(shard, &ask.limit, state, now).is_none();
                 }
-                (!ask.effect.must_be_covered() || state.available >= ask.amount)
+                let least = || {
+                    let rule = (&state.rule, shard.shard());
+                    self.least_balance(&ask.limit, rule, now, now)
+                };
+                (!ask.effect.must_be_covered()
+                    || state.available >= ask.amount
+                        && (self.line.is_empty() || state.available >= least()))
                     && (!shard.is_full(state, now)
                         || self.assumes_headroom(shard, &ask.limit, state))
             })

@@ -70,6 +70,7 @@ fn configuration() -> impl Strategy<Value = Config> {
         limits.sort_by(|one, other| one.name().cmp(other.name()));
         limits.dedup_by(|one, other| one.name() == other.name());
         Config {
+            class: None,
             limits,
             status,
             is_shadow,

@@ -3,6 +3,7 @@
 
 mod model;
 
+mod classes;
 mod codec;
 mod config;
 mod contract;

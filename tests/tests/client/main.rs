@@ -5,6 +5,7 @@ mod acquire {
     mod admission;
     mod blocking;
     mod bypass;
+    mod classes;
     mod coalesce;
     mod cold;
     mod cost;

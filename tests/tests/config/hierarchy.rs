@@ -221,6 +221,7 @@ async fn the_status_of_an_ancestor_counts() {
     let limiter = company(&fleet).await;
     let set = async |name: &str, status| {
         let config = Config {
+            class: None,
             limits: vec![rpm(20)],
             status,
             is_shadow: false,

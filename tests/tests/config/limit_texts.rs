@@ -124,6 +124,7 @@ fn configuration() -> impl Strategy<Value = Config> {
         limits.sort_by(|one, other| one.name().cmp(other.name()));
         limits.dedup_by(|one, other| one.name() == other.name());
         let config = Config {
+            class: None,
             limits,
             status,
             is_shadow,

@@ -81,6 +81,7 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
     let of_entity = of_entity("e-1");
     for limits in [vec![], vec![rpm(1)]] {
         let config = Config {
+            class: None,
             limits,
             status: ConfigStatus::Disabled,
             is_shadow: false,
@@ -125,6 +126,7 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
 async fn a_configuration_in_shadow_mode_denies_no_request() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let config = Config {
+        class: None,
         limits: vec![rpm(2)],
         status: ConfigStatus::Enforced,
         is_shadow: true,

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use weirgate::{
-    Config, ConfigLevel, ConfigPatch, ConfigStatus, Error, Limit, RateLimiter, Versioned,
+    ClassName, Config, ConfigLevel, ConfigPatch, ConfigStatus, Error, Limit, RateLimiter, Versioned,
 };
 
 use super::super::confirm::Destroy;
@@ -22,7 +22,7 @@ pub struct Set {
     #[command(flatten)]
     level: LevelArgs,
     /// Limits: NAME=TOKENS/PERIOD (second, minute, hour, day, or a span such as 1h30m) or NAME=SLOTS,
-    /// and behind it ,burst=TOKENS, ,mode=shadow or soft, and last ,schedule=RULES (weirgate docs limits)
+    /// and behind it ,burst=TOKENS, ,mode=shadow or soft, ,class=NAME:AT_LEAST%:LEAVES%, and last ,schedule=RULES (weirgate docs limits)
     #[arg(value_name = "LIMIT", value_parser = amounts::level_limit)]
     limits: Vec<Limit>,
     /// Drops all limits and settings of the level that are not named
@@ -40,6 +40,9 @@ pub struct Set {
     /// Counts what the limits would deny, and denies nothing; --shadow=false ends that
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     shadow: Option<bool>,
+    /// Class of the callers of the level's entities, whatever a request says (weirgate docs limits)
+    #[arg(long, value_name = "NAME", value_parser = |text: &str| ClassName::new(text))]
+    class: Option<ClassName>,
     /// Shows what would be changed, and writes nothing
     #[arg(long)]
     dry_run: bool,
@@ -69,10 +72,10 @@ impl Set {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let level = self.level.level()?;
         let is_named = self.replace || self.enforced || self.disabled || self.unlimited;
-        if self.limits.is_empty() && self.shadow.is_none() && !is_named {
+        if self.limits.is_empty() && self.shadow.is_none() && self.class.is_none() && !is_named {
             return Err(Failure::Refused(format!(
                 "nothing to set for {level}: give a LIMIT, for example rpm=500/minute, or one of \
-                 --enforced, --disabled, --unlimited, --shadow and --replace"
+                 --enforced, --disabled, --unlimited, --shadow, --class and --replace"
             )));
         }
         change(context, &level, self.dry_run, |before| {
@@ -93,6 +96,7 @@ impl Set {
             limits: self.limits.clone(),
             status: named.map(|(_, status)| status),
             is_shadow: self.shadow,
+            class: self.class.clone(),
         }
     }
 }

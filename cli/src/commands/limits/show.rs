@@ -24,5 +24,7 @@ fn remarks(config: &Config) -> impl Iterator<Item = String> {
     let shadow = config
         .is_shadow
         .then(|| "shadow: denies nothing".to_owned());
-    status.into_iter().chain(shadow)
+    let class = config.class.as_ref();
+    let class = class.map(|class| format!("callers are of class {class}"));
+    status.into_iter().chain(shadow).chain(class)
 }

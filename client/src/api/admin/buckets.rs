@@ -11,7 +11,7 @@ use super::Admin;
 use crate::api::page::{Page, PageToken, Unreadable, within};
 use crate::bucket::{BucketState, refresh_each};
 use crate::session::Session;
-use crate::values::{Error, LimitStatus, Limits, bucket_status};
+use crate::values::{Error, LimitStatus, Limits, bucket_status, whole};
 
 /// Prefix of the sort keys of buckets in both indexes.
 const BUCKET: &str = "BUCKET#";
@@ -227,7 +227,7 @@ async fn read(
             resource: state.key.resource.clone(),
             shards: count,
             leases,
-            limits: bucket_status(&bucket, &Limits::default(), |_| None, now),
+            limits: whole(bucket_status(&bucket, &Limits::default(), |_| None, now)),
             counted,
         })
     });
@@ -254,5 +254,5 @@ fn counted(shards: &[Shard]) -> Usage {
             *counted.tokens.entry(name.clone()).or_default() += limit.consumed;
         }
     }
-    counted
+    counted.whole()
 }

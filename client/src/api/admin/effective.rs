@@ -201,7 +201,7 @@ impl EffectiveBucket {
         Self {
             entity: entity.clone(),
             status: in_force.map(|config| config.status),
-            limits: in_force.map_or_else(Vec::new, |config| config.limits.to_vec()),
+            limits: in_force.map_or_else(Vec::new, |config| config.limits.named().to_vec()),
             level: in_force.map(|config| config.level.clone()),
             scales,
         }
@@ -241,9 +241,10 @@ impl File {
     fn config(&self, level: &ConfigLevel) -> Option<Config> {
         let config = self.levels.as_ref()?.config(level)?;
         Some(Config {
-            limits: config.limits.to_vec(),
+            limits: config.limits.named().to_vec(),
             status: config.status,
             is_shadow: false,
+            class: config.class.clone(),
         })
     }
 

@@ -9,7 +9,7 @@ use weirgate_shared::write::LeaseChange;
 use weirgate_shared::{EpochMillis, MilliTokens};
 
 use super::{Adjusting, Hold};
-use crate::queue::SettleOutcome;
+use crate::queue::{HoldPart, SettleOutcome};
 use crate::values::{Amounts, Error, Settlement};
 
 impl Hold {
@@ -31,19 +31,23 @@ impl Hold {
         if more > MilliTokens::ZERO && self.take_from_pool(limit, more) {
             return Ok(Settlement::Applied);
         }
-        let (is_taken, mut is_begun) = (self.has(limit), false);
-        for at in 0..self.parts.len() {
-            let taken = match self.parts[at].amounts.get(limit) {
-                Some(taken) => *taken,
-                None if at == 0 && !is_taken => MilliTokens::ZERO,
-                None => continue,
-            };
+        let of_part = |(at, part): (usize, &HoldPart)| {
+            let pools = part.amounts.iter().filter(|(pool, _)| pool.base() == limit);
+            let pools = pools.map(|(pool, taken)| (at, pool.to_string(), *taken));
+            pools.collect::<Vec<_>>()
+        };
+        let mut taken: Vec<_> = self.parts.iter().enumerate().flat_map(of_part).collect();
+        if taken.is_empty() && !self.parts.is_empty() {
+            taken.push((0, limit.to_owned(), MilliTokens::ZERO));
+        }
+        let mut is_begun = false;
+        for (at, pool, taken) in taken {
             // The first part takes all that is missing; each part returns at most what it took.
             let change = more.max(-taken);
             if change == MilliTokens::ZERO {
                 continue;
             }
-            let adjusted = self.adjust_part(at, limit, taken + change).await;
+            let adjusted = self.adjust_part(at, &pool, taken + change).await;
             match adjusted.map_err(|error| error.halfway(is_begun))? {
                 SettleOutcome::Done(Settlement::Applied) => {}
                 SettleOutcome::Done(gone) => return Ok(gone),

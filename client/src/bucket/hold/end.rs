@@ -108,6 +108,7 @@ impl Drop for Hold {
             bucket: Arc::clone(&self.bucket),
             parts: std::mem::take(&mut self.parts),
             limits: self.limits.clone(),
+            class: self.class.take(),
             taken_at: self.taken_at,
             starts_at: self.starts_at,
             counted_acquires: self.counted_acquires,

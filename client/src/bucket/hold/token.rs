@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use weirgate_shared::{
     EpochMillis, Limit, LimitKind, LimitMode, LimitName, LimitState, LimitsVersion,
-    MAX_BUCKET_LIMITS, MAX_SHARDS, MAX_TOKENS, MilliTokens, RefillRule, Shard, WindowCode, WriteId,
+    MAX_BUCKET_LIMITS, MAX_PERIOD_MS, MAX_SHARDS, MAX_TOKENS, MilliTokens, RefillRule, Shard,
+    WriteId,
 };
 
 use super::{Hold, Stage};
@@ -95,7 +96,10 @@ impl Hold {
         let others = first
             .into_iter()
             .flat_map(|part| &part.shard.limits)
-            .filter(|(name, _)| !self.brings(name.as_str()))
+            // A pool without a capacity is that of a class that is gone.
+            .filter(|(name, state)| {
+                !self.brings(name.as_str()) && state.rule.capacity > MilliTokens::ZERO
+            })
             .map(|(name, state)| LimitToken::of(name, &state.rule, None));
         brought.chain(others).collect()
     }
@@ -189,7 +193,7 @@ impl LimitToken {
         };
         let is_rule = (1..=MAX_MILLI).contains(&self.capacity_milli)
             && (0..=MAX_MILLI).contains(&self.refill_milli)
-            && (self.period_ms >= 1 || rule.kind() == LimitKind::Quota);
+            && ((1..=MAX_PERIOD_MS).contains(&self.period_ms) || rule.kind() == LimitKind::Quota);
         if !is_rule {
             return Err(out_of_range("limit"));
         }
@@ -201,14 +205,8 @@ impl LimitToken {
         let Some(mode) = self.mode else {
             return Ok(None);
         };
-        let (capacity, refill) = (self.capacity_milli / 1_000, self.refill_milli / 1_000);
-        let (_, rule) = self.rule()?;
-        let limit = match rule.kind() {
-            LimitKind::Rate => Limit::custom(&self.name, capacity, refill, self.period_ms)?,
-            LimitKind::Slots => Limit::concurrent(&self.name, capacity)?,
-            LimitKind::Quota => Limit::quota_of(&self.name, capacity, WindowCode(self.period_ms))?,
-        };
-        Ok(Some(limit.in_mode(match mode {
+        let (name, rule) = self.rule()?;
+        Ok(Some(Limit::of(name, rule).in_mode(match mode {
             ModeToken::Enforced => LimitMode::Enforced,
             ModeToken::Shadow => LimitMode::Shadow,
             ModeToken::Soft => LimitMode::Soft,

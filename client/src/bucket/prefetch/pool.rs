@@ -117,7 +117,8 @@ impl Pool {
                     limit.mode() == LimitMode::Enforced && limit.rule().kind().refills()
                 })
         };
-        request.lease.is_none() && request.asks.iter().all(is_prefetched)
+        let has_choice = !request.others.is_empty() || request.asks.has_floor();
+        !has_choice && request.lease.is_none() && request.asks.iter().all(is_prefetched)
     }
 
     /// Returns whether the pool covers the request.

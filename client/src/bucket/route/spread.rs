@@ -9,7 +9,7 @@ use std::time::Duration;
 use weirgate_shared::{Asks, Bucket, Effect, MilliTokens};
 
 use super::{Command, Next, Reply, Router, Spread};
-use crate::bucket::evaluate::{Allocation, evaluate};
+use crate::bucket::evaluate::{Allocation, above_floors, evaluate};
 use crate::bucket::state::BucketState;
 use crate::queue::{Portion, Reason};
 use crate::session::Env;
@@ -56,7 +56,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
         if spread.rounds > 0 {
             let now = env.now();
             let known = self.bucket.cached_bucket(&self.request.limits, now);
-            let more = known.spread(&spread.left, now);
+            let more = above_floors(&known, self.request).spread(&spread.left, now);
             let Some(more) = more.filter(|_| spread.rounds < ROUNDS) else {
                 return self.return_parts(env, *spread);
             };
@@ -179,6 +179,13 @@ fn part(request: &BucketRequest, amounts: Amounts, is_first: bool) -> BucketRequ
         start_by: None,
         ..request.clone()
     };
+    if request.asks.has_floor() {
+        part.asks.retain(|ask| {
+            let whole = request.asks.debit(ask.limit.as_str());
+            ask.floor = whole.map_or(MilliTokens::ZERO, |whole| whole.floor);
+            true
+        });
+    }
     if is_first {
         let soft = request.asks.iter();
         soft.filter(|ask| ask.effect == Effect::IntoDebt)

@@ -48,6 +48,8 @@ fn request(needs: &[(&str, i64)]) -> BucketRequest {
         .iter()
         .map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)));
     BucketRequest {
+        others: vec![],
+        class: None,
         asks: Asks::of(Effect::Enforce, needs),
         limits: limits(),
         lease: None,

@@ -159,9 +159,9 @@ impl Attempt {
         self.waiters.iter().any(Waiter::queues)
     }
 
-    /// Returns the places of the waiters, if any of them queues.
+    /// Returns the places of the waiters, if any of them queues or leaves something.
     fn line(&self, now: EpochMillis) -> Vec<Place> {
-        if !self.queues() {
+        if !self.queues() && !self.asks.has_floor() {
             return vec![];
         }
         let place = |waiter: &Waiter| Place {

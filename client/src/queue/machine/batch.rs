@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use weirgate_shared::write::max_leases;
-use weirgate_shared::{Asks, Effect, EpochMillis, LimitName, MilliTokens, Shard};
+use weirgate_shared::{Asks, Effect, EpochMillis, LimitName, MilliTokens, Shard, ShardIndex};
 
 use crate::queue::waiter::Waiter;
 use crate::values::Amounts;
@@ -45,6 +45,7 @@ pub(super) fn select_batch(
     let limit_count = view.map_or(limits.len(), |shard| shard.limit_count_with(&limits));
     let (mut leases, max_leases) = (0, max_leases(limit_count));
     let (mut chosen, mut others, mut is_held_up) = (vec![], VecDeque::new(), false);
+    let index = view.map_or(ShardIndex::at_creation(0), Shard::shard);
     let is_paused = view.is_some_and(|shard| shard.paused_until(now).is_some());
     for waiter in line {
         let asks = &waiter.request.asks;
@@ -55,7 +56,7 @@ pub(super) fn select_batch(
             let later = later.unwrap_or_default();
             left.get(limit).is_none_or(|left| *left + later < need)
         };
-        if asks.has(Effect::Enforce) && is_paused || asks.with(Effect::Enforce).any(lacks) {
+        if asks.has(Effect::Enforce) && is_paused || asks.required(index).any(lacks) {
             others.push_back(waiter);
             continue;
         }
@@ -87,12 +88,12 @@ pub(super) fn select_batch(
     }
     chosen
         .iter_mut()
-        .for_each(|waiter| raise(waiter, &mut left));
+        .for_each(|waiter| raise(waiter, &mut left, index));
     (chosen, others)
 }
 
 /// Raises the amounts of a waiter by what is `left` after all least amounts, up to the most it asks.
-fn raise(waiter: &mut Waiter, left: &mut Amounts) {
+fn raise(waiter: &mut Waiter, left: &mut Amounts, shard: ShardIndex) {
     waiter.raised = None;
     if waiter.request.asks.iter().all(|ask| ask.amount == ask.most) {
         return;
@@ -101,7 +102,10 @@ fn raise(waiter: &mut Waiter, left: &mut Amounts) {
     for ask in &waiter.request.asks {
         let mut ask = ask.clone();
         if let Some(left) = left.get_mut(&ask.limit) {
-            let more = (ask.most - ask.amount).min(*left).max(MilliTokens::ZERO);
+            let floor = waiter.request.asks.floor(ask.limit.as_str(), shard);
+            let more = (ask.most - ask.amount)
+                .min(*left - floor)
+                .max(MilliTokens::ZERO);
             *left -= more;
             ask.amount += more;
         }
@@ -167,6 +171,8 @@ mod tests {
     /// Returns the waiter at `place`, identified by its acquires.
     fn caller(place: usize, asked: &Asked) -> Waiter {
         let request = BucketRequest {
+            others: vec![],
+            class: None,
             asks: Asks::of(Effect::Enforce, needs(asked.needs)),
             limits: if asked.brings_others {
                 limits().with_version(weirgate_shared::LimitsVersion::new(7))

@@ -187,6 +187,8 @@ impl Wish {
             asks = asks.and(Effect::Enforce, [(slots, MilliTokens::from_tokens(1))]);
         }
         BucketRequest {
+            others: vec![],
+            class: None,
             asks,
             limits: limits(),
             lease: self.lease.map(|lasts| (lasts, "owner".into())),

@@ -1,10 +1,11 @@
-//! Taking for waiters that queue: from refill that comes within their waits.
+//! Taking for waiters of which some queue, and take from refill that comes within their waits, or leave
+//! something to others.
 
 use crate::math::refill_between;
 use crate::write::Take;
 use crate::{Asks, EpochMillis, LimitMode, LimitName, MilliTokens, Millis, RefillRule, ShardIndex};
 
-/// Place of one acquire in the line of its write.
+/// Place of one acquire among those of its write.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// What is taken for it; part of the asks of the [`Take`].
@@ -14,8 +15,8 @@ pub struct Place {
 }
 
 impl Take<'_> {
-    /// Returns the least balance of a rate at `from`, from which all acquires start in time: the
-    /// amount taken, less refill that comes within their waits.
+    /// Returns the least balance of a rate at `from`, from which all acquires start in time and leave
+    /// what they must: the amount taken, less refill that comes within their waits.
     ///
     /// An acquire starts once its amount and those before it are repaid. A debt and the amount
     /// behind it are together at most the shard's share, so what starts at an instant is too. A
@@ -30,7 +31,7 @@ impl Take<'_> {
     ) -> MilliTokens {
         let limit = self.limits.limits.iter().find(|limit| limit.name() == name);
         let is_enforced = limit.is_none_or(|limit| limit.mode() == LimitMode::Enforced);
-        if self.line.is_empty() || !is_enforced {
+        if self.line.is_empty() {
             return self.need(name);
         }
         let (share, mut taken) = (shard.share(rule.capacity), MilliTokens::ZERO);
@@ -39,11 +40,9 @@ impl Take<'_> {
             taken += amount;
             let until = now.plus(place.wait);
             let refill = refill_between(rule, shard, from, until).min(share);
-            Some(if amount > share {
-                taken
-            } else {
-                taken - refill
-            })
+            let least = taken + place.asks.floor(name.as_str(), shard);
+            let queues = amount <= share && is_enforced;
+            Some(if queues { least - refill } else { least })
         });
         asked.max().unwrap_or_else(|| self.need(name))
     }

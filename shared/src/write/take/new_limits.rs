@@ -10,7 +10,7 @@ use crate::write::conditions::{push_new, require_refilled_at};
 use crate::write::credit::BalanceUpdate;
 use crate::write::update::tokens;
 use crate::write::{AttributeUpdate, Condition, Path, Take, Update, Value};
-use crate::{EpochMillis, LimitName, LimitState, LimitsVersion, Millis, Shard, item};
+use crate::{EpochMillis, LimitName, LimitState, LimitsVersion, MilliTokens, Millis, Shard, item};
 
 impl Take<'_> {
     /// Writes the acquire's limits to the shard along with the take. Moves `rf`, so that all refill
@@ -45,6 +45,7 @@ impl Take<'_> {
         let changed = self.changed(shard, now);
         let differs =
             |(name, state): (&LimitName, &LimitState)| changed.limits[name].rule != state.rule;
+        let moved = shard.moved(self.limits, now);
         let is_ordered = self.limits.order(shard.config_version, now).is_some();
         if !is_ordered && shard.limits.iter().any(differs) {
             update.changes.push(AttributeUpdate::Set(
@@ -89,12 +90,16 @@ impl Take<'_> {
                 } else {
                     refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
                 };
+                let least = self.least_balance(name, (&next.rule, shard.shard()), rf, now);
+                // What moves between the pools of a limit is cut as it was, and then taken or added.
+                let zero = MilliTokens::ZERO;
+                let moved = moved.get(name).copied().unwrap_or_default();
                 let credit = BalanceUpdate {
                     returned: back.available,
-                    taken: need,
-                    least: self.least_balance(name, (&next.rule, shard.shard()), rf, now),
+                    taken: need - moved,
+                    least: (need > zero || moved < zero).then_some(least - moved),
                     is_into_debt: self.is_into_debt(name),
-                    ..BalanceUpdate::credit(refill, old.min(new))
+                    ..BalanceUpdate::credit(refill, old.min(new - moved))
                 };
                 credit.write(&mut update, name, state);
             }

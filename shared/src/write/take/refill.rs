@@ -31,7 +31,8 @@ impl Take<'_> {
                     returned: back.available,
                     ceiling: shard.share(state),
                     taken: need,
-                    least: self.least_balance(name, rule, from, now),
+                    least: (need > MilliTokens::ZERO)
+                        .then(|| self.least_balance(name, rule, from, now)),
                     is_into_debt: self.is_into_debt(name),
                     moves_refilled_at: false,
                     assumes_headroom: self.assumes_headroom(shard, name, state),

@@ -105,7 +105,7 @@ impl LimitsEdit<'_> {
                         entity: bucket.key.entity.clone(),
                         resource: bucket.key.resource.clone(),
                         before: before.clone(),
-                        after: limits.to_vec(),
+                        after: limits.named().to_vec(),
                     };
                     let change = EditChange::Limits {
                         limits: limits.to_vec(),
@@ -121,7 +121,7 @@ impl LimitsEdit<'_> {
                             outcome,
                             shards: count,
                             before,
-                            after: limits.to_vec(),
+                            after: limits.named().to_vec(),
                         });
                     }
                 }

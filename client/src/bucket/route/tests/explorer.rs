@@ -226,6 +226,8 @@ fn wish(rng: &mut Rng) -> BucketRequest {
     }
     let lasts = Duration::from_millis(rng.u64(2_000..9_000));
     BucketRequest {
+        others: vec![],
+        class: None,
         asks,
         limits: all_limits(),
         lease: takes_slots.then(|| (lasts, "owner".into())),
