@@ -33,7 +33,7 @@ pub use gauges::BreakerState;
 pub(crate) use gauges::{OutstandingGauge, change_breaker, describe_gauges};
 pub use limit_status::LimitStatus;
 pub(crate) use limit_status::{
-    bucket_status, most_restrictive, never_status, status, status_for, whole,
+    bucket_status, most_restrictive, never_status, status, status_for, whole, with_floors,
 };
 pub(crate) use limits::{
     Limits, check_bucket_debt, check_bucket_limits, check_limit_count, check_next_windows,

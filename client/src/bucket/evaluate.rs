@@ -6,6 +6,7 @@ use weirgate_shared::{Bucket, Effect, EpochMillis, LimitName, MilliTokens, Shard
 
 use crate::values::{
     Amounts, BucketRequest, Denied, LimitStatus, bucket_status, denial_of, shortage, status_for,
+    with_floors,
 };
 
 /// How the shards can serve a request.
@@ -45,7 +46,12 @@ fn evaluate_choice(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -
     let enforced = asks.with(Effect::Enforce);
     let denied = || {
         let need = |name: &LimitName| asks.enforced(name.as_str());
-        let denied = || denial_of(request.with_floors(bucket_status(bucket, limits, need, now)));
+        let denied = || {
+            denial_of(with_floors(
+                request,
+                bucket_status(bucket, limits, need, now),
+            ))
+        };
         Allocation::Denied(queue_denial(all, request, now).unwrap_or_else(denied))
     };
     if is_paused

@@ -219,7 +219,7 @@ pub(crate) fn status_for(
 ) -> (Vec<LimitStatus>, Option<Duration>) {
     let need = |name: &LimitName| request.asks.enforced(name.as_str());
     let next = request.above_floors(shard.projected(&request.limits, now));
-    let mut all = request.with_floors(status_of(&next, &request.limits, need, now));
+    let mut all = with_floors(request, status_of(&next, &request.limits, need, now));
     let Some(start_by) = start_by else {
         return (all, None);
     };
@@ -248,6 +248,25 @@ pub(crate) fn status_for(
         }
     }
     (all, starts_in)
+}
+
+/// Returns the statuses of shards without what the request must leave there, with the capacities that
+/// they have with it.
+pub(crate) fn with_floors(
+    request: &BucketRequest,
+    mut limits: Vec<LimitStatus>,
+) -> Vec<LimitStatus> {
+    for ask in request
+        .asks
+        .debits()
+        .filter(|ask| ask.floor > MilliTokens::ZERO)
+    {
+        let mut limits = limits.iter_mut();
+        if let Some(status) = limits.find(|status| status.limit == ask.limit.as_str()) {
+            status.capacity += ask.floor;
+        }
+    }
+    limits
 }
 
 /// Returns one status for each limit: that of its pools together. Of one that is requested, the amounts

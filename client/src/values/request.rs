@@ -10,7 +10,6 @@ use weirgate_shared::{
 };
 
 use super::error::Error;
-use super::limit_status::LimitStatus;
 use super::limits::Limits;
 
 /// Default duration of a lease, 60 s.
@@ -84,24 +83,6 @@ impl BucketRequest {
             }
         }
         shard
-    }
-
-    /// Returns the statuses of shards without what the request must leave there, with the capacities that
-    /// they have with it.
-    pub(crate) fn with_floors(&self, mut limits: Vec<LimitStatus>) -> Vec<LimitStatus> {
-        for ask in self
-            .asks
-            .debits()
-            .filter(|ask| ask.floor > MilliTokens::ZERO)
-        {
-            let of_pool = limits
-                .iter_mut()
-                .find(|status| status.limit == ask.limit.as_str());
-            if let Some(status) = of_pool {
-                status.capacity += ask.floor;
-            }
-        }
-        limits
     }
 
     /// Returns the latest start of a request that queues, by the clock that shows `now`.
