@@ -51,7 +51,7 @@ pub struct Config {
     /// deny.
     pub is_shadow: bool,
     /// Class of the callers of its entities, of whatever class a request says that it is: of the limits
-    /// of parents too. `None` if the request says it.
+    /// of parents too. Limits without it take its callers for others. `None` if the request says it.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub class: Option<ClassName>,
 }

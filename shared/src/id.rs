@@ -195,6 +195,12 @@ impl LimitName {
         pool.map_or(self.as_str(), |(base, _)| base)
     }
 
+    /// Returns the class whose pool it names.
+    #[must_use]
+    pub fn pool_of(&self) -> Option<&str> {
+        self.as_str().split_once('@').map(|(_, class)| class)
+    }
+
     /// Returns whether it names the pool of a class.
     #[must_use]
     pub fn is_pool(&self) -> bool {

@@ -355,22 +355,20 @@ impl Limit {
                 return refused("left out of a quota, of which all can be taken at once");
             }
         }
-        match self.schedule.take() {
-            Some(schedule) => self.with_schedule(schedule),
-            None => Ok(self),
-        }
+        let classes = std::mem::take(&mut self.classes);
+        self.with_classes(classes)
     }
 
     /// Returns the same limit, scaled by a schedule: see [`scaled`](Self::scaled). Only limits in a
     /// configuration have one, because the version of the configuration orders what is in force.
     ///
     /// # Errors
-    /// [`LimitError::Window`] if a scale leaves no limit: less than 1 token, more than 10^12, or a refill
-    /// period above 366 days.
+    /// [`LimitError::Window`] if a scale leaves no limit: less than 1 token, of a class too, more than 10^12,
+    /// or a refill period above 366 days.
     pub fn with_schedule(mut self, schedule: Schedule) -> Result<Self, LimitError> {
         for rule in schedule.rules() {
             if self.scaled(rule.scale()).is_none() {
-                let takes = "a ratio that leaves the limit 1 to 10^12 tokens, and a period of at most 366 days";
+                let takes = "a ratio that leaves the limit 1 to 10^12 tokens, each of its classes 1, and a period of at most 366 days";
                 let value = format!("{} of {}", rule.scale(), self.text());
                 let remedy = "write another ratio, or the rate with a longer period";
                 let error = WindowError::field("scale", value, takes, remedy);
@@ -462,11 +460,13 @@ impl Limit {
             rule.refill_period_ms *= under / divisor;
             (rule.refill_period_ms <= MAX_PERIOD_MS).then_some(())?;
         }
-        Some(Self {
+        let scaled = Self {
             rule,
             schedule: None,
             ..self.clone()
-        })
+        };
+        let is_too_small = scaled.pools().iter().any(Self::is_too_small);
+        (!is_too_small).then_some(scaled)
     }
 }
 

@@ -208,7 +208,8 @@ impl RequestSpec {
         };
         let (mut resolved_request, mut seen) = (begun(), vec![]);
         let (mut next, mut rereads) = (Some(Arc::clone(&own)), 0);
-        let mut class = self.class()?;
+        // That of a configuration may be one of limits that no longer have it.
+        let (mut class, mut is_fixed) = (self.class()?, false);
         while let Some(bucket) = next.take() {
             let BucketKey {
                 entity, resource, ..
@@ -237,7 +238,7 @@ impl RequestSpec {
                 return Err(error);
             }
             if is_own && let Some(fixed) = config.and_then(|config| config.class.as_ref()) {
-                class = Some(fixed.clone());
+                (class, is_fixed) = (Some(fixed.clone()), true);
             }
             let limits = match config {
                 Some(EffectiveConfig {
@@ -301,7 +302,7 @@ impl RequestSpec {
                 next = Some(buckets.bucket(parent.clone(), resource.clone()));
             }
         }
-        if let Some(class) = &class {
+        if let Some(class) = class.as_ref().filter(|_| !is_fixed) {
             check_class(class, &resolved_request.targets)?;
         }
         if resolved_request.has_unlimited {

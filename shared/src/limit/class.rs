@@ -133,8 +133,8 @@ impl Limit {
     /// ```
     ///
     /// # Errors
-    /// [`LimitError`] for slots or a quota, a class that is given twice, or classes that have more than
-    /// 99 % together.
+    /// [`LimitError`] for slots or a quota, a class that is given twice, classes that have more than 99 %
+    /// together, or a pool of less than one token, at any scale of the limit's schedule.
     pub fn with_classes(
         mut self,
         classes: impl IntoIterator<Item = Class>,
@@ -165,7 +165,28 @@ impl Limit {
             self.name.pool(&class.name)?;
         }
         self.classes = classes;
-        Ok(self)
+        if let Some(pool) = self.pools().iter().find(|pool| pool.is_too_small()) {
+            return Err(LimitError::Class {
+                class: pool
+                    .name
+                    .pool_of()
+                    .unwrap_or("that has no class")
+                    .to_owned(),
+                error: format!(
+                    "limit {:?} would leave it {} of {} tokens, and at least 1 is needed: change at_least, or raise the limit",
+                    self.name, pool.rule.capacity, self.rule.capacity
+                ),
+            });
+        }
+        match self.schedule.take() {
+            Some(schedule) => self.with_schedule(schedule),
+            None => Ok(self),
+        }
+    }
+
+    /// Returns whether a pool grants nothing, because its capacity is below one token.
+    pub(super) fn is_too_small(&self) -> bool {
+        self.rule.capacity < MilliTokens::from_tokens(1)
     }
 
     /// Returns the classes, by name.

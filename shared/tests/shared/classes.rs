@@ -113,7 +113,10 @@ proptest! {
             Class::new(&format!("c{at}"), *at_least).unwrap().leaving(*leaves).unwrap()
         });
         let with = limit.clone().with_classes(classes);
-        prop_assert_eq!(with.is_ok(), sum <= 99);
+        let of = |percent: u32| i64::from(percent) * capacity >= 100;
+        let has_tokens = percents.iter().all(|(at_least, _)| *at_least == 0 || of((*at_least).into()))
+            && of(100 - sum.min(99));
+        prop_assert_eq!(with.is_ok(), sum <= 99 && has_tokens);
         let Ok(with) = with else { return Ok(()) };
         let pools = with.pools();
         prop_assert_eq!(pools.len(), with.pool_count());
@@ -129,7 +132,7 @@ proptest! {
     /// richer in all, consumption is what was taken, and at rest the pools are full.
     #[test]
     fn i1_pools_have_no_more_than_the_limit_whatever_classes_change(
-        (capacity, amount, period) in (1..9_i64, 1..20_i64, 1..1_500_i64),
+        (capacity, amount, period) in (100..900_i64, 1..2_000_i64, 1..1_500_i64),
         index in prop_oneof![3 => Just((0, 1)), 1 => Just((1, 2))],
         contention in contention(), is_versioned in any::<bool>(),
         steps in vec(step(), 1..40),
@@ -238,6 +241,18 @@ fn classes_that_cannot_be_are_refused_with_the_reason() {
         (
             "tpm=quota:9/month,class=a:1%",
             "is no rate, and only rates have classes",
+        ),
+        (
+            "tpm=9/m,class=a:10%",
+            "class \"a\": limit \"tpm\" would leave it 0.9 of 9 tokens, and at least 1 is needed",
+        ),
+        (
+            "tpm=9/m,class=a:95%",
+            "class \"that has no class\": limit \"tpm\" would leave it",
+        ),
+        (
+            "tpm=100/m,class=a:1%,schedule=0 8 * * * for 1h scale 1/2",
+            "each of its classes 1",
         ),
         ("tpm@a=9/m", "limit \"tpm@a\" is not a valid name"),
     ] {

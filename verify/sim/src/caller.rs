@@ -12,6 +12,7 @@ use call::Call;
 use crate::cancel::cancel_after;
 use crate::fault::{Event, Kind};
 use crate::ledger::{ClaimIds, LimitIndex, SharedLedger};
+use crate::scenario::{CLASS, Source};
 use crate::world::World;
 
 /// A caller of a process. The process's claims are listed, so that they end when it is killed.
@@ -109,6 +110,13 @@ impl Caller {
         let limits = later.unwrap_or(&plan.limits);
         let source = scenario.sources[usize::from(self.is_of_release)];
         request = source.ask(request, limits);
+        // Limits of the table may be others by now.
+        if !limits[0].classes().is_empty()
+            && source != Source::Table
+            && self.world.operator_rng().bool()
+        {
+            request = request.class(CLASS);
+        }
         if call.slots > 0 && limits.len() > 1 {
             request = request.take(
                 "slots",

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
-use weirgate::{Config, ConfigLevel, Entity, Error, LiveLeases, OperationOutcome, RateLimiter};
+use weirgate::{
+    Config, ConfigLevel, Entity, Error, Limit, LiveLeases, OperationOutcome, RateLimiter,
+};
 use weirgate_shared::{BUCKET_SK, BucketKey, attr};
 
 use crate::fault::Kind;
 use crate::ledger::SharedLedger;
 use crate::limiter::{CONFIG_TTL, limiter};
 use crate::network::{Network, OPERATOR};
-use crate::scenario::{Plan, Source};
+use crate::scenario::{CLASS, Plan, Source};
 use crate::stored_shard::is_hostile;
 use crate::stream_check::Sender;
 use crate::world::World;
@@ -77,7 +79,7 @@ impl Operator {
             };
             let done = operator
                 .admin()
-                .set_config(&level(&plan.entity), &Config::of(limits.clone()))
+                .set_config(&level(&plan.entity), &config(limits))
                 .await;
             world.note(|| format!("{} configured: {done:?}", plan.entity));
         }
@@ -275,6 +277,15 @@ pub async fn operator(world: &World) -> RateLimiter {
     operator.await.expect("the settings are good")
 }
 
+/// Returns the configuration of these limits, whose callers are all of their class.
+fn config(limits: &[Limit]) -> Config {
+    let has_classes = limits.iter().any(|limit| !limit.classes().is_empty());
+    Config {
+        class: has_classes.then(|| CLASS.try_into().expect("a name like others")),
+        ..Config::of(limits)
+    }
+}
+
 /// Writes limits and parents to the table without faults.
 pub async fn configure(world: &World) {
     let operator = operator(world).await;
@@ -285,7 +296,7 @@ pub async fn configure(world: &World) {
         let limits = later.unwrap_or(&plan.limits).clone();
         operator
             .admin()
-            .set_config(&level(&plan.entity), &Config::of(limits))
+            .set_config(&level(&plan.entity), &config(&limits))
             .await
             .expect("the table is there");
         if let Some(parent) = plan.parent {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use fastrand::Rng;
-use weirgate::{Acquire, EpochMillis, Limit};
+use weirgate::{Acquire, Class, EpochMillis, Limit};
 use weirgate_testkit::Limits;
 
 use crate::fault::{Dice, Kind};
@@ -116,6 +116,9 @@ pub struct Scenario {
     pub quotas: Quotas,
 }
 
+/// Class of callers, where limits have classes.
+pub const CLASS: &str = "batch";
+
 /// What changes the meaning of a bucket's balance. A run has one of them at most, because each makes
 /// other checks weaker.
 const UPHEAVALS: [Kind; 4] = [
@@ -213,6 +216,15 @@ impl Scenario {
                 }
                 Some(later) if is_narrowed => later.truncate(1),
                 _ => {}
+            }
+        }
+        let mut classes = Rng::with_seed(seed ^ 0xC1A55);
+        for later in buckets.iter_mut().filter_map(|plan| plan.later.as_mut()) {
+            if classes.bool() && later[0].rule().kind().refills() {
+                let class = Class::new(CLASS, [0, 10, 33, 60][classes.usize(..4)]);
+                let class = class.and_then(|class| class.leaving(classes.u8(0..=60)));
+                let with = later[0].clone().with_classes(class);
+                later[0] = with.expect("a limit like others");
             }
         }
         let lasts_long = upheaval == Some(Kind::EntityErased);

@@ -279,6 +279,7 @@ impl StreamCheck {
         let is_take = meter.acquires.total > before.map_or(0, |before| before.acquires.total);
         let mut consumed = vec![];
         for (name, counter) in counters(&meter) {
+            let limit = whole(&name);
             let amount = counter.total - had.get(&name).map_or(0, |counter| counter.total);
             let amount = i64::try_from(amount).expect("a simulated amount is small");
             for (window, used) in Window::ALL.into_iter().zip(used.iter_mut()) {
@@ -301,11 +302,11 @@ impl StreamCheck {
             };
             *self
                 .consumed
-                .entry((entity.clone(), name.clone(), hour.start().0))
+                .entry((entity.clone(), limit.clone(), hour.start().0))
                 .or_default() += amount;
             // An adjustment may go into debt.
             if amount < 0 || is_take {
-                let of = (entity.clone(), name.clone());
+                let of = (entity.clone(), limit.clone());
                 let taken = Taken {
                     sent,
                     at: now,
@@ -313,7 +314,7 @@ impl StreamCheck {
                 };
                 self.taken.entry(of).or_default().push(taken);
             }
-            consumed.push((name, amount));
+            consumed.push((limit, amount));
         }
         self.meters.insert(pk.to_owned(), meter);
         (consumed, is_take)
@@ -335,7 +336,7 @@ impl StreamCheck {
             let held = self.held.entry(id.to_string()).or_default();
             for (limit, amount) in &lease.tokens {
                 *held
-                    .entry((before.key.entity.to_string(), limit.to_string()))
+                    .entry((before.key.entity.to_string(), limit.base().to_owned()))
                     .or_default() += amount.0;
             }
             self.events.push(if lease.expires_at > now {
@@ -396,6 +397,11 @@ impl StreamCheck {
         violations.extend(self.windows.take_violations());
         violations
     }
+}
+
+/// Returns the limit of a pool: what its classes take is of one limit.
+fn whole(name: &str) -> String {
+    name.split('@').next().unwrap_or_default().to_owned()
 }
 
 /// Returns whether a write took under a lease that had expired when it was applied.
