@@ -40,7 +40,7 @@ pub(crate) use limits::{
     check_windows,
 };
 pub(crate) use locked::Locked;
-pub(crate) use pools::{by_pools, choices};
+pub(crate) use pools::PoolAsks;
 pub use prefetch::Prefetch;
 pub(crate) use request::{
     BucketRequest, DEFAULT_LEASE, check_lease, check_on_unavailable, check_queue, effect,

@@ -20,8 +20,8 @@ use super::state::{BucketState, BucketTarget};
 use crate::queue::{HoldPart, SettleOutcome, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Error, LimitStatus, Limits, VendorReport, bucket_status, by_pools,
-    check_debt, choices, effect, status, whole,
+    Amounts, BucketRequest, Error, LimitStatus, Limits, PoolAsks, VendorReport, bucket_status,
+    check_debt, effect, status, whole,
 };
 
 pub(crate) use token::HoldToken;
@@ -198,20 +198,20 @@ impl Hold {
         let settings = &self.session.settings;
         let mut known = self.limits.named().iter();
         let known = known.find(|known| known.name().as_str() == limit);
-        let asked = known.map(|known| {
-            let effect = effect(known.mode(), self.is_bypass(), false);
+        let mut asked = PoolAsks::default();
+        if let Some(known) = known {
             // A restored hold has the pools that it was taken from, without their classes.
             let pool = self.pools(limit).next().unwrap_or(known.name());
             let ask = Ask {
                 limit: pool.clone(),
                 amount,
                 most: amount,
-                effect,
+                effect: effect(known.mode(), self.is_bypass(), false),
                 floor: MilliTokens::ZERO,
             };
-            by_pools(known, self.class.as_ref(), ask)
-        });
-        let (asks, others) = choices(asked.as_slice());
+            asked.add(known, self.class.as_ref(), ask);
+        }
+        let PoolAsks { asks, others } = asked;
         let request = BucketRequest {
             asks,
             others,

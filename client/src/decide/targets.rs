@@ -16,8 +16,8 @@ use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, resolve};
 use crate::session::{Settings, quarter_left};
 use crate::values::{
-    BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, by_pools, check_debt,
-    check_limit_count, check_windows, choices, effect,
+    BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, PoolAsks, check_debt,
+    check_limit_count, check_windows, effect,
 };
 
 /// Consistent reads of a chain of parents that shows a cycle, 3: the parents may change during one.
@@ -332,7 +332,7 @@ impl RequestSpec {
         (named, class): (&NamedAmounts<'_>, Option<&ClassName>),
     ) -> Result<BucketTarget, Error> {
         check_windows(limits)?;
-        let (mut all, mut takes_slots) = (vec![], false);
+        let (mut pools, mut takes_slots) = (PoolAsks::default(), false);
         for (name, least, most) in named {
             let mut known = limits.named().iter();
             let Some(limit) = known.find(|limit| limit.name().as_str() == *name) else {
@@ -357,9 +357,9 @@ impl RequestSpec {
                 effect,
                 floor: MilliTokens::ZERO,
             };
-            all.push(by_pools(limit, class, ask));
+            pools.add(limit, class, ask);
         }
-        let (asks, others) = choices(&all);
+        let PoolAsks { asks, others } = pools;
         let is_shadow = settings.is_shadow || self.options.is_shadow;
         if self.queue.is_some() && bucket.pool.is_some() {
             return invalid(format!(

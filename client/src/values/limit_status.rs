@@ -272,6 +272,10 @@ pub(crate) fn with_floors(
 /// Returns one status for each limit: that of its pools together. Of one that is requested, the amounts
 /// and waits are those of the pool that the request takes from.
 pub(crate) fn whole(limits: Vec<LimitStatus>) -> Vec<LimitStatus> {
+    // Almost always.
+    if !limits.iter().any(|status| status.limit.contains('@')) {
+        return limits;
+    }
     let (pools, mut whole): (Vec<_>, Vec<_>) = limits
         .into_iter()
         .partition(|status| status.limit.contains('@'));

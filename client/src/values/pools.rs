@@ -2,35 +2,46 @@
 
 use weirgate_shared::{Ask, Asks, ClassName, Limit, MilliTokens, PoolChoice};
 
-/// Returns what is asked of each pool of a limit from which a caller of this class can take; of a limit
-/// without that class as others do. What is not denied takes from one pool.
-pub(crate) fn by_pools(limit: &Limit, class: Option<&ClassName>, ask: Ask) -> Vec<Ask> {
-    if limit.classes().is_empty() {
-        return vec![ask];
-    }
-    let choices = limit.choices(class).or_else(|| limit.choices(None));
-    let is_covered = ask.effect.must_be_covered();
-    let most = if is_covered { usize::MAX } else { 1 };
-    let choices = choices.into_iter().flatten().take(most);
-    let choices = choices.map(|PoolChoice { pool, floor }| Ask {
-        limit: pool,
-        floor: if is_covered { floor } else { MilliTokens::ZERO },
-        ..ask.clone()
-    });
-    choices.collect()
+/// What is asked of limits, and the same of other pools of those with classes.
+#[derive(Debug, Default)]
+pub(crate) struct PoolAsks {
+    pub(crate) asks: Asks,
+    /// Further choices, each for all limits.
+    pub(crate) others: Vec<Asks>,
 }
 
-/// Returns the choices of pools, each for all limits: a limit with fewer takes its last one.
-pub(crate) fn choices(by_limit: &[Vec<Ask>]) -> (Asks, Vec<Asks>) {
-    let choice = |at: usize| {
-        let mut asks = Asks::default();
-        for pools in by_limit {
-            if let Some(ask) = pools.get(at).or(pools.last()) {
-                asks.add(ask.clone());
-            }
+impl PoolAsks {
+    /// Adds what a caller of this class asks of a limit; of a limit without that class, as others do.
+    /// What is not denied takes from one pool.
+    pub(crate) fn add(&mut self, limit: &Limit, class: Option<&ClassName>, ask: Ask) {
+        // Almost all limits.
+        if limit.classes().is_empty() {
+            self.others
+                .iter_mut()
+                .for_each(|asks| asks.add(ask.clone()));
+            self.asks.add(ask);
+            return;
         }
-        asks
-    };
-    let count = by_limit.iter().map(Vec::len).max().unwrap_or_default();
-    (choice(0), (1..count).map(choice).collect())
+        let is_covered = ask.effect.must_be_covered();
+        let choices = limit.choices(class).or_else(|| limit.choices(None));
+        let choices = choices.into_iter().flatten();
+        let pools = choices.map(|PoolChoice { pool, floor }| Ask {
+            limit: pool,
+            floor: if is_covered { floor } else { MilliTokens::ZERO },
+            ..ask.clone()
+        });
+        let pools: Vec<_> = pools
+            .take(if is_covered { usize::MAX } else { 1 })
+            .collect();
+        // A limit with fewer pools takes its last one.
+        while self.others.len() + 1 < pools.len() {
+            let last = self.others.last().unwrap_or(&self.asks).clone();
+            self.others.push(last);
+        }
+        let last = pools.len().saturating_sub(1);
+        let all = std::iter::once(&mut self.asks).chain(&mut self.others);
+        for (at, asks) in all.enumerate() {
+            asks.add(pools[at.min(last)].clone());
+        }
+    }
 }

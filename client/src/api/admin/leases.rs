@@ -40,10 +40,21 @@ impl StoredLease {
             id: id.to_string(),
             owner: lease.owner.clone(),
             expires_at: lease.expires_at,
-            tokens: lease.tokens.clone(),
+            tokens: whole(&lease.tokens),
             shard,
         }
     }
+}
+
+/// Returns the amounts of whole limits: those of a limit's pools together.
+fn whole(tokens: &BTreeMap<LimitName, MilliTokens>) -> BTreeMap<LimitName, MilliTokens> {
+    let mut whole = BTreeMap::new();
+    for (pool, amount) in tokens {
+        if let Ok(name) = LimitName::new(pool.base()) {
+            *whole.entry(name).or_default() += *amount;
+        }
+    }
+    whole
 }
 
 impl Admin {

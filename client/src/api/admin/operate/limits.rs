@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weirgate_shared::{AuditChange, EditChange, EpochMillis, Limit, Shard};
+use weirgate_shared::{AuditChange, EditChange, EpochMillis, Limit, MilliTokens, Shard};
 
 use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
 use crate::api::admin::Admin;
@@ -82,8 +82,7 @@ impl LimitsEdit<'_> {
                 loop {
                     let (Read { known, mark, .. }, shards) = operating.read_bucket(&bucket).await?;
                     let first = shards.first();
-                    let before =
-                        first.map_or_else(Vec::new, |shard| shard.enforced_limits().collect());
+                    let before = first.map_or_else(Vec::new, |shard| in_force(shard));
                     if let Some(outcome) = known {
                         // What is configured by now does not matter.
                         return Ok(LimitsReport {
@@ -146,6 +145,13 @@ impl LimitsEdit<'_> {
         check_functions(session, config.limits.iter(), until).await?;
         Ok(config.limits.clone())
     }
+}
+
+/// Returns the limits of a shard: of one with classes its pools, but none of a class that is gone.
+fn in_force(shard: &Arc<Shard>) -> Vec<Limit> {
+    let limits = shard.enforced_limits();
+    let is_there = |limit: &Limit| limit.rule().capacity > MilliTokens::ZERO;
+    limits.filter(is_there).collect()
 }
 
 /// Requires that a shard with other rules would take the configured ones.
