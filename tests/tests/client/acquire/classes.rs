@@ -413,3 +413,33 @@ async fn a_class_queues_for_its_own_pool() {
     assert_eq!(queue(Some("batch"), 5).await, millis(500));
     assert_eq!(queue(None, 9).await, millis(100));
 }
+
+/// A write requires what it leaves, so a process that has not seen others' takes leaves it too.
+#[tokio::test(start_paused = true)]
+async fn a_floor_holds_by_an_old_view() {
+    let (fleet, [limiter, other]) = Fleet::of().await;
+    let limits = with_batch(100);
+    let grant = granted(&limiter, &limits, &[("rpm", 1)]).await;
+    let _ = grant.roll_back().await.unwrap();
+    let _ = granted(&other, &limits, &[("rpm", 80)]).await;
+    let denied = ask_as(&limiter, &limits, Some("batch"), 20)
+        .send()
+        .await
+        .unwrap()
+        .denied();
+    // 47 are needed in the shared pool, and 100 ms bring 9.
+    assert_eq!(denied.unwrap().retry_after, Some(millis(412)));
+    assert_eq!(fleet.bucket().await.limits["rpm"].available, tokens(10));
+    let together = [Some("batch"), None, Some("batch")].map(|class| {
+        let (limiter, limits) = (&limiter, &limits);
+        async move {
+            ask_as(limiter, limits, class, 4)
+                .send()
+                .await
+                .unwrap()
+                .is_granted()
+        }
+    });
+    // Its own pool has 10, of which two take 8; the other one takes from the shared pool.
+    assert_eq!(join_all(together).await, [true, true, true]);
+}
