@@ -231,6 +231,10 @@ class OfAcquires(Case):
             self.refused(lambda: self.acquire(on_unavailable=value), "on_unavailable")
         for value in ["yes", 1, 0, None, []]:
             self.refused(lambda: self.acquire(bypass=value), "bypass")
+            self.refused(lambda: self.acquire(queue=1, now=value), "now")
+        self.refused(lambda: self.acquire(now=True), "now must be left out without queue, got True")
+        self.assertEqual(self.acquire(queue=1, now=True)["answer"], "now")
+        self.assertNotIn("answer", self.acquire(queue=1))
         client = weirgate.Client("http://127.0.0.1:1")
         self.refused(lambda: client.acquire("a", "b", {"rpm": 1}, wait="2"), "wait must be 0 to 86400 seconds, got '2'")
         for value in [-1, 1.5, True, "1", 2**53, math.nan]:

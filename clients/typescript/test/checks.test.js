@@ -179,9 +179,15 @@ test("options that are unknown, or of another type, are refused", async (t) => {
   }
   for (const value of ["yes", 1, 0, null, []]) {
     await refused(() => acquireWith({ bypass: value }), "bypass");
+    await refused(() => acquireWith({ queueMs: 1, now: value }), "now");
     await refused(() => acquireWith({ cascading: value }), "cascading");
     await refused(() => acquireWith({ signal: value }), "signal");
   }
+  await refused(() => acquireWith({ now: true }), "now must be left out without queueMs, got true");
+  await acquireWith({ queueMs: 1, now: true });
+  assert.equal(server.requests.at(-1).body.answer, "now");
+  await acquireWith({ queueMs: 1, now: false });
+  assert.equal(server.requests.at(-1).body.answer, undefined);
   for (const value of [-1, 1.5, true, "1", 2 ** 53, Number.NaN]) {
     await refused(() => acquireWith({ limitsVersion: value }), "limitsVersion");
     await refused(() => client.restore("g").adjust({ rpm: 1 }, { bucket: value }), "bucket");
