@@ -210,9 +210,7 @@ fn requests_that_queue_are_in_flight_until_their_start_and_those_that_leave_free
         max_in_flight: 2,
         ..Settings::default()
     });
-    let queues = |answer: &str| {
-        json!({"entity": "e", "resource": "r", "take": {"rpm": 100}, "queue_ms": 60_000, "answer": answer})
-    };
+    let queues = |answer: &str| json!({"entity": "e", "resource": "r", "take": {"rpm": 100}, "queue_ms": 60_000, "answer": answer});
     agent.acquire(&json!({"entity": "e", "resource": "r", "take": {"rpm": 600}}));
     let clients: Vec<_> = (0..2)
         .map(|_| {
