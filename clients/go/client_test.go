@@ -745,7 +745,8 @@ func mutate(value any, each func(wrong string, isOptional bool)) {
 				// What is not read, may be null, or is not in every answer.
 				isOptional := name == "retry_after_ms" || name == "unreadable"
 				delete(of, name)
-				each(whole(), isOptional || name == "rpm" || name == "tpm" || name == "missing_plan")
+				isInSome := name == "rpm" || name == "tpm" || name == "missing_plan" || name == "starts_at_ms"
+				each(whole(), isOptional || isInSome)
 				of[name] = map[string]any{"another": []any{}}
 				if _, is := inner.(map[string]any); is {
 					of[name] = 5.5
