@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use serde_json::json;
-use weirgate::AuditSubject;
+use weirgate::{AuditSubject, VendorCount};
 use weirgate_agent::Token;
 use weirgate_agent::gated::{Call, Outcome};
 use weirgate_testkit::Fault;
@@ -47,6 +47,10 @@ fn requests_are_answered_as_the_table_says() {
         let settings = Settings {
             token: has_token.then(|| Token::new("s3cret").unwrap()),
             allows_limit_changes: name.ends_with("(limit changes)"),
+            limiter: match name.ends_with("(following the vendor)") {
+                true => |builder| builder.follow_vendor(VendorCount::Tokens, "tpm"),
+                false => |builder| builder,
+            },
             ..Settings::default()
         };
         let mut agent = match name.ends_with("(one resource)") {

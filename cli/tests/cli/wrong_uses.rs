@@ -5,7 +5,7 @@ use weirgate_testkit::Dynamo;
 use super::fixtures::{File, Run, Table, answering, commands, weirgate, weirgate_with};
 
 /// Arguments that are wrong without any table, and what the error must name.
-const ARGUMENTS: [(&str, [&str; 3]); 58] = [
+const ARGUMENTS: [(&str, [&str; 3]); 59] = [
     ("limits get --system", ["table", "no table", "--table NAME"]),
     ("limts get --system", ["subcommand", "'limts'", "'limits'"]),
     (
@@ -105,6 +105,14 @@ const ARGUMENTS: [(&str, [&str; 3]); 58] = [
     (
         "acquire user gpt-4 rpm=1 --now",
         ["--queue <SPAN>", "not provided", "acquire --help"],
+    ),
+    (
+        "doctor --agent localhost:2774",
+        [
+            "'--agent <URL>'",
+            "'localhost:2774'",
+            "http://127.0.0.1:2774",
+        ],
     ),
     (
         "--timeout 5min switches",
