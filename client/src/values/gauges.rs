@@ -5,7 +5,7 @@ use metrics::{Gauge, Key, Label, Level, Metadata};
 use weirgate_shared::{LimitName, MilliTokens, Resource};
 
 use super::amounts::Amounts;
-use super::vendor_advice::VendorAdvice;
+use super::vendor::VendorCount;
 
 const BREAKER: &str = "weirgate_breaker_state";
 const OUTSTANDING: &str = "weirgate_prefetch_outstanding_millitokens";
@@ -80,27 +80,25 @@ impl OutstandingGauge {
     }
 }
 
-/// Sets the gauges of a vendor's limit. They are not sums: the last report of the process counts.
-pub(crate) fn set_vendor_limit(advice: &VendorAdvice) {
-    let labels = vec![
-        Label::new("resource", advice.resource.as_str().to_owned()),
-        Label::from_static_parts("counts", advice.counts.name()),
+/// Sets the gauges of a vendor's limit, and of the limit that follows it with its refill. They are not
+/// sums: the last report of the process counts.
+pub(crate) fn set_vendor_limit(
+    resource: &Resource,
+    counts: VendorCount,
+    limit: u64,
+    configured: Option<(&LimitName, MilliTokens)>,
+) {
+    let mut labels = vec![
+        Label::new("resource", resource.as_str().to_owned()),
+        Label::from_static_parts("counts", counts.name()),
     ];
-    let of = |name, mut labels: Vec<Label>, limit: Option<&LimitName>, amount| {
-        labels.extend(limit.map(|limit| Label::new("limit", limit.as_str().to_owned())));
-        gauge(&Key::from_parts(name, labels)).set(amount);
-    };
-    if let Some(rate) = &advice.configured {
-        let tokens = as_f64(rate.tokens.0) / 1_000.0;
-        of(
-            VENDOR_LIMIT_CONFIGURED,
-            labels.clone(),
-            Some(&rate.name),
-            tokens,
-        );
+    let key = Key::from_parts(VENDOR_LIMIT, labels.clone());
+    gauge(&key).set(as_f64(i64::try_from(limit).unwrap_or(i64::MAX)));
+    if let Some((name, tokens)) = configured {
+        labels.push(Label::new("limit", name.as_str().to_owned()));
+        let key = Key::from_parts(VENDOR_LIMIT_CONFIGURED, labels);
+        gauge(&key).set(as_f64(tokens.0) / 1_000.0);
     }
-    let limit = i64::try_from(advice.limit).unwrap_or(i64::MAX);
-    of(VENDOR_LIMIT, labels, None, as_f64(limit));
 }
 
 fn gauge(key: &Key) -> Gauge {

@@ -99,7 +99,7 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.char_indices() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -121,7 +121,9 @@ impl VendorAdvices {
             return;
         }
         if has_gauges {
-            set_vendor_limit(&advice);
+            let configured = advice.configured.as_ref();
+            let configured = configured.map(|rate| (&rate.name, rate.tokens));
+            set_vendor_limit(&advice.resource, advice.counts, advice.limit, configured);
         }
         all.insert(key, advice);
     }
