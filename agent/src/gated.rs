@@ -66,19 +66,33 @@ impl GatedLimiter {
     /// [`Error::Invalid`] before anything is sent; the others if no decision could be made.
     pub async fn acquire(&self, request: &Request) -> Result<Decision<Granted>, Error> {
         if let [bucket] = request.buckets.as_slice() {
-            let acquire = request.acquire(&self.limiter, bucket);
-            let decision = acquire.wait_up_to(request.wait).send().await?;
+            let mut acquire = request.acquire(&self.limiter, bucket);
+            acquire = match request.queue {
+                Some(queue) => acquire.queue_up_to(queue),
+                None => acquire.wait_up_to(request.wait),
+            };
+            let decision = match request.is_now {
+                true => acquire.send_now().await?,
+                false => acquire.send().await?,
+            };
             return Ok(decision.map(|grant| Granted(vec![grant])));
         }
         let mut requests = vec![];
         for bucket in &request.buckets {
             requests.push(request.acquire(&self.limiter, bucket));
         }
-        let mut all = self.limiter.acquire_all(requests).wait_up_to(request.wait);
+        let mut all = self.limiter.acquire_all(requests);
+        all = match request.queue {
+            Some(queue) => all.queue_up_to(queue),
+            None => all.wait_up_to(request.wait),
+        };
         if let Some(on_unavailable) = request.on_unavailable {
             all = all.on_unavailable(on_unavailable);
         }
-        let decision = all.send().await?;
+        let decision = match request.is_now {
+            true => all.send_now().await?,
+            false => all.send().await?,
+        };
         Ok(decision.map(|grants| Granted(grants.into_iter().collect())))
     }
 
@@ -163,6 +177,10 @@ pub struct Request {
     pub buckets: Vec<BucketRequest>,
     /// Longest wait for the tokens. Default: none.
     pub wait: Duration,
+    /// Longest wait until the request starts, if it queues; then it has no other wait.
+    pub queue: Option<Duration>,
+    /// Whether a grant that starts later is returned at once.
+    pub is_now: bool,
     /// Duration of the lease. Default: none, or 60 s for slots.
     pub lease: Option<Duration>,
     /// Time allowed for the decision. Default: the limiter's.

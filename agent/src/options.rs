@@ -8,7 +8,9 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Parser};
 use tracing::level_filters::LevelFilter;
-use weirgate::{Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter};
+use weirgate::{
+    Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter, VendorCount,
+};
 use weirgate_shared::{docs, parse_timeout};
 
 use crate::json_api::{Address, Bounds};
@@ -97,6 +99,11 @@ pub struct Options {
     #[arg(long, env = "WEIRGATE_AGENT_PREFETCH", value_name = "RESOURCE[=PERCENT[@MS]]",
           value_delimiter = ',', value_parser = prefetch)]
     pub prefetch: Vec<(String, Prefetch)>,
+    /// Limit whose balance follows what its vendor says is left of its requests, tokens,
+    /// input_tokens or output_tokens: tokens=tpm. Several with commas
+    #[arg(long, env = "WEIRGATE_AGENT_FOLLOW_VENDOR", value_name = "COUNT=LIMIT",
+          value_delimiter = ',', value_parser = follow_vendor)]
+    pub follow_vendor: Vec<(VendorCount, String)>,
     /// Time allowed for a decision
     #[arg(long, env = "WEIRGATE_AGENT_TIMEOUT", value_name = "SPAN", default_value = "5s",
           value_parser = parse_timeout)]
@@ -172,6 +179,9 @@ impl Options {
             .connection(self.connection());
         for (resource, prefetch) in &self.prefetch {
             limiter = limiter.prefetch(resource, *prefetch);
+        }
+        for (counts, limit) in &self.follow_vendor {
+            limiter = limiter.follow_vendor(*counts, limit);
         }
         match limits_file {
             Some(file) => limiter.limits_file(file),
@@ -343,6 +353,18 @@ fn prefetch(text: &str) -> Result<(String, Prefetch), String> {
     Ok((resource.to_owned(), prefetch))
 }
 
+/// Parses what a vendor counts, and the limit that follows it.
+fn follow_vendor(text: &str) -> Result<(VendorCount, String), String> {
+    let (counts, limit) = text.split_once('=').unwrap_or((text, ""));
+    let counts = VendorCount::parse(counts).filter(|_| !limit.is_empty());
+    counts
+        .map(|counts| (counts, limit.to_owned()))
+        .ok_or_else(|| {
+            let all = VendorCount::ALL.map(VendorCount::name).join(", ");
+            format!("must be one of {all}, and the limit that follows it: tokens=tpm")
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -459,6 +481,25 @@ mod tests {
         assert_eq!(extension_address(None), Ok(Address::Tcp(local(2774))));
         assert_eq!(port("2800"), Ok(Address::Tcp(local(2800))));
         assert!(port("70000").unwrap_err().contains("got \"70000\""));
+    }
+
+    #[test]
+    fn a_limit_that_follows_a_vendor_has_what_it_counts() {
+        let both = options(&["--follow-vendor", "tokens=tpm,requests=rpm"]).unwrap();
+        let expected = [(VendorCount::Tokens, "tpm"), (VendorCount::Requests, "rpm")];
+        let expected = expected.map(|(counts, limit)| (counts, limit.to_owned()));
+        assert_eq!(both.follow_vendor, expected);
+        for wrong in [
+            "tpm",
+            "tokens",
+            "tokens=",
+            "=tpm",
+            "Tokens=tpm",
+            "tpm=tokens",
+        ] {
+            let error = options(&["--follow-vendor", wrong]).unwrap_err();
+            assert!(error.contains("output_tokens, and the limit"), "{error}");
+        }
     }
 
     #[test]

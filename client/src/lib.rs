@@ -91,8 +91,9 @@ pub use decide::{Decision, Grant};
 pub use file::{FileError, LimitsFile, LimitsFileContents};
 pub use session::{CacheStats, CircuitBreakerConfig, FakeClock};
 pub use values::{
-    BreakerState, Degraded, Denied, Disabled, Error, LimitStatus, NeverFits, OnUnavailable,
-    Prefetch, Settlement, Stats, VendorCount, VendorLimit, VendorReport,
+    BreakerState, ConfiguredRate, Degraded, Denied, Disabled, Error, LimitStatus, NeverFits,
+    OnUnavailable, Prefetch, Settlement, Stats, VendorAdvice, VendorCount, VendorLimit,
+    VendorReport,
 };
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, CalendarWindow, Class, ClassName, Config,

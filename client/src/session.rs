@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use weirgate_shared::{LimitName, Namespace, Resource};
 use weirgate_store::Table;
 
-use crate::values::{OnUnavailable, Prefetch, VendorCount};
+use crate::values::{OnUnavailable, Prefetch, VendorAdvices, VendorCount};
 
 /// The table, and what every request to it needs.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ pub(crate) struct Session {
     pub(crate) settings: Settings,
     pub(crate) breaker: CircuitBreaker,
     pub(crate) config_cache: ConfigCache,
+    pub(crate) vendor_advices: VendorAdvices,
     pub(crate) background: Background,
     home: Home,
     /// Ends, for its receivers, with the session.
@@ -90,6 +91,7 @@ impl Session {
             settings,
             breaker: CircuitBreaker::new(breaker, env.ages.clone()),
             config_cache: ConfigCache::default(),
+            vendor_advices: VendorAdvices::default(),
             background: Background::default(),
             env,
             alive,

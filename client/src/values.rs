@@ -17,6 +17,7 @@ mod request;
 mod settlement;
 mod stats;
 mod vendor;
+mod vendor_advice;
 
 pub(crate) use amounts::{Amounts, check_amount, check_debt, debited, parse_amount, subtract};
 pub(crate) use calendar::CALENDAR;
@@ -49,4 +50,6 @@ pub use settlement::Settlement;
 pub use stats::Stats;
 pub(crate) use stats::{Counter, Counters, count, counters};
 pub use vendor::{VendorCount, VendorLimit, VendorReport};
+pub(crate) use vendor_advice::VendorAdvices;
+pub use vendor_advice::{ConfiguredRate, VendorAdvice};
 pub use weirgate_shared::OnUnavailable;

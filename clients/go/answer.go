@@ -58,6 +58,7 @@ type grantedJSON struct {
 	Degraded *struct {
 		Reason string `json:"reason"`
 	} `json:"degraded"`
+	StartsAtMs *int64 `json:"starts_at_ms,omitempty"`
 }
 
 type settledJSON struct {
@@ -116,6 +117,7 @@ type problemJSON struct {
 	Retry        bool      `json:"retry,omitempty"`
 	Grant        string    `json:"grant,omitempty"`
 	RetryAfterMs *int64    `json:"retry_after_ms,omitempty"`
+	StartsInMs   *int64    `json:"starts_in_ms,omitempty"`
 	Paused       bool      `json:"paused,omitempty"`
 	Violated     []string  `json:"violated-policies,omitempty"`
 	Blocking     *Blocking `json:"blocking,omitempty"`
@@ -268,7 +270,7 @@ func (a *answer) failure(problem problemJSON, members map[string]any) error {
 	refused := func(kind error) error {
 		return &RefusedError{
 			Status: a.status, Header: a.rateLimitFields(), Problem: members, Limits: problem.Violated,
-			Blocking: problem.Blocking, kind: kind, text: text, retryAfter: problem.RetryAfterMs,
+			Blocking: problem.Blocking, kind: kind, text: text, retryAfter: problem.RetryAfterMs, startsIn: problem.StartsInMs,
 		}
 	}
 	switch {

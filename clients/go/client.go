@@ -19,7 +19,7 @@ type Options struct {
 	URL string
 	// Token is the agent's secret. Default: WEIRGATE_AGENT_TOKEN, or in a Lambda function AWS_SESSION_TOKEN.
 	Token string
-	// AnswerTimeout is how long a call waits for the agent, beside its own Wait and Timeout. Default: 10 s.
+	// AnswerTimeout is how long a call waits for the agent, beside its own Wait, Queue and Timeout. Default: 10 s.
 	AnswerTimeout time.Duration
 	// Retries is how often a call is sent again, which it is only if nothing was applied. Default: 2; negative for none.
 	Retries int
@@ -296,6 +296,9 @@ func (c *Client) granted(found *answer) (*Grant, error) {
 				grant.wouldDeny = append(grant.wouldDeny, status.Limit)
 			}
 		}
+	}
+	if read.StartsAtMs != nil {
+		grant.startsAt = time.UnixMilli(*read.StartsAtMs)
 	}
 	if read.Degraded != nil {
 		grant.degraded = read.Degraded.Reason

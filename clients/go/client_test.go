@@ -489,6 +489,7 @@ func TestWrongRequestsAreNotSent(t *testing.T) {
 	}
 	fields := map[string]func(time.Duration) *weirgate.AcquireOptions{
 		"wait":    func(d time.Duration) *weirgate.AcquireOptions { return &weirgate.AcquireOptions{Wait: d} },
+		"queue":   func(d time.Duration) *weirgate.AcquireOptions { return &weirgate.AcquireOptions{Queue: d} },
 		"lease":   func(d time.Duration) *weirgate.AcquireOptions { return &weirgate.AcquireOptions{Lease: d} },
 		"timeout": func(d time.Duration) *weirgate.AcquireOptions { return &weirgate.AcquireOptions{Timeout: d} },
 	}
@@ -528,6 +529,14 @@ func TestWrongRequestsAreNotSent(t *testing.T) {
 		change(&bucket)
 		return acquire(bucket, nil)
 	}
+	refused(acquire(oneToken, &weirgate.AcquireOptions{Now: true}), "Now", "Queue")
+	if err := acquire(oneToken, &weirgate.AcquireOptions{Queue: time.Second, Now: true}); err != nil {
+		t.Error(err)
+	}
+	if sent := server.requests()[before].body; sent["queue_ms"] != 1000.0 || sent["answer"] != "now" {
+		t.Errorf("a queue is sent as %v", sent)
+	}
+	before++
 	refused(with(func(b *weirgate.Bucket) { b.Entity = "" }), "Entity")
 	refused(with(func(b *weirgate.Bucket) { b.Resource = "" }), "Resource")
 	refused(with(func(b *weirgate.Bucket) { b.Take = nil }), "Take")
@@ -646,7 +655,7 @@ func TestAnAnswerWithoutEveryFieldIsNotOneOfTheAgent(t *testing.T) {
 		{"level": {"level": "plan", "plan": "pro"}, "config": null, "is_from_file": false}`
 	whole := map[string]string{
 		"acquire": `{"grant": "g1", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 1}], "limits": [` + status + `],
-			"would_deny": {"retry_after_ms": 5, "limits": [` + status + `]}, "degraded": {"reason": "no answer"}}`,
+			"would_deny": {"retry_after_ms": 5, "limits": [` + status + `]}, "degraded": {"reason": "no answer"}, "starts_at_ms": 5}`,
 		"settle":        `{"grant": "g2", "settlement": "settled", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 0.5}]}`,
 		"report_vendor": `{"paused_until_ms": 5}`,
 		"peek":          `{"status": "enforced", "limits": [` + status + `], "retry_after_ms": 12}`,
@@ -736,7 +745,8 @@ func mutate(value any, each func(wrong string, isOptional bool)) {
 				// What is not read, may be null, or is not in every answer.
 				isOptional := name == "retry_after_ms" || name == "unreadable"
 				delete(of, name)
-				each(whole(), isOptional || name == "rpm" || name == "tpm" || name == "missing_plan")
+				isInSome := name == "rpm" || name == "tpm" || name == "missing_plan" || name == "starts_at_ms"
+				each(whole(), isOptional || isInSome)
 				of[name] = map[string]any{"another": []any{}}
 				if _, is := inner.(map[string]any); is {
 					of[name] = 5.5

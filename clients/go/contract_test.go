@@ -100,9 +100,11 @@ type call struct {
 	Entity, Resource string
 	Take             map[string]json.RawMessage
 	Limits           []string
-	LimitsVersion    int64  `json:"limits_version"`
-	Cascading        bool   `json:"cascading"`
-	WaitMs           int64  `json:"wait_ms"`
+	LimitsVersion    int64 `json:"limits_version"`
+	Cascading        bool  `json:"cascading"`
+	WaitMs           int64 `json:"wait_ms"`
+	QueueMs          int64 `json:"queue_ms"`
+	Answer           string
 	LeaseMs          int64  `json:"lease_ms"`
 	TimeoutMs        int64  `json:"timeout_ms"`
 	OnUnavailable    string `json:"on_unavailable"`
@@ -244,7 +246,7 @@ func span(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond 
 
 func (r *run) acquire(ctx context.Context, asked call) (object, error) {
 	options := &weirgate.AcquireOptions{
-		Wait: span(asked.WaitMs), Lease: span(asked.LeaseMs), Timeout: span(asked.TimeoutMs),
+		Wait: span(asked.WaitMs), Queue: span(asked.QueueMs), Now: asked.Answer == "now", Lease: span(asked.LeaseMs), Timeout: span(asked.TimeoutMs),
 		OnUnavailable: weirgate.OnUnavailable(asked.OnUnavailable), Bypass: asked.Bypass,
 	}
 	if asked.Buckets == nil {
@@ -447,6 +449,9 @@ func held(outcome string, grant *weirgate.Grant) object {
 		"outcome": outcome, "ended": grant.IsEnded(), "amounts": amounts, "remaining": available(grant.Limits()),
 		"lease": hasLease, "would_deny": wouldDeny, "degraded": grant.Degraded() != "",
 	}
+	if at, is := grant.StartsAt(); is {
+		found["starts_ms"] = float64(time.Until(at).Milliseconds())
+	}
 	if !grant.IsEnded() {
 		found["grant"] = grant.Token()
 	}
@@ -484,6 +489,9 @@ func (r *run) refused(err error) object {
 		if after, is := refused.RetryAfter(); is {
 			found["retry_after_ms"] = float64(after.Milliseconds())
 		}
+		if after, is := refused.StartsIn(); is {
+			found["starts_ms"] = float64(after.Milliseconds())
+		}
 	}
 	if found["outcome"] == nil {
 		r.t.Fatalf("no error of the contract: %v", err)
@@ -515,7 +523,7 @@ func (r *run) holds(key string, expected any, found object) bool {
 			is = is && known && gained >= 0 && gained < 0.01 && !math.IsNaN(gained)
 		}
 		return is
-	case "retry_after_ms", "paused_ms":
+	case "retry_after_ms", "starts_ms", "paused_ms":
 		if expected == nil {
 			return actual == nil
 		}

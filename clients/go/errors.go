@@ -48,6 +48,7 @@ type RefusedError struct {
 	kind, cause error
 	text        string
 	retryAfter  *int64
+	startsIn    *int64
 }
 
 // Blocking is a short limit; numbers are whole tokens.
@@ -74,6 +75,15 @@ func (e *RefusedError) RetryAfter() (time.Duration, bool) {
 		return 0, false
 	}
 	return time.Duration(*e.retryAfter) * time.Millisecond, true
+}
+
+// StartsIn returns the time until the start that a longer Queue would have. It returns false without a Queue, or if time alone
+// does not help.
+func (e *RefusedError) StartsIn() (time.Duration, bool) {
+	if e.startsIn == nil {
+		return 0, false
+	}
+	return span(*e.startsIn), true
 }
 
 // IsPaused returns whether the request waits for the end of a pause, for which a vendor asked, or an operator.

@@ -21,6 +21,7 @@ type Grant struct {
 	wouldDeny []string
 	degraded  string
 	header    http.Header
+	startsAt  time.Time
 
 	mu           sync.Mutex
 	token        string
@@ -64,6 +65,10 @@ func (g *Grant) ExpiresAt() (time.Time, bool) {
 	defer g.mu.Unlock()
 	return g.expiresAt, !g.expiresAt.IsZero()
 }
+
+// StartsAt returns the start of an acquire that queued, which may have passed. It does not move. It returns false without a
+// Queue, without DynamoDB or the agent, and after a restoration.
+func (g *Grant) StartsAt() (time.Time, bool) { return g.startsAt, !g.startsAt.IsZero() }
 
 // IsEnded returns whether it was released or rolled back.
 func (g *Grant) IsEnded() bool {

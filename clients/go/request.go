@@ -28,7 +28,6 @@ const (
 	maxTokens  = 1_000_000_000_000
 	day        = 24 * time.Hour
 	maxPeriod  = 366 * day
-	maxTimeout = time.Hour
 	shownRunes = 40
 	maxHeader  = 8_192
 	maxValue   = 256
@@ -82,12 +81,12 @@ func acquireRequest(buckets []Bucket, options *AcquireOptions) (*request, error)
 	for _, span := range []struct {
 		name, field  string
 		given, most  time.Duration
-		isAnExtra    bool
 		leastInMilli int64
 	}{
-		{"Wait", "wait_ms", options.Wait, day, true, 0},
-		{"Lease", "lease_ms", options.Lease, day, false, 1},
-		{"Timeout", "timeout_ms", options.Timeout, maxTimeout, true, 1},
+		{"Wait", "wait_ms", options.Wait, day, 0},
+		{"Queue", "queue_ms", options.Queue, time.Hour, 1},
+		{"Lease", "lease_ms", options.Lease, day, 1},
+		{"Timeout", "timeout_ms", options.Timeout, time.Hour, 1},
 	} {
 		if span.given == 0 {
 			continue
@@ -97,6 +96,12 @@ func acquireRequest(buckets []Bucket, options *AcquireOptions) (*request, error)
 			return nil, err
 		}
 		body[span.field] = ms
+	}
+	if options.Now {
+		if options.Queue == 0 {
+			return nil, refuse("Now", "left out without Queue", "true")
+		}
+		body["answer"] = "now"
 	}
 	if options.OnUnavailable != "" {
 		if !isDecision(options.OnUnavailable) {
@@ -112,6 +117,9 @@ func acquireRequest(buckets []Bucket, options *AcquireOptions) (*request, error)
 	}
 	asked := newRequest(acquirePath, body)
 	asked.longer = options.Wait + options.Timeout
+	if !options.Now {
+		asked.longer += options.Queue
+	}
 	return asked, nil
 }
 

@@ -50,6 +50,11 @@ func Local(percent int) OnUnavailable {
 type AcquireOptions struct {
 	// Wait is how long to wait for the tokens. Default: not at all.
 	Wait time.Duration
+	// Queue is how long to wait in line instead, up to an hour: callers of all processes are served in the order of their
+	// acquires, if all callers of the bucket queue. The grant comes at its start. Default: not at all.
+	Queue time.Duration
+	// Now is whether the grant comes at once. Until its StartsAt it may only be rolled back. It needs Queue.
+	Now bool
 	// Lease is when the tokens come back if this process dies. Slots always have a lease, of 60 s by default.
 	Lease time.Duration
 	// Timeout is the time for the decision, without the wait. Default: the agent's.

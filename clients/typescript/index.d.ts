@@ -98,6 +98,13 @@ export interface CallOptions {
 export interface AcquireAllOptions extends CallOptions {
   /** How long to wait for the tokens. */
   waitMs?: number | undefined;
+  /**
+   * How long to wait in line instead, up to an hour: callers of all processes are served in the order of their acquires,
+   * if all callers of the bucket queue. The grant comes at its start.
+   */
+  queueMs?: number | undefined;
+  /** Whether the grant comes at once. Until its `startsAt` it may only be rolled back. Needs `queueMs`. */
+  now?: boolean | undefined;
   /** When the tokens come back if this process dies. Slots always have a lease, of 60 s by default. */
   leaseMs?: number | undefined;
   /** Time for the decision, without the wait. */
@@ -184,7 +191,7 @@ export interface ClientOptions {
   url?: string;
   /** Default: `WEIRGATE_AGENT_TOKEN`, or in a Lambda function `AWS_SESSION_TOKEN`. */
   token?: string;
-  /** How long a call waits for the agent, beside its own `waitMs` and `timeoutMs`. Default: 10,000. */
+  /** How long a call waits for the agent, beside its own `waitMs`, `queueMs` and `timeoutMs`. Default: 10,000. */
   answerTimeoutMs?: number;
   /** How often a call is sent again, which it is only if nothing was applied. Default: 2. */
   retries?: number;
@@ -386,6 +393,11 @@ export declare class Grant {
   readonly amounts: readonly Amounts[];
   /** Expiry of the lease. Null without a lease, and after `restore`. */
   readonly expiresAt: Date | null;
+  /**
+   * Start of an acquire that queued, which may have passed. It does not move. Null without `queueMs`, without DynamoDB or
+   * the agent, and after `restore`.
+   */
+  readonly startsAt: Date | null;
   readonly isEnded: boolean;
   /**
    * Whether a settlement has failed or is in flight, so the token may be outdated. A scope then releases. To roll back
@@ -463,6 +475,8 @@ export declare class Refused extends WeirgateError {
 export declare class Denied extends Refused {
   /** Time until the tokens are there, if no other request takes them; null if time alone does not help. */
   readonly retryAfterMs: number | null;
+  /** Time until the start that a longer `queueMs` would have; null without one, or if time alone does not help. */
+  readonly startsInMs: number | null;
   /** Whether it waits for the end of a pause, for which a vendor asked, or an operator. */
   readonly isPaused: boolean;
 }

@@ -36,6 +36,12 @@ impl Granted {
         self.0.iter().filter_map(Grant::expires_at).min()
     }
 
+    /// Returns when all start that queued: the latest start.
+    #[must_use]
+    pub fn starts_at(&self) -> Option<EpochMillis> {
+        self.0.iter().filter_map(Grant::starts_at).max()
+    }
+
     /// Returns the denial that shadow mode waived, of all buckets together.
     #[must_use]
     pub fn would_deny(&self) -> Option<Denied> {

@@ -4,7 +4,8 @@ use std::fmt::{Display, Write};
 
 use serde::Serialize;
 use serde_json::Value;
-use weirgate_shared::docs;
+use weirgate::VendorAdvice;
+use weirgate_shared::{docs, exact_span};
 
 use crate::gated::{Call, GatedLimiter, HISTOGRAM_BOUNDS, Measured};
 
@@ -66,6 +67,7 @@ pub(super) fn text(gated: &GatedLimiter, connections: u64) -> String {
         let labels = format!("resource={},limit={}", quoted(&resource), quoted(&limit));
         line(&mut text, name, &labels, amount);
     }
+    vendor_limits(&mut text, &gated.limiter.vendor_advice());
     counters(
         &mut text,
         "weirgate_",
@@ -130,6 +132,30 @@ fn calls(text: &mut String, gated: &GatedLimiter) {
             seconds(measured.micros),
         );
         line(text, &format!("{name}_count"), labels, count);
+    }
+}
+
+/// Writes what vendors say their limits are, and the limits that follow them.
+fn vendor_limits(text: &mut String, all: &[VendorAdvice]) {
+    let labels = |advice: &VendorAdvice| {
+        let (resource, counts) = (quoted(&advice.resource), advice.counts.name());
+        format!("resource={resource},counts=\"{counts}\"")
+    };
+    let name = "weirgate_vendor_limit";
+    let help = "Limit that the resource's vendor reported last.";
+    head(text, name, "gauge", help);
+    for advice in all {
+        line(text, name, &labels(advice), advice.limit);
+    }
+    let name = "weirgate_vendor_limit_configured";
+    let help = "Refill in the period, of the limit that follows the vendor's.";
+    head(text, name, "gauge", help);
+    for advice in all {
+        if let Some(rate) = &advice.configured {
+            let (limit, period) = (quoted(&rate.name), exact_span(rate.period));
+            let labels = format!("{},limit={limit},period=\"{period}\"", labels(advice));
+            line(text, name, &labels, rate.tokens);
+        }
     }
 }
 

@@ -31,7 +31,7 @@ const MAX_BUCKETS: usize = 100;
 const MAX_HEADERS: usize = 8 * 1024;
 /// Most values of one field.
 const MAX_VALUES: usize = 100;
-/// Longest time for a decision, in ms.
+/// Longest time for a decision, and longest queue, in ms.
 const HOUR_MS: u64 = 3_600_000;
 
 const OF_BUCKET: [&str; 6] = [
@@ -42,8 +42,10 @@ const OF_BUCKET: [&str; 6] = [
     "limits_version",
     "cascading",
 ];
-const OF_REQUEST: [&str; 5] = [
+const OF_REQUEST: [&str; 7] = [
     "wait_ms",
+    "queue_ms",
+    "answer",
     "lease_ms",
     "timeout_ms",
     "on_unavailable",
@@ -57,6 +59,8 @@ pub(super) type Answer = (Vec<(&'static str, String)>, Vec<u8>);
 struct GrantedBody<'a> {
     grant: &'a str,
     lease: Option<Lease>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    starts_at_ms: Option<EpochMillis>,
     amounts: &'a [BTreeMap<LimitName, MilliTokens>],
     limits: &'a [LimitStatus],
     would_deny: Option<Denied>,
@@ -82,6 +86,8 @@ pub(super) fn read_acquire(body: &[u8]) -> Result<Request, Invalid> {
         wait: object
             .optional("wait_ms", millis(0..=DAY_MS))?
             .unwrap_or_default(),
+        queue: object.optional("queue_ms", millis(1..=HOUR_MS))?,
+        is_now: object.optional("answer", answers_now)?.unwrap_or_default(),
         lease: object.optional("lease_ms", millis(1..=DAY_MS))?,
         timeout: object.optional("timeout_ms", millis(1..=HOUR_MS))?,
         on_unavailable: object.optional("on_unavailable", on_unavailable)?,
@@ -106,7 +112,33 @@ pub(super) fn read_acquire(body: &[u8]) -> Result<Request, Invalid> {
         request.buckets = vec![bucket(&mut object)?];
     }
     object.end(&[&["buckets"][..], &OF_BUCKET, &OF_REQUEST].concat())?;
+    check_queue(&request)?;
     Ok(request)
+}
+
+/// Reads when a request that queues is answered. Returns whether that is at once.
+fn answers_now(json: &RawValue) -> Result<bool, Invalid> {
+    word(json, "\"start\" or \"now\"", |text| match text {
+        "start" => Some(false),
+        "now" => Some(true),
+        _ => None,
+    })
+}
+
+/// Requires that a request waits in one way, and that it queues if it is answered before its start.
+fn check_queue(request: &Request) -> Result<(), Invalid> {
+    match request.queue {
+        Some(_) if !request.wait.is_zero() => {
+            let wait = request.wait.as_millis();
+            let what = format!("cannot be combined with wait_ms {wait}: leave one of them out");
+            Err(Invalid::of("queue_ms", what))
+        }
+        None if request.is_now => Err(Invalid::of(
+            "answer",
+            "is \"now\" without queue_ms: add queue_ms, or leave it out",
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn bucket(object: &mut Object<'_>) -> Result<BucketRequest, Invalid> {
@@ -146,7 +178,7 @@ pub(super) async fn acquire(gated: &GatedLimiter, request: &Request) -> Result<A
     match decision.map_err(|error| Refusal::no_decision(&error))? {
         Decision::Granted(granted) => {
             let (limits, amounts) = (granted.limits(), granted.amounts());
-            let lease = Lease::until(granted.expires_at());
+            let (lease, starts_at_ms) = (Lease::until(granted.expires_at()), granted.starts_at());
             let (would_deny, degraded) = (granted.would_deny(), granted.degraded().cloned());
             let fields = Policies::granted(&limits, &names(request))
                 .with_degraded(degraded.is_some())
@@ -156,6 +188,7 @@ pub(super) async fn acquire(gated: &GatedLimiter, request: &Request) -> Result<A
             let body = json(&GrantedBody {
                 grant: &grant,
                 lease,
+                starts_at_ms,
                 amounts: &amounts,
                 limits: &limits,
                 would_deny,

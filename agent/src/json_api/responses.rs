@@ -1,5 +1,7 @@
 //! Responses: values, or a problem (RFC 9457) and what a client may do next.
 
+use std::time::Duration;
+
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
@@ -52,12 +54,15 @@ struct UnsettledBody {
     grant: Option<String>,
 }
 
-/// A denial also says how long to wait, in milliseconds.
+/// A denial also says how long to wait, and of a request that queues how long until its start with a
+/// longer queue, in milliseconds.
 #[derive(Serialize)]
 struct DeniedBody<'a> {
     #[serde(flatten)]
     problem: &'a Problem,
     retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    starts_in_ms: Option<u64>,
 }
 
 /// A problem that its status names, or its type.
@@ -72,15 +77,16 @@ struct Plain {
 
 impl Refusal {
     pub(super) fn denied(denied: &Denied, names: &PolicyNames) -> Self {
-        let wait = denied.retry_after.map(|wait| {
+        let ms = |wait: Duration| {
             // Rounded up: a client that waits so long has waited long enough.
             let ms = wait.as_micros().div_ceil(1_000);
             u64::try_from(ms).unwrap_or(u64::MAX)
-        });
+        };
         let problem = &Problem::denied(denied, names);
         let body = DeniedBody {
             problem,
-            retry_after_ms: wait,
+            retry_after_ms: denied.retry_after.map(ms),
+            starts_in_ms: denied.starts_in.map(ms),
         };
         Self {
             fields: Policies::denied(denied, names).fields(),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use weirgate::Clock;
 
 use crate::fixtures::{Agent, Answer, START, Serving, Settings};
 
@@ -41,10 +42,13 @@ fn agent(file: &ScenarioFile) -> Agent {
 }
 
 fn acquire(agent: &Agent, request: &Request) -> Value {
-    held(
-        &agent.post("/v1/acquire", &json!(request)),
-        json!("granted"),
-    )
+    let answer = agent.post("/v1/acquire", &json!(request));
+    let mut held = held(&answer, json!("granted"));
+    if let Some(starts_at) = answer.json()["starts_at_ms"].as_i64() {
+        let now = agent.runtime.block_on(async { agent.clock.now() });
+        held["starts_ms"] = json!(starts_at - now.0);
+    }
+    held
 }
 
 fn settle(agent: &Agent, request: &Request) -> Value {
@@ -346,7 +350,7 @@ fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
             let now = actual[limit].as_f64();
             now.is_some_and(|now| (0.0..0.01).contains(&(now - tokens)))
         }),
-        "retry_after_ms" | "paused_ms" => match expected.as_array() {
+        "retry_after_ms" | "starts_ms" | "paused_ms" => match expected.as_array() {
             None => actual == expected,
             Some(range) => {
                 let bounds: Vec<_> = range.iter().filter_map(Value::as_f64).collect();
@@ -426,6 +430,7 @@ fn refused(answer: &Answer) -> Value {
         "short": body["violated-policies"],
         "paused": body["paused"] == true,
         "retry_after_ms": body["retry_after_ms"],
+        "starts_ms": body["starts_in_ms"],
         "applied": body["applied"],
         "text": body["detail"],
     })

@@ -4,12 +4,12 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use serde_json::json;
-use weirgate::AuditSubject;
+use weirgate::{AuditSubject, VendorCount};
 use weirgate_agent::Token;
 use weirgate_agent::gated::{Call, Outcome};
 use weirgate_testkit::Fault;
 
-use crate::fixtures::{Agent, Client, Serving, Settings};
+use crate::fixtures::{Agent, Client, START, Serving, Settings};
 
 const TAKE: &str = r#"{"entity": "e", "resource": "r", "take": {"rpm": 1}}"#;
 /// Limits of one resource alone.
@@ -47,6 +47,10 @@ fn requests_are_answered_as_the_table_says() {
         let settings = Settings {
             token: has_token.then(|| Token::new("s3cret").unwrap()),
             allows_limit_changes: name.ends_with("(limit changes)"),
+            limiter: match name.ends_with("(following the vendor)") {
+                true => |builder| builder.follow_vendor(VendorCount::Tokens, "tpm"),
+                false => |builder| builder,
+            },
             ..Settings::default()
         };
         let mut agent = match name.ends_with("(one resource)") {
@@ -201,6 +205,40 @@ fn requests_beyond_the_bounds_are_refused_at_once_and_what_those_that_leave_took
         agent.settle(&json!({"grant": held["grant"], "end": "release"}));
         agent.acquire(&slots(20));
     }
+}
+
+/// A request in the line has its place as one that waits.
+#[test]
+fn requests_that_queue_are_in_flight_until_their_start_and_those_that_leave_free_their_place() {
+    let agent = Agent::with(Settings {
+        max_in_flight: 2,
+        ..Settings::default()
+    });
+    let queues = |answer: &str| json!({"entity": "e", "resource": "r", "take": {"rpm": 100}, "queue_ms": 60_000, "answer": answer});
+    agent.acquire(&json!({"entity": "e", "resource": "r", "take": {"rpm": 600}}));
+    let clients: Vec<_> = (0..2)
+        .map(|_| {
+            let mut client = agent.connect();
+            client.write("POST", "/v1/acquire", &[], &queues("start").to_string());
+            client
+        })
+        .collect();
+    agent.wait_for("weirgate_agent_in_flight", |found| found == 2.0);
+    let refused = agent.post("/v1/acquire", &queues("now"));
+    assert_eq!(refused.applied(), (503, json!("no")), "{refused:?}");
+    drop(clients);
+    agent.wait_for("weirgate_agent_in_flight", |found| found == 0.0);
+    // What they took returns in the background: in a second, 10 of 200 would refill.
+    for _ in 0..1_000 {
+        if agent.balance("e", "r", "rpm") >= 0.0 {
+            break;
+        }
+        agent.advance(Duration::from_millis(1));
+    }
+    // Behind both it would start 30 s after the beginning.
+    let next = agent.acquire(&queues("now"));
+    let starts_at = next["starts_at_ms"].as_i64().unwrap();
+    assert!(starts_at < START.0 + 20_000, "{next}");
 }
 
 /// The table answers after 200 ms, and applies a write after half of them.

@@ -16,7 +16,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command};
 use serde::Serialize;
 use weirgate::{Decision, Denied, Disabled, Grant, Limit, LimitStatus, NeverFits};
-use weirgate_shared::exact_span;
+use weirgate_shared::{exact_span, rounded_span};
 
 use self::child::{Held, OnLost};
 use self::signals::Signals;
@@ -25,7 +25,7 @@ use super::peek;
 use crate::amounts::{self, Amount};
 use crate::context::Context;
 use crate::failure::{Failure, NOT_GRANTED, NOT_RUN, Outcome};
-use crate::instant::{self, DAY};
+use crate::instant::{self, DAY, HOUR};
 use crate::text::one_line;
 
 /// Time between two updates of a wait.
@@ -43,6 +43,7 @@ const SHOWN_EVERY: Duration = Duration::from_secs(1);
     override_usage = "weirgate acquire <ENTITY> <RESOURCE> <NAME=TOKENS>... [OPTIONS]\n       \
                       weirgate acquire <ENTITY> <RESOURCE> <NAME=TOKENS>... -- <COMMAND>...",
     after_help = "Examples:\n  weirgate acquire user-1 gpt-4 rpm=1 tpm=500 --wait 10s\n  \
+                  weirgate acquire openai gpt-4 tpm=1500 --queue 30s -- ./ask.sh\n  \
                   weirgate acquire batch gpu slots=1 --wait 5m --lease 1h -- ./train.sh"
 )]
 pub struct Acquire {
@@ -57,6 +58,12 @@ pub struct Acquire {
     /// Waits for the tokens, at most so long
     #[arg(long, value_name = "SPAN", value_parser = instant::span_within::<0, DAY>)]
     wait: Option<Duration>,
+    /// Queues for the tokens, at most so long: all callers that do so are served in order
+    #[arg(long, value_name = "SPAN", value_parser = instant::span_within::<1, HOUR>, conflicts_with = "wait")]
+    queue: Option<Duration>,
+    /// Ends at once, and says when the tokens may be used
+    #[arg(long, requires = "queue", conflicts_with = "command")]
+    now: bool,
     /// Duration of the lease, 60s for slots if not given; a COMMAND's is renewed, and ends with it
     #[arg(long, value_name = "SPAN", value_parser = instant::span_within::<1, DAY>)]
     lease: Option<Duration>,
@@ -103,6 +110,9 @@ enum Answer<'a> {
     Granted {
         lease_id: Option<&'a str>,
         expires_at_ms: Option<i64>,
+        /// Of a request that queued.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        starts_at_ms: Option<i64>,
         limits: Vec<LimitStatus>,
     },
     Denied(&'a Denied),
@@ -156,14 +166,23 @@ impl Acquire {
         if let Some(wait) = self.wait {
             acquire = acquire.wait_up_to(wait);
         }
+        if let Some(queue) = self.queue {
+            acquire = acquire.queue_up_to(queue);
+        }
         if let Some(lease) = self.lease {
             acquire = acquire.lease(lease);
         }
+        let sent = async {
+            match self.now {
+                true => acquire.send_now().await,
+                false => acquire.send().await,
+            }
+        };
         let decision = tokio::select! {
             biased;
             code = signals.end() => Err(code),
-            decision = acquire.send() => Ok(decision?),
-            never = show_wait(context, self.wait) => match never {},
+            decision = sent => Ok(decision?),
+            never = show_wait(context, self.wait.or(self.queue)) => match never {},
         };
         match decision {
             Err(code) => {
@@ -182,7 +201,11 @@ impl Acquire {
                 held.run(&self.command, signals).await
             }
             Ok(Decision::Denied(denied)) => {
-                self.refused(context, &Answer::Denied(&denied), &denied)?;
+                let later = denied.starts_in.map(rounded_span);
+                let later =
+                    later.map(|starts| format!("; in a longer --queue it starts in {starts}"));
+                let text = format!("{denied}{}", later.unwrap_or_default());
+                self.refused(context, &Answer::Denied(&denied), text)?;
                 Ok(Outcome::Denied)
             }
             Ok(Decision::NeverFits(never)) => {
@@ -215,6 +238,7 @@ fn granted(context: &Context, grant: &Grant) -> Result<(), Failure> {
     let answer = Answer::Granted {
         lease_id: grant.lease_id(),
         expires_at_ms: grant.expires_at().map(|at| at.0),
+        starts_at_ms: grant.starts_at().map(|at| at.0),
         limits: grant.limits(),
     };
     let output = context.output();
@@ -223,6 +247,11 @@ fn granted(context: &Context, grant: &Grant) -> Result<(), Failure> {
         let lease = grant.lease_id().zip(grant.expires_at());
         let lease =
             lease.map(|(id, expires)| format!("\nlease {id}, expires {}", instant::text(expires)));
-        format!("granted\n{table}{}", lease.unwrap_or_default())
+        let starts = grant.starts_at().map(|at| {
+            let (at, left) = (instant::text(at), rounded_span(grant.starts_in()));
+            format!("\nstarts {at}, in {left}")
+        });
+        let (lease, starts) = (lease.unwrap_or_default(), starts.unwrap_or_default());
+        format!("granted\n{table}{lease}{starts}")
     })
 }

@@ -1,6 +1,7 @@
 //! `weirgate doctor`.
 
 mod acceptance;
+mod agent;
 mod alarms;
 mod aws;
 mod finding;
@@ -37,6 +38,9 @@ pub struct Doctor {
     /// Name of the stack, if no function reads the table's stream
     #[arg(long, value_parser = stack_name)]
     stack: Option<String>,
+    /// Compares what vendors told the agent at this URL of their limits, http://127.0.0.1:2774
+    #[arg(long, value_name = "URL", value_parser = url, conflicts_with = "acceptance")]
+    agent: Option<String>,
     #[command(flatten)]
     acceptance: acceptance::Acceptance,
 }
@@ -74,6 +78,9 @@ impl Doctor {
         }
         findings.push(plans::finding(&context.limiter().await?).await);
         findings.push(permissions::finding(&table, &context.options().namespace).await);
+        if let Some(url) = &self.agent {
+            findings.extend(agent::findings(url).await);
+        }
 
         let diagnosis = Diagnosis { findings };
         context.output().print(&diagnosis, text)?;
@@ -91,6 +98,15 @@ fn stack_name(text: &str) -> Result<String, String> {
     match !text.is_empty() && text.chars().all(is_allowed) {
         true => Ok(text.to_owned()),
         false => Err("a stack's name has letters, digits and hyphens".to_owned()),
+    }
+}
+
+/// An agent has no TLS, and a proxy may.
+fn url(text: &str) -> Result<String, String> {
+    let rest = ["http://", "https://"].map(|scheme| text.strip_prefix(scheme));
+    match rest.into_iter().flatten().any(|rest| !rest.is_empty()) {
+        true => Ok(text.to_owned()),
+        false => Err("must be http://HOST:PORT, as http://127.0.0.1:2774".to_owned()),
     }
 }
 

@@ -292,6 +292,34 @@ async fn a_signal_before_the_command_ends_with_nothing_held() {
     world.holds_nothing(10, "after all");
 }
 
+/// The balance is negative while it is in the line.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_in_the_line_leaves_it() {
+    let table = Table::new().await;
+    table.text("limits set --system rpm=60/minute");
+    table.text("acquire job gpu rpm=60");
+    let left = || table.json("peek job gpu")["limits"][0]["available_tokens"].as_f64();
+    for (options, command) in [(&[][..], &[][..]), (&["--"], &["sleep", "60"])] {
+        let mut queued = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+        queued.args(["--table", "weirgate", "--endpoint-url", &table.endpoint]);
+        queued.args(["acquire", "job", "gpu", "rpm=60", "--queue", "1h"]);
+        let run = Run::start({
+            queued.args(options).args(command);
+            queued
+        });
+        until("it is in the line", || left() < Some(0.0));
+        ends(run, Signal::SIGINT);
+        assert!(left() >= Some(0.0), "{options:?}");
+    }
+    let mut both = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+    both.args([
+        "acquire", "job", "gpu", "rpm=1", "--queue", "1m", "--now", "--", "true",
+    ]);
+    let (status, errors) = Run::start(both).end();
+    assert_eq!(status.code(), Some(125), "{errors}");
+    assert!(errors.contains("'--now' cannot be used with"), "{errors}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_while_a_grant_is_on_its_way_ends_with_nothing_held() {
     let world = World::new().await;

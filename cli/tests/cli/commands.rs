@@ -1,6 +1,7 @@
 //! What every command does, and its JSON.
 
 use serde_json::{Value, json};
+use time::OffsetDateTime;
 use weirgate_testkit::Dynamo;
 
 use super::fixtures::{Table, weirgate};
@@ -230,6 +231,72 @@ async fn tokens_are_taken_held_and_denied() {
         .iter()
         .find(|limit| limit["limit"] == "slots");
     assert_eq!(slots.unwrap()["available_tokens"], 1, "{balances}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_queues_ends_at_its_start_or_at_once_with_its_start() {
+    let table = Table::new().await;
+    table.text(
+        "limits set --system rpm=3600/day rps=10/second,burst=20 slots=1 month=quota:5/month",
+    );
+    table.text("acquire user gpt-4 rpm=3600");
+    let now = || OffsetDateTime::now_utc().unix_timestamp_nanos() / 1_000_000;
+    let starts = |answer: &Value| i128::from(answer["starts_at_ms"].as_i64().expect("a start"));
+    let queued = table.json("acquire user gpt-4 rpm=30 --queue 1h --now");
+    assert_eq!(queued["decision"], "granted", "{queued}");
+    let until = now() + 30 * 24_000;
+    assert!((now()..=until).contains(&starts(&queued)), "{queued}");
+    let text = table.text("acquire user gpt-4 rpm=10 --queue 1h --now");
+    let (_, line) = text.split_once("\nstarts 20").expect("a start");
+    assert!(line.contains("Z, in "), "{text}");
+    let denied = table.run("--json acquire user gpt-4 rpm=10 --queue 1s");
+    assert_eq!(denied.code, Some(3), "{denied:?}");
+    let answer: Value = serde_json::from_str(&denied.stdout).expect("JSON");
+    assert!(answer["starts_in_ms"].as_i64() > Some(600_000), "{answer}");
+    let denied = table.run("acquire user gpt-4 rpm=10 --queue 1s").stdout;
+    assert!(
+        denied.contains("; in a longer --queue it starts in "),
+        "{denied}"
+    );
+
+    table.text("acquire user quick rps=20");
+    let served = table.json("acquire user quick rps=2 --queue 1m");
+    assert!(starts(&served) <= now(), "it ends at the start: {served}");
+    assert_eq!(served["lease_id"], Value::Null, "{served}");
+    table.text("acquire user quick rps=15 --queue 1m --now");
+    // All that was taken is repaid when the command begins.
+    let weirgate = env!("CARGO_BIN_EXE_weirgate");
+    let command = [
+        "acquire", "user", "quick", "rps=5", "--queue", "1m", "--", weirgate,
+    ];
+    let peek = [
+        "--json",
+        "--table",
+        "weirgate",
+        "--endpoint-url",
+        &table.endpoint,
+        "peek",
+        "user",
+        "quick",
+    ];
+    let seen = table.run([&command[..], &peek[..]].concat());
+    assert_eq!(seen.code, Some(0), "{seen:?}");
+    let balances: Value = serde_json::from_str(&seen.stdout).expect("JSON");
+    let limits = balances["limits"].as_array().expect("limits");
+    let limit = limits.iter().find(|limit| limit["limit"] == "rps");
+    assert!(
+        limit.expect("it is there")["available_tokens"].as_f64() >= Some(0.0),
+        "{balances}"
+    );
+
+    for (take, reason) in [
+        ("slots=1", "\"slots\" has slots"),
+        ("month=1", "\"month\" has a quota"),
+    ] {
+        let refused = table.run(format!("acquire user gpt-4 {take} --queue 1m").as_str());
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains(reason), "{refused:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

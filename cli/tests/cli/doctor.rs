@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
 
-use super::fixtures::{Table, weirgate};
+use super::fixtures::{Table, answering, weirgate};
 
 /// State and text of a check.
 fn of<'a>(diagnosis: &'a Value, check: &str) -> (&'a str, &'a str) {
@@ -30,6 +30,76 @@ async fn a_table_as_the_template_has_it_is_fine() {
     assert_eq!(of(&diagnosis, "permissions"), ("fine", allowed));
     let text = table.text("doctor");
     assert!(text.contains("nothing is wrong"), "{text}");
+}
+
+/// Findings about the limits of vendors, by an agent whose metrics have these lines.
+fn of_vendors(table: &Table, metrics: &str) -> Vec<(String, String, String)> {
+    let length = metrics.len();
+    let agent = answering(&format!(
+        "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{metrics}"
+    ));
+    let diagnosis = table.json(format!("doctor --agent {agent}/").as_str());
+    let findings = diagnosis["findings"].as_array().expect("a list");
+    let vendors = findings
+        .iter()
+        .filter(|finding| finding["check"] == "vendor");
+    let text = |finding: &Value, field: &str| finding[field].as_str().expect("text").to_owned();
+    let of = |finding| {
+        (
+            text(finding, "state"),
+            text(finding, "found"),
+            text(finding, "remedy"),
+        )
+    };
+    vendors.map(of).collect()
+}
+
+/// The lines are those of the agent, by its own test.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vendors_limit_that_an_agent_knows_is_compared_with_the_one_that_follows_it() {
+    let table = Table::new().await;
+    let requests = include_str!("../../../agent/tests/agent/requests.txt");
+    let lines = requests
+        .lines()
+        .filter(|line| line.starts_with("weirgate_vendor_limit"));
+    let metrics = lines.collect::<Vec<_>>().join("\n");
+    let found = of_vendors(&table, &metrics);
+    let states: Vec<_> = found.iter().map(|(state, ..)| state.as_str()).collect();
+    assert_eq!(states, ["unknown", "advice", "unknown"], "{found:?}");
+    assert_eq!(
+        found[0].1,
+        "the vendor's limit of r is 600 requests, and no limit follows it"
+    );
+    assert!(
+        found[0].2.contains("--follow-vendor requests=LIMIT"),
+        "{found:?}"
+    );
+    assert_eq!(
+        found[1].1,
+        "the vendor's limit of r is 2,000,000 tokens a minute, configured are 100,000 (tpm)"
+    );
+    assert!(found[1].2.contains("set tpm by limits set"), "{found:?}");
+    let same = metrics.replace("} 100000", "} 2000000");
+    assert_eq!(of_vendors(&table, &same)[1].0, "fine");
+    for other in [
+        "",
+        "weirgate_vendor_limit{ 5",
+        "weirgate_vendor_limit{resource=\"a b\",counts=\"tokens\"} x",
+    ] {
+        let found = of_vendors(&table, other);
+        assert_eq!(found.len(), 1, "{other}: {found:?}");
+        assert!(found[0].1.contains("has no report"), "{found:?}");
+    }
+    let refused = answering("HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n");
+    let closed = format!("http://127.0.0.1:{}", weirgate_testkit::server::free_port());
+    for (agent, why) in [(refused, "HTTP status 401"), (closed, "not checked: ")] {
+        let run = table.run(format!("doctor --agent {agent}").as_str());
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert!(
+            run.stdout.contains(why) && run.stdout.contains("give the URL of an agent"),
+            "{run:?}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

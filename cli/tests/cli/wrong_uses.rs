@@ -5,7 +5,7 @@ use weirgate_testkit::Dynamo;
 use super::fixtures::{File, Run, Table, answering, commands, weirgate, weirgate_with};
 
 /// Arguments that are wrong without any table, and what the error must name.
-const ARGUMENTS: [(&str, [&str; 3]); 54] = [
+const ARGUMENTS: [(&str, [&str; 3]); 59] = [
     ("limits get --system", ["table", "no table", "--table NAME"]),
     ("limts get --system", ["subcommand", "'limts'", "'limits'"]),
     (
@@ -89,6 +89,30 @@ const ARGUMENTS: [(&str, [&str; 3]); 54] = [
     (
         "acquire user gpt-4 rpm=1 --wait 10",
         ["'--wait <SPAN>'", "'10'", "from 0s to 1d, such as 30s"],
+    ),
+    (
+        "acquire user gpt-4 rpm=1 --queue 0s",
+        ["'--queue <SPAN>'", "'0s'", "from 1ms to 1h, such as 30s"],
+    ),
+    (
+        "acquire user gpt-4 rpm=1 --queue 2h",
+        ["'--queue <SPAN>'", "'2h'", "from 1ms to 1h"],
+    ),
+    (
+        "acquire user gpt-4 rpm=1 --queue 30s --wait 10s",
+        ["'--queue <SPAN>'", "'--wait <SPAN>'", "cannot be used with"],
+    ),
+    (
+        "acquire user gpt-4 rpm=1 --now",
+        ["--queue <SPAN>", "not provided", "acquire --help"],
+    ),
+    (
+        "doctor --agent localhost:2774",
+        [
+            "'--agent <URL>'",
+            "'localhost:2774'",
+            "http://127.0.0.1:2774",
+        ],
     ),
     (
         "--timeout 5min switches",

@@ -143,7 +143,8 @@ impl Builder {
     }
 
     /// Sets whether the histogram of decisions has the resource as a label, and the gauge of
-    /// prefetched tokens the resource and the limit. Default: no, because there may be many.
+    /// prefetched tokens the resource and the limit, and whether vendors' limits are gauges. Default: no,
+    /// because there may be many.
     #[must_use]
     pub const fn metrics_by_resource(mut self, has_resource_metrics: bool) -> Self {
         self.has_resource_metrics = has_resource_metrics;
@@ -199,7 +200,8 @@ impl Builder {
     /// window is another one. The balance is then lowered to what the vendor has left and a margin: 5 % of
     /// the capacity, the largest amount that is held, or what the vendor rounds to, if more. It is never
     /// raised, and not below what leases hold. A process lowers a bucket once a second at most, by one
-    /// write. Rates only. Default: no limit follows.
+    /// write. Rates only. [`RateLimiter::vendor_advice`] compares it with the vendor's limit. Default: no limit
+    /// follows.
     #[must_use]
     pub fn follow_vendor(mut self, counts: VendorCount, limit: impl Into<String>) -> Self {
         self.vendor_limits.push((counts, limit.into()));

@@ -9,7 +9,7 @@ use super::admin::Admin;
 use crate::bucket::{BucketRegistry, drain};
 use crate::decide::LocalBuckets;
 use crate::session::{CacheStats, Session};
-use crate::values::{Amounts, Error, Stats, VendorReport};
+use crate::values::{Amounts, Error, Stats, VendorAdvice, VendorReport};
 
 /// Limits rates and concurrency through one DynamoDB table. Clones are cheap and share everything.
 /// [`Builder::build`](crate::Builder::build) says from which threads it can be used.
@@ -154,6 +154,23 @@ impl RateLimiter {
             }
         }
         all
+    }
+
+    /// Returns the limits that vendors reported to this limiter, at most 100, beside the configured ones, in
+    /// the order of the resources. With [`metrics_by_resource`](crate::Builder::metrics_by_resource) they
+    /// are the gauges `weirgate_vendor_limit` and `weirgate_vendor_limit_configured`.
+    ///
+    /// ```no_run
+    /// # fn example(limiter: weirgate::RateLimiter) {
+    /// for advice in limiter.vendor_advice() {
+    ///     // the vendor's limit of gpt-4 is 2,000,000 tokens a minute, configured are 1,500,000 (tpm)
+    ///     println!("{advice}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn vendor_advice(&self) -> Vec<VendorAdvice> {
+        self.session.vendor_advices.all()
     }
 
     /// Returns whether the limiter never denies: see [`Builder::shadow`](crate::Builder::shadow).

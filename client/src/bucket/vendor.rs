@@ -13,7 +13,9 @@ use super::refresh::finish_split;
 use super::state::BucketState;
 use crate::queue::ShardState;
 use crate::session::{Session, decode_shard};
-use crate::values::{Amounts, Error, VendorLimit, VendorReport, count};
+use crate::values::{
+    Amounts, ConfiguredRate, Error, VendorAdvice, VendorLimit, VendorReport, count,
+};
 
 /// Writes of a report to one shard at most, 3: another report came in between each time.
 const MAX_WRITES: usize = 3;
@@ -38,6 +40,7 @@ impl BucketState {
                 false => None,
             };
             let shard = shard.unwrap_or_else(|| self.shard(0));
+            self.advise(session, report, &shard);
             if let Some(view) = shard.view() {
                 let most = followed(session, report, &view.shard, taken);
                 if let Err(error) = self.lower(session, &shard, &view.shard, most).await {
@@ -48,6 +51,28 @@ impl BucketState {
             Ok(paused)
         };
         session.at_home(said).await
+    }
+
+    /// Keeps what the vendor says its limits are, beside those that follow it. Without a view it is not known
+    /// whether one does.
+    fn advise(&self, session: &Session, report: &VendorReport, shard: &ShardState) {
+        let Some(view) = shard.view() else { return };
+        let settings = &session.settings;
+        for said in report.limits() {
+            let Some(limit) = said.limit else { continue };
+            let configured = settings.vendor_limits.get(&said.counts).and_then(|name| {
+                let state = view.shard.limits.get(name)?;
+                ConfiguredRate::of(name, state.rule)
+            });
+            let advice = VendorAdvice {
+                resource: self.key.resource.clone(),
+                counts: said.counts,
+                limit,
+                configured,
+            };
+            let has_gauges = settings.has_resource_metrics;
+            session.vendor_advices.record(advice, has_gauges);
+        }
     }
 
     /// Lowers the balance that exceeds its most by the largest part of its capacity, if that was not

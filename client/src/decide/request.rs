@@ -145,11 +145,13 @@ impl RequestSpec {
             } => "bypass, which waits for nothing",
             _ if !self.options.wait.is_zero() => "wait_up_to, which has no place in the line",
             _ if self.is_into_debt => "into_debt, which waits for nothing",
-            _ if self.amounts.iter().any(is_up_to) => "take_up_to, whose amount is what there is",
+            _ if self.amounts.iter().any(is_up_to) => {
+                "a range (take_up_to), whose amount is what there is"
+            }
             _ => return Ok(()),
         };
         invalid(format!(
-            "queue_up_to of {} is set with {other}: leave one of them out",
+            "a queue of {} is requested with {other}: leave one of them out",
             exact_span(wait)
         ))
     }

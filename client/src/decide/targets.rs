@@ -363,7 +363,7 @@ impl RequestSpec {
         let is_shadow = settings.is_shadow || self.options.is_shadow;
         if self.queue.is_some() && bucket.pool.is_some() {
             return invalid(format!(
-                "queue_up_to is set for {}, which has prefetched tokens without an order: leave it out, or turn off prefetch for the resource",
+                "a queue is requested for {}, which has prefetched tokens without an order: leave it out, or turn off prefetch for the resource",
                 bucket.key.resource
             ));
         }
@@ -404,7 +404,7 @@ impl RequestSpec {
             return Ok(());
         }
         invalid(format!(
-            "limit {name:?} has {has}, so no request can queue for it: take it with wait_up_to, or without queue_up_to"
+            "limit {name:?} has {has}, so no request can queue for it: take it with a wait, or without a queue"
         ))
     }
 }

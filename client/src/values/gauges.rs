@@ -2,12 +2,15 @@
 //! sum over the limiters of the process.
 
 use metrics::{Gauge, Key, Label, Level, Metadata};
-use weirgate_shared::{MilliTokens, Resource};
+use weirgate_shared::{LimitName, MilliTokens, Resource};
 
 use super::amounts::Amounts;
+use super::vendor::VendorCount;
 
 const BREAKER: &str = "weirgate_breaker_state";
 const OUTSTANDING: &str = "weirgate_prefetch_outstanding_millitokens";
+const VENDOR_LIMIT: &str = "weirgate_vendor_limit";
+const VENDOR_LIMIT_CONFIGURED: &str = "weirgate_vendor_limit_configured";
 static BREAKER_KEY: Key = Key::from_static_name(BREAKER);
 static OUTSTANDING_KEY: Key = Key::from_static_name(OUTSTANDING);
 
@@ -20,6 +23,14 @@ pub(crate) fn describe_gauges() {
     metrics::describe_gauge!(
         OUTSTANDING,
         "Prefetched millitokens that are neither spent nor returned, blocks in flight included."
+    );
+    metrics::describe_gauge!(
+        VENDOR_LIMIT,
+        "Limit that the resource's vendor reported last."
+    );
+    metrics::describe_gauge!(
+        VENDOR_LIMIT_CONFIGURED,
+        "Refill in a minute, or in its own longer period, of the limit that follows the vendor's."
     );
     // A series that is missing until the first outage raises no alarm.
     gauge(&BREAKER_KEY).increment(0.0);
@@ -55,7 +66,7 @@ impl OutstandingGauge {
     fn change(&self, by: &Amounts, sign: f64) {
         let Some(resource) = &self.resource else {
             let sum: MilliTokens = by.values().copied().sum();
-            gauge(&OUTSTANDING_KEY).increment(sign * as_f64(sum));
+            gauge(&OUTSTANDING_KEY).increment(sign * as_f64(sum.0));
             return;
         };
         for (limit, amount) in by {
@@ -64,8 +75,29 @@ impl OutstandingGauge {
                 Label::new("limit", limit.as_str().to_owned()),
             ];
             let key = Key::from_parts(OUTSTANDING, labels);
-            gauge(&key).increment(sign * as_f64(*amount));
+            gauge(&key).increment(sign * as_f64(amount.0));
         }
+    }
+}
+
+/// Sets the gauges of a vendor's limit, and of the limit that follows it with its refill. They are not
+/// sums: the last report of the process counts.
+pub(crate) fn set_vendor_limit(
+    resource: &Resource,
+    counts: VendorCount,
+    limit: u64,
+    configured: Option<(&LimitName, MilliTokens)>,
+) {
+    let mut labels = vec![
+        Label::new("resource", resource.as_str().to_owned()),
+        Label::from_static_parts("counts", counts.name()),
+    ];
+    let key = Key::from_parts(VENDOR_LIMIT, labels.clone());
+    gauge(&key).set(as_f64(i64::try_from(limit).unwrap_or(i64::MAX)));
+    if let Some((name, tokens)) = configured {
+        labels.push(Label::new("limit", name.as_str().to_owned()));
+        let key = Key::from_parts(VENDOR_LIMIT_CONFIGURED, labels);
+        gauge(&key).set(as_f64(tokens.0) / 1_000.0);
     }
 }
 
@@ -75,12 +107,12 @@ fn gauge(key: &Key) -> Gauge {
     metrics::with_recorder(|recorder| recorder.register_gauge(key, &METADATA))
 }
 
-/// Returns millitokens as a float: exact up to 2^53, which is 9 * 10^12 tokens.
-fn as_f64(amount: MilliTokens) -> f64 {
+/// Returns a number as a float: exact up to 2^53, of millitokens 9 * 10^12 tokens.
+fn as_f64(number: i64) -> f64 {
     const HIGH: f64 = 4_294_967_296.0;
     // The high half is within i32, the low one within u32: both always convert.
-    let high = i32::try_from(amount.0 >> 32).unwrap_or_default();
-    let low = u32::try_from(amount.0 & 0xffff_ffff).unwrap_or_default();
+    let high = i32::try_from(number >> 32).unwrap_or_default();
+    let low = u32::try_from(number & 0xffff_ffff).unwrap_or_default();
     f64::from(high) * HIGH + f64::from(low)
 }
 
@@ -118,8 +150,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn millitokens_are_exact_as_floats() {
-        for (amount, float) in [
+    fn numbers_are_exact_as_floats() {
+        for (number, float) in [
             (0, 0.0),
             (1, 1.0),
             (-1, -1.0),
@@ -129,7 +161,7 @@ mod tests {
             (-4_294_967_297, -4_294_967_297.0),
             (9_007_199_254_740_991, 9_007_199_254_740_991.0),
         ] {
-            assert_eq!(as_f64(MilliTokens(amount)).to_bits(), f64::to_bits(float));
+            assert_eq!(as_f64(number).to_bits(), f64::to_bits(float));
         }
     }
 }

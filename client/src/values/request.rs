@@ -164,7 +164,7 @@ const MAX_QUEUE: Duration = Duration::from_secs(3_600);
 pub(crate) fn check_queue(wait: Duration) -> Result<(), Error> {
     if wait > MAX_QUEUE || wait < Duration::from_millis(1) {
         return Err(Error::Invalid(format!(
-            "queue_up_to must be 1ms to 1h, got {}: leave it out for an answer at once",
+            "a queue must last 1ms to 1h, got {}: leave it out for an answer at once",
             exact_span(wait)
         )));
     }

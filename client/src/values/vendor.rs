@@ -50,6 +50,34 @@ pub enum VendorCount {
     OutputTokens,
 }
 
+impl VendorCount {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Requests,
+        Self::Tokens,
+        Self::InputTokens,
+        Self::OutputTokens,
+    ];
+
+    /// Returns the word of a label and an option: `requests`, `tokens`, `input_tokens` or
+    /// `output_tokens`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Tokens => "tokens",
+            Self::InputTokens => "input_tokens",
+            Self::OutputTokens => "output_tokens",
+        }
+    }
+
+    /// Returns what has this [name](Self::name).
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|counts| counts.name() == name)
+    }
+}
+
 impl VendorReport {
     /// Returns the report of an answer without fields.
     #[must_use]

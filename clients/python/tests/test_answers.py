@@ -24,7 +24,7 @@ LIMIT = {
 GRANTED = {
     "grant": "g1", "lease": {"expires_at_ms": 1_900_000_000_000}, "amounts": [{"rpm": 1}], "limits": [LIMIT],
     "would_deny": {"retry_after_ms": 5, "limits": [{**LIMIT, "requested_tokens": 50}], "degraded": None},
-    "degraded": {"reason": "no answer"},
+    "degraded": {"reason": "no answer"}, "starts_at_ms": 1_900_000_000_000,
 }
 SETTLED = {"grant": "g2", "settlement": "settled", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 0.5}]}
 QUOTA_STATUS = {
@@ -66,7 +66,7 @@ EFFECTIVE = {
 CHANGED = {"changed": True, "before": CONFIG, "after": CONFIG}
 PROBLEM = {
     "type": "about:blank", "title": "Denied", "status": 429, "detail": "too few", "applied": "no", "retry": False,
-    "grant": "g3", "paused": True, "retry_after_ms": 1_500, "violated-policies": ["rpm"], "retry_after": 2,
+    "grant": "g3", "paused": True, "retry_after_ms": 1_500, "starts_in_ms": 2_500, "violated-policies": ["rpm"], "retry_after": 2,
     "blocking": {"policy": "rpm", "quota": 10, "remaining": 0, "requested": 1},
 }
 WRONG = [
@@ -153,8 +153,10 @@ def use(found):
     """Reads all that a value or an error has."""
     repr(found), str(found)
     if isinstance(found, weirgate.WeirgateError):
-        for name in ("limits", "blocking", "retry_after", "is_paused", "headers", "problem", "applied", "grant", "status"):
+        for name in ("limits", "blocking", "is_paused", "headers", "problem", "applied", "grant", "status"):
             getattr(found, name, None)
+        for name in ("retry_after", "starts_in"):
+            (getattr(found, name, None) or 0) + 1
     elif found is None or isinstance(found, float):
         (found or 0) + 1
     elif isinstance(found, weirgate.Balances):
@@ -171,7 +173,7 @@ def use(found):
         [(config.status, config.is_shadow, config.limits) for config in (found.before, found.after) if config]
     elif not isinstance(found, weirgate.Settlement):
         found.limits, found.would_deny, found.degraded, found.headers, found.amount("rpm"), found.remaining("rpm")
-        found.token, found.expires_at, found.amounts
+        found.token, found.expires_at, found.amounts, (found.starts_at or 0) + 1
 
 
 class Subject:

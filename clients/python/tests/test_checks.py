@@ -225,12 +225,24 @@ class OfAcquires(Case):
     def test_a_time_is_rounded_to_milliseconds(self):
         self.assertEqual(self.acquire(wait=1.23456)["wait_ms"], 1235)
 
+    def test_a_client_waits_as_long_as_the_request_and_not_for_a_start_of_which_it_is_told_at_once(self):
+        def ask(**options):
+            return request.acquire((weirgate.Bucket("a", "api", {"rpm": 1}),), Options(**options))
+
+        self.assertEqual(ask(wait=5, timeout=2).longer, 7)
+        self.assertEqual(ask(queue=30, timeout=2).longer, 32)
+        self.assertEqual(ask(queue=30, now=True).longer, 0)
+        self.assertEqual(self.acquire(queue=1, now=True)["answer"], "now")
+        self.assertNotIn("answer", self.acquire(queue=1))
+
     def test_other_options_are_checked(self):
         wrong = ["", "alow", "local", "local 0", "local 101", "local 5.5", "local  5", "Allow", b"allow", 5, True, []]
         for value in wrong:
             self.refused(lambda: self.acquire(on_unavailable=value), "on_unavailable")
         for value in ["yes", 1, 0, None, []]:
             self.refused(lambda: self.acquire(bypass=value), "bypass")
+            self.refused(lambda: self.acquire(queue=1, now=value), "now")
+        self.refused(lambda: self.acquire(now=True), "now must be left out without queue, got True")
         client = weirgate.Client("http://127.0.0.1:1")
         self.refused(lambda: client.acquire("a", "b", {"rpm": 1}, wait="2"), "wait must be 0 to 86400 seconds, got '2'")
         for value in [-1, 1.5, True, "1", 2**53, math.nan]:

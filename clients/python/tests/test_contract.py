@@ -23,6 +23,8 @@ class Subject:
     def acquire(self, request):
         options = {
             "wait": seconds(request, "wait_ms"),
+            "queue": seconds(request, "queue_ms"),
+            "now": request.get("answer") == "now",
             "lease": seconds(request, "lease_ms"),
             "timeout": seconds(request, "timeout_ms"),
             "on_unavailable": request.get("on_unavailable"),
@@ -114,6 +116,7 @@ class Subject:
                 "short": list(denied.limits),
                 "paused": denied.is_paused,
                 "retry_after_ms": None if after is None else after * 1000,
+                "starts_ms": None if denied.starts_in is None else denied.starts_in * 1000,
                 "text": str(denied),
             }
         except weirgate.NeverFits as never:
@@ -141,6 +144,7 @@ def held(outcome, grant):
         "amounts": list(grant.amounts),
         "remaining": {status.limit: status.available for status in grant.limits},
         "lease": grant.expires_at is not None,
+        "starts_ms": None if grant.starts_at is None else (grant.starts_at - time.time()) * 1000,
         "would_deny": list(grant.would_deny),
         "degraded": grant.degraded is not None,
     }
@@ -221,9 +225,9 @@ def holds(key, expected, answer):
         return actual is not None and all(
             limit in actual and 0 <= actual[limit] - tokens < 0.01 for limit, tokens in expected.items()
         )
-    if key == "paused_ms" and expected is None:
+    if key in ("starts_ms", "paused_ms") and expected is None:
         return actual is None
-    if key in ("retry_after_ms", "paused_ms"):
+    if key in ("retry_after_ms", "starts_ms", "paused_ms"):
         return actual is not None and expected[0] <= actual <= expected[1]
     if key == "mentions":
         return all(word in answer.get("text", "") for word in expected)

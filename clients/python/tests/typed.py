@@ -33,6 +33,8 @@ async def calls() -> None:
     assert_type(await asynchronous.acquire("ann", "api", {"rpm": 1}), weirgate.AsyncGrant)
     await asynchronous.acquire("ann", "api", {"rpm": "1"})  # type: ignore[dict-item]
     await asynchronous.acquire("ann", "api", {"rpm": 1}, on_unavailable="local 25")
+    await asynchronous.acquire("ann", "api", {"rpm": 1}, queue=30, now=True)
+    await asynchronous.acquire("ann", "api", {"rpm": 1}, queue=30, now="now")  # type: ignore[arg-type]
     await asynchronous.acquire("ann", "api", {"rpm": 1}, on_unavailable="alow")  # type: ignore[arg-type]
     assert_type((await asynchronous.usage(entity="ann", start=0, end=3600)).acquires, int)
     assert_type(client.usage_rows(resource="api", by="hour", start=0, end=3600).rows, tuple[weirgate.UsageRow, ...])
@@ -55,10 +57,12 @@ def denied() -> Optional[float]:
     try:
         with client.acquire("ann", "api", {"rpm": 1}, wait=0.5) as grant:
             assert_type(grant.adjust({"rpm": 0.5}), weirgate.Settlement)
+            assert_type(grant.starts_at, Optional[float])
             assert_type(grant.vendor_said(status=429, headers={"retry-after": "20"}), Optional[float])
             grant.vendor_said(status="429")  # type: ignore[arg-type]
     except weirgate.Denied as refused:
         assert_type(refused.is_paused, bool)
+        assert_type(refused.starts_in, Optional[float])
         return refused.retry_after
     except weirgate.NotConfigured as missing:
         assert_type(missing.is_transient, bool)

@@ -45,6 +45,11 @@ export class Denied extends Refused {
     return this.problem.retry_after_ms ?? null;
   }
 
+  /** @returns {number | null} */
+  get startsInMs() {
+    return this.problem.starts_in_ms ?? null;
+  }
+
   get isPaused() {
     return this.problem.paused === true;
   }

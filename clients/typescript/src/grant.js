@@ -84,6 +84,12 @@ export class Grant {
     return /** @type {readonly LimitStatus[]} */ (this.#limits);
   }
 
+  /** @returns {Date | null} */
+  get startsAt() {
+    const at = this.#answer.starts_at_ms;
+    return at === undefined ? null : new Date(at);
+  }
+
   /** @returns {readonly string[]} */
   get wouldDeny() {
     /** @type {LimitStatus[]} */

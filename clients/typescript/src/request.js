@@ -16,7 +16,7 @@ export const LIMITS = "/v1/limits";
 export const SET_LIMITS = "/v1/limits/set";
 export const DELETE_LIMITS = "/v1/limits/delete";
 
-const OF_ACQUIRE = ["waitMs", "leaseMs", "timeoutMs", "onUnavailable", "onAgentUnavailable", "bypass", "signal"];
+const OF_ACQUIRE = ["waitMs", "queueMs", "now", "leaseMs", "timeoutMs", "onUnavailable", "onAgentUnavailable", "bypass", "signal"];
 const OF_ONE = ["limits", "limitsVersion", "cascading", ...OF_ACQUIRE];
 const OF_BUCKET = ["entity", "resource", "take", "limits", "limitsVersion", "cascading"];
 const OF_PEEK = ["need", "limits", "signal"];
@@ -30,7 +30,7 @@ const OF_RANGE = ["atLeast", "atMost"];
 const OF_VENDOR_LIMITS = /^(retry-after(-ms)?|ratelimit|(x|anthropic)-ratelimit-.+)$/;
 const READABLE = /^[\x00-\x7f]{0,256}$/;
 const MAX_HEADERS = 8_192;
-const MAX_TIMEOUT_MS = 3_600_000;
+const HOUR_MS = 3_600_000;
 const DECISIONS = ["error", "deny", "allow", ...Array.from({ length: 100 }, (_, place) => `local ${place + 1}`)];
 
 /**
@@ -72,17 +72,23 @@ export function acquireAll(buckets, options) {
  * @param {Record<string, any>} options
  * @returns {Request}
  */
-function acquiring(buckets, { waitMs, leaseMs, timeoutMs, onUnavailable, bypass }) {
+function acquiring(buckets, { waitMs, queueMs, now, leaseMs, timeoutMs, onUnavailable, bypass }) {
   const body = { ...buckets };
   if (waitMs !== undefined) body.wait_ms = check.milliseconds("waitMs", waitMs, 0, check.DAY_MS);
+  if (queueMs !== undefined) body.queue_ms = check.milliseconds("queueMs", queueMs, 1, HOUR_MS);
+  if (now !== undefined && check.flag("now", now)) {
+    if (queueMs === undefined) check.refuse("now", "left out without queueMs", now);
+    body.answer = "now";
+  }
   if (leaseMs !== undefined) body.lease_ms = check.milliseconds("leaseMs", leaseMs, 1, check.DAY_MS);
-  if (timeoutMs !== undefined) body.timeout_ms = check.milliseconds("timeoutMs", timeoutMs, 1, MAX_TIMEOUT_MS);
+  if (timeoutMs !== undefined) body.timeout_ms = check.milliseconds("timeoutMs", timeoutMs, 1, HOUR_MS);
   if (onUnavailable !== undefined) {
     const rule = '"error", "deny", "allow" or "local 1" to "local 100"';
     body.on_unavailable = check.oneOf("onUnavailable", onUnavailable, DECISIONS, rule);
   }
   if (bypass !== undefined && check.flag("bypass", bypass)) body.bypass = true;
-  return request(ACQUIRE, body, (body.wait_ms ?? 0) + (body.timeout_ms ?? 0));
+  const queueing = body.answer ? 0 : (body.queue_ms ?? 0);
+  return request(ACQUIRE, body, (body.wait_ms ?? 0) + queueing + (body.timeout_ms ?? 0));
 }
 
 /**

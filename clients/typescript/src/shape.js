@@ -84,7 +84,7 @@ const OF_SOME = optionalFields({
 });
 const LIMITS = listOf(and(STATUS_OF_LIMIT, OF_SOME));
 
-export const GRANTED = fields({
+const TAKEN = fields({
   grant: someText,
   lease: LEASE,
   amounts: AMOUNTS,
@@ -92,6 +92,7 @@ export const GRANTED = fields({
   would_deny: nullOr(fields({ limits: LIMITS })),
   degraded: nullOr(fields({ reason: text })),
 });
+export const GRANTED = and(TAKEN, optionalFields({ starts_at_ms: instant }));
 export const SETTLED = fields({
   grant: nullOr(someText),
   settlement: oneOf("settled", "lease_gone"),
@@ -148,6 +149,7 @@ export const PROBLEM = optionalFields({
   retry: flag,
   grant: someText,
   retry_after_ms: nullOr(span),
+  starts_in_ms: span,
   paused: flag,
   "violated-policies": listOf(text),
   blocking: fields({ policy: text, quota: whole, remaining: whole, requested: whole }),

@@ -7,7 +7,7 @@ import vm from "node:vm";
 
 import { Client, InvalidRequest, limit } from "weirgate";
 
-import { acquireAll } from "../src/request.js";
+import { acquire, acquireAll } from "../src/request.js";
 import { GRANTED, answer, serving } from "./served.js";
 import { CONTRACT } from "./stack.js";
 
@@ -160,6 +160,16 @@ test("times are those of the agent", async (t) => {
   }
 });
 
+test("a client waits for the agent as long as the request waits, and not for a start of which it is told at once", () => {
+  const ask = (options) => acquire("a", "api", { rpm: 1 }, options);
+  assert.equal(ask({ waitMs: 5, timeoutMs: 2 }).longerMs, 7);
+  assert.equal(ask({ queueMs: 30_000, timeoutMs: 2 }).longerMs, 30_002);
+  const { body, longerMs } = ask({ queueMs: 30_000, now: true });
+  assert.equal(longerMs, 0);
+  assert.equal(JSON.parse(body).answer, "now");
+  assert.equal(JSON.parse(ask({ queueMs: 1, now: false }).body).answer, undefined);
+});
+
 test("options that are unknown, or of another type, are refused", async (t) => {
   const { server, client } = await served(t);
   const acquireWith = (options) => client.acquire("a", "api", { rpm: 1 }, options);
@@ -179,9 +189,11 @@ test("options that are unknown, or of another type, are refused", async (t) => {
   }
   for (const value of ["yes", 1, 0, null, []]) {
     await refused(() => acquireWith({ bypass: value }), "bypass");
+    await refused(() => acquireWith({ queueMs: 1, now: value }), "now");
     await refused(() => acquireWith({ cascading: value }), "cascading");
     await refused(() => acquireWith({ signal: value }), "signal");
   }
+  await refused(() => acquireWith({ now: true }), "now must be left out without queueMs, got true");
   for (const value of [-1, 1.5, true, "1", 2 ** 53, Number.NaN]) {
     await refused(() => acquireWith({ limitsVersion: value }), "limitsVersion");
     await refused(() => client.restore("g").adjust({ rpm: 1 }, { bucket: value }), "bucket");

@@ -75,6 +75,8 @@ async function check(file, { name: scenarioName, steps }) {
 async function acquire(client, request) {
   const options = {
     waitMs: request.wait_ms,
+    queueMs: request.queue_ms,
+    now: request.answer === "now",
     leaseMs: request.lease_ms,
     timeoutMs: request.timeout_ms,
     onUnavailable: request.on_unavailable,
@@ -158,7 +160,8 @@ async function answered(call) {
   } catch (error) {
     const text = error.message;
     if (error instanceof Denied) {
-      return { outcome: "denied", short: error.limits, paused: error.isPaused, retry_after_ms: error.retryAfterMs, text };
+      const times = { retry_after_ms: error.retryAfterMs, starts_ms: error.startsInMs };
+      return { outcome: "denied", short: error.limits, paused: error.isPaused, ...times, text };
     }
     if (error instanceof NeverFits) return { outcome: "never_fits", short: error.limits, text };
     if (error instanceof Disabled) return { outcome: "disabled", text };
@@ -178,6 +181,7 @@ function held(outcome, grant) {
     amounts: grant.amounts,
     remaining: Object.fromEntries(grant.limits.map((status) => [status.limit, status.available])),
     lease: grant.expiresAt !== null,
+    starts_ms: grant.startsAt && grant.startsAt.getTime() - Date.now(),
     would_deny: grant.wouldDeny,
     degraded: grant.degraded !== null,
   };
@@ -252,6 +256,7 @@ function holds(key, expected, answer) {
         return gained >= 0 && gained < 0.01;
       });
     case "retry_after_ms":
+    case "starts_ms":
     case "paused_ms":
       return expected === null ? actual === null : actual !== null && expected[0] <= actual && actual <= expected[1];
     case "mentions":

@@ -23,6 +23,9 @@ async function calls(): Promise<void> {
   const take = { rpm: { atLeast: 1, atMost: 5 } };
   const taken = await client.acquire("a", "api", take, { limits, onUnavailable: "local 25" });
   await taken.adjust({ rpm: 2 }, { bucket: 0 });
+  const starts: Date | null = (await client.acquire("a", "api", take, { queueMs: 1, now: true })).startsAt;
+  // @ts-expect-error: now is true or false
+  await client.acquire("a", "api", take, { queueMs: starts ? 1 : 2, now: "now" });
   const used: number | string | undefined = (await client.usage({ entity: "a", start: new Date(0), end: new Date() })).tokens.rpm;
   const { next } = await client.usageRows({ resource: "api", by: "hour", start: new Date(0), end: new Date() });
   await client.usageRows({ resource: String(used), start: new Date(0), end: new Date(), page: next ?? undefined });

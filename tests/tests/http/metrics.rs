@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::fixtures::fleet::{Fleet, ask, denied, granted, millis, pass, runtime, secs};
 use crate::fixtures::recorder::Recorded;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use weirgate::{CircuitBreakerConfig, Limit, OnUnavailable, Prefetch};
+use weirgate::{CircuitBreakerConfig, Limit, OnUnavailable, Prefetch, VendorCount, VendorReport};
 use weirgate_testkit::Fault;
 
 fn rpm() -> [Limit; 1] {
@@ -204,6 +204,7 @@ fn the_page_lists_every_metric_and_no_other() {
         runtime().block_on(async {
             let fleet = Fleet::new().await;
             let builder = fleet.builder().await.metrics_by_resource(true);
+            let builder = builder.follow_vendor(VendorCount::Requests, "rpm");
             let prefetch = builder.prefetch("gpt-4", Prefetch::default());
             let limiter = prefetch.build().await.unwrap();
             let limits = [Limit::per_minute("rpm", 600_000).unwrap()];
@@ -212,6 +213,12 @@ fn the_page_lists_every_metric_and_no_other() {
                 pass(millis(1)).await;
             }
             assert!(limiter.stats().prefetch_hits > 0, "something is prefetched");
+            let report = VendorReport::read(200, [("x-ratelimit-limit-requests", "5")]);
+            limiter
+                .report_vendor("e-1", "gpt-4", &report)
+                .await
+                .unwrap();
+            assert!(limiter.vendor_advice()[0].configured.is_some());
         });
     });
     let listed = listed();

@@ -10,7 +10,7 @@ use aws_sigv4::sign::v4;
 use aws_smithy_http_client::Connector;
 use aws_smithy_runtime_api::client::http::HttpConnector;
 use aws_smithy_runtime_api::client::identity::Identity;
-use aws_smithy_runtime_api::http::Request;
+use aws_smithy_runtime_api::http::{Request, Response};
 use aws_smithy_types::body::SdkBody;
 use aws_smithy_types::byte_stream::ByteStream;
 use serde::Deserialize;
@@ -137,17 +137,7 @@ impl Aws {
         for (name, value) in signature {
             request.headers_mut().insert(name, value);
         }
-        let answer = tokio::time::timeout(TIMEOUT, async {
-            let response = self.connector.call(request).await;
-            let mut response = response.map_err(|error| RequestError::local(chain(&error)))?;
-            let body = std::mem::replace(response.body_mut(), SdkBody::taken());
-            let body = ByteStream::new(body).collect().await;
-            let body = body.map_err(RequestError::local)?.into_bytes();
-            Ok((response, body))
-        });
-        let (response, body) = answer
-            .await
-            .map_err(|_| RequestError::local(format!("no answer within {TIMEOUT:?}")))??;
+        let (response, body) = exchange(&self.connector, request).await?;
         let code = response.headers().get("x-amzn-errortype");
         match response.status().is_success() {
             true => serde_json::from_slice(&body)
@@ -210,6 +200,36 @@ impl Aws {
         Ok(headers
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect())
+    }
+}
+
+/// Sends a request, and returns the response with its body.
+async fn exchange(
+    connector: &Connector,
+    request: Request,
+) -> Result<(Response, Vec<u8>), RequestError> {
+    let answer = tokio::time::timeout(TIMEOUT, async {
+        let response = connector.call(request).await;
+        let mut response = response.map_err(|error| RequestError::local(chain(&error)))?;
+        let body = std::mem::replace(response.body_mut(), SdkBody::taken());
+        let body = ByteStream::new(body).collect().await;
+        let body = body.map_err(RequestError::local)?.to_vec();
+        Ok((response, body))
+    });
+    answer
+        .await
+        .map_err(|_| RequestError::local(format!("no answer within {TIMEOUT:?}")))?
+}
+
+/// Reads the text at a URL, without a signature.
+pub async fn read(url: String) -> Result<String, RequestError> {
+    let mut request = Request::new(SdkBody::empty());
+    request.set_uri(url).map_err(RequestError::local)?;
+    let (response, body) = exchange(&https_connector(None, None, None), request).await?;
+    match response.status().is_success() {
+        true => String::from_utf8(body)
+            .map_err(|error| RequestError::local(format!("the answer is no text: {error}"))),
+        false => Err(refusal(response.status().as_u16(), None, &body)),
     }
 }
 

@@ -199,6 +199,8 @@ class AsyncClient:
         limits_version: Optional[int] = None,
         cascading: bool = False,
         wait: Optional[float] = None,
+        queue: Optional[float] = None,
+        now: bool = False,
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
         on_unavailable: Optional[OnUnavailable] = None,
@@ -207,7 +209,7 @@ class AsyncClient:
     ) -> Acquiring:
         """As `Client.acquire`: `grant = await client.acquire(...)`, or `async with client.acquire(...) as grant`."""
         bucket = Bucket(entity, resource, take, limits, limits_version, cascading)
-        options = Options(wait, lease, timeout, on_unavailable, bypass)
+        options = Options(wait, queue, now, lease, timeout, on_unavailable, bypass)
         return Acquiring(self, request.acquire((bucket,), options), on_agent_unavailable)
 
     def acquire_all(
@@ -215,6 +217,8 @@ class AsyncClient:
         buckets: Sequence[Bucket],
         *,
         wait: Optional[float] = None,
+        queue: Optional[float] = None,
+        now: bool = False,
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
         on_unavailable: Optional[OnUnavailable] = None,
@@ -222,7 +226,7 @@ class AsyncClient:
         bypass: bool = False,
     ) -> Acquiring:
         """As `Client.acquire_all`."""
-        options = Options(wait, lease, timeout, on_unavailable, bypass)
+        options = Options(wait, queue, now, lease, timeout, on_unavailable, bypass)
         return Acquiring(self, request.acquire(buckets, options), on_agent_unavailable)
 
     def restore(self, token: str) -> AsyncGrant:

@@ -50,7 +50,7 @@ class Client:
 
     `url` is `http://host:port` or `unix:/path`, by default of `WEIRGATE_AGENT_URL`, or `http://127.0.0.1:2774`. `token`
     is by default of `WEIRGATE_AGENT_TOKEN`, or in a Lambda function of `AWS_SESSION_TOKEN`. `answer_timeout` is how
-    long a call waits for the agent, beside its own `wait` and `timeout`. `retries` is how often a call is sent again:
+    long a call waits for the agent, beside its own `wait`, `queue` and `timeout`. `retries` is how often a call is sent again:
     only if the agent says that nothing was applied, or if nothing was sent. `on_agent_unavailable` says what an acquire
     does after that if the agent is down or has no decision for now: it raises `Unavailable` (`"raise"`), raises `Denied`
     (`"deny"`), or grants (`"allow"`). Such a grant is `degraded`, and its settlements change nothing. What only a repair
@@ -85,6 +85,8 @@ class Client:
         limits_version: Optional[int] = None,
         cascading: bool = False,
         wait: Optional[float] = None,
+        queue: Optional[float] = None,
+        now: bool = False,
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
         on_unavailable: Optional[OnUnavailable] = None,
@@ -94,13 +96,15 @@ class Client:
         """Takes all amounts of `take`, or raises `Denied`, `NeverFits` or `Disabled` and takes none.
 
         Without `limits` those of the table apply. Each is a `Limit`, or text such as `"rpm=600/minute"`. `wait` is how
-        long to wait for the tokens. `lease` is when they come back if this process dies; slots always have one, of
-        60 s. `timeout` limits the decision, and `on_unavailable` says what it is without DynamoDB: `"error"`, `"deny"`,
+        long to wait for the tokens. `queue` is how long to wait in line instead, up to an hour: callers of all
+        processes are served in the order of their acquires, if all callers of the bucket queue. The grant comes at its
+        start, or with `now` at once; then it may only be rolled back before `Grant.starts_at`. `lease` is when the
+        tokens come back if this process dies; slots always have one, of 60 s. `timeout` limits the decision, and `on_unavailable` says what it is without DynamoDB: `"error"`, `"deny"`,
         `"allow"` or `"local 25"`, a percentage of each limit. `on_agent_unavailable` says it without the agent, by
         default as that of the client. `bypass` counts the amounts and takes none of them.
         """
         bucket = Bucket(entity, resource, take, limits, limits_version, cascading)
-        options = Options(wait, lease, timeout, on_unavailable, bypass)
+        options = Options(wait, queue, now, lease, timeout, on_unavailable, bypass)
         return self._granted(request.acquire((bucket,), options), on_agent_unavailable)
 
     def acquire_all(
@@ -108,6 +112,8 @@ class Client:
         buckets: Sequence[Bucket],
         *,
         wait: Optional[float] = None,
+        queue: Optional[float] = None,
+        now: bool = False,
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
         on_unavailable: Optional[OnUnavailable] = None,
@@ -115,7 +121,7 @@ class Client:
         bypass: bool = False,
     ) -> Grant:
         """Takes of all buckets, or of none. The options are those of `acquire`."""
-        options = Options(wait, lease, timeout, on_unavailable, bypass)
+        options = Options(wait, queue, now, lease, timeout, on_unavailable, bypass)
         return self._granted(request.acquire(buckets, options), on_agent_unavailable)
 
     def restore(self, token: str) -> Grant:

@@ -77,6 +77,11 @@ class Denied(Refused):
         return seconds(self.problem.get("retry_after_ms"))
 
     @property
+    def starts_in(self) -> Optional[float]:
+        """Seconds until the start that a longer `queue` would have. None without a `queue`, or if time alone does not help."""
+        return seconds(self.problem.get("starts_in_ms"))
+
+    @property
     def is_paused(self) -> bool:
         """Whether it waits for the end of a pause, for which a vendor asked, or an operator."""
         return self.problem.get("paused") is True

@@ -78,6 +78,14 @@ class Held:
         return self._limits
 
     @property
+    def starts_at(self) -> Optional[float]:
+        """Start of an acquire that queued, in seconds since 1970, which may have passed. It does not move.
+
+        None without a `queue`, without DynamoDB or the agent, and after `restore`.
+        """
+        return shape.seconds(self._answer.get("starts_at_ms"))
+
+    @property
     def would_deny(self) -> tuple[str, ...]:
         """Names of the limits that are short, and do not deny as they are in shadow mode."""
         denied = self._answer.get("would_deny")

@@ -14,7 +14,7 @@ from .values import Amount, Bucket, Interval, Level, Limit, Limits, OnUnavailabl
 ACQUIRE, SETTLE, REPORT, PEEK, USAGE = "/v1/acquire", "/v1/settle", "/v1/report", "/v1/peek", "/v1/usage"
 LIMITS, SET_LIMITS, DELETE_LIMITS = "/v1/limits", "/v1/limits/set", "/v1/limits/delete"
 RELEASE = {"end": "release"}
-_MAX_TIMEOUT = 3_600.0
+_HOUR = 3_600.0
 _LAST_INSTANT = 8_640_000_000_000.0
 # No other field of a vendor's answer leaves the process: it may be a secret.
 _OF_LIMITS = re.compile("retry-after(-ms)?|ratelimit|(x|anthropic)-ratelimit-.+", re.IGNORECASE)
@@ -40,6 +40,8 @@ class Options(NamedTuple):
     """Options of an acquire, as `Client.acquire` describes them."""
 
     wait: Optional[float] = None
+    queue: Optional[float] = None
+    now: bool = False
     lease: Optional[float] = None
     timeout: Optional[float] = None
     on_unavailable: Optional[OnUnavailable] = None
@@ -52,14 +54,22 @@ def acquire(buckets: Sequence[Bucket], options: Options) -> Request:
         check.refuse("buckets", "a list with at least one Bucket", buckets)
     asked = [_bucket(bucket) for bucket in buckets]
     body: dict[str, Any] = asked[0] if len(asked) == 1 else {"buckets": asked}
-    wait, lease, timeout, on_unavailable, bypass = options
+    wait, queue, now, lease, timeout, on_unavailable, bypass = options
     longer = 0
     if wait is not None:
         longer += body.setdefault("wait_ms", check.milliseconds("wait", wait, 0, check.DAY))
+    if queue is not None:
+        body["queue_ms"] = check.milliseconds("queue", queue, 1, _HOUR)
+    if check.flag("now", now):
+        if queue is None:
+            check.refuse("now", "left out without queue", now)
+        body["answer"] = "now"
+    else:
+        longer += body.get("queue_ms", 0)
     if lease is not None:
         body["lease_ms"] = check.milliseconds("lease", lease, 1, check.DAY)
     if timeout is not None:
-        longer += body.setdefault("timeout_ms", check.milliseconds("timeout", timeout, 1, _MAX_TIMEOUT))
+        longer += body.setdefault("timeout_ms", check.milliseconds("timeout", timeout, 1, _HOUR))
     if on_unavailable is not None:
         rule = "'error', 'deny', 'allow' or 'local 1' to 'local 100'"
         body["on_unavailable"] = check.one_of("on_unavailable", on_unavailable, get_args(OnUnavailable), rule)

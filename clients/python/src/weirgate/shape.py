@@ -113,13 +113,16 @@ _OF_SOME = optional_fields(
 )
 _LIMITS = list_of(_and(_STATUS_OF_LIMIT, _OF_SOME))
 
-GRANTED = fields(
-    grant=some_text,
-    lease=_LEASE,
-    amounts=_AMOUNTS,
-    limits=_LIMITS,
-    would_deny=null_or(fields(limits=_LIMITS)),
-    degraded=null_or(fields(reason=text)),
+GRANTED = _and(
+    fields(
+        grant=some_text,
+        lease=_LEASE,
+        amounts=_AMOUNTS,
+        limits=_LIMITS,
+        would_deny=null_or(fields(limits=_LIMITS)),
+        degraded=null_or(fields(reason=text)),
+    ),
+    optional_fields({"starts_at_ms": instant}),
 )
 SETTLED = fields(
     grant=null_or(some_text), settlement=one_of("settled", "lease_gone"), lease=_LEASE, amounts=_AMOUNTS
@@ -182,6 +185,7 @@ PROBLEM = optional_fields(
         "retry": flag,
         "grant": some_text,
         "retry_after_ms": null_or(span),
+        "starts_in_ms": span,
         "paused": flag,
         "violated-policies": list_of(text),
         "blocking": fields(policy=text, quota=whole, remaining=whole, requested=whole),

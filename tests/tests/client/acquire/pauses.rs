@@ -13,6 +13,7 @@ use weirgate_testkit::Fault;
 use weirgate_testkit::leased::load;
 use weirgate_tests::fleet::shards::{key, per_minute, shards, split};
 use weirgate_tests::fleet::{Fleet, START, millis, pass, secs};
+use weirgate_tests::recorder::Recorded;
 use weirgate_tests::sharded::new_id;
 
 async fn decide(limiter: &RateLimiter) -> Decision {
@@ -539,6 +540,98 @@ async fn a_balance_follows_what_the_vendor_has_left() {
         .follow_vendor(VendorCount::Tokens, "b");
     let error = twice.build().await.unwrap_err();
     assert!(error.to_string().contains("both a and b follow"), "{error}");
+}
+
+/// What the vendor says its limit is, and what is configured, for operators.
+#[tokio::test(start_paused = true)]
+async fn the_vendors_limit_is_told_beside_the_one_that_follows_it() {
+    let recorded = Recorded::default();
+    let _recorder = metrics::set_default_local_recorder(&recorded);
+    let fleet = Fleet::new().await;
+    let follow = |builder: weirgate::Builder| builder.follow_vendor(VendorCount::Tokens, "tpm");
+    let limiter = fleet
+        .limiter_with(|builder| follow(builder).metrics_by_resource(true))
+        .await;
+    let ask = |entity, tpm| {
+        let limits = [
+            Limit::per_minute("tpm", tpm).unwrap(),
+            Limit::per_minute("rpm", 5).unwrap(),
+        ];
+        limiter
+            .acquire(entity, "gpt-4")
+            .limits(&limits)
+            .take("tpm", 1)
+    };
+    let told = || {
+        let advice = limiter.vendor_advice();
+        advice
+            .iter()
+            .map(|advice| (advice.to_string(), advice.differs()))
+            .collect::<Vec<_>>()
+    };
+    let grant = ask("e-1", 1_500_000)
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
+    let _ = fleet.writes();
+    grant
+        .vendor_said(200, [("x-ratelimit-remaining-tokens", "1500000")])
+        .await
+        .unwrap();
+    assert_eq!(told(), [], "it says what is left, and not of what");
+    let limits = [
+        ("x-ratelimit-limit-tokens", "2000000"),
+        ("x-ratelimit-limit-requests", "500"),
+    ];
+    grant.vendor_said(200, limits).await.unwrap();
+    let of = |text: &str| format!("the vendor's limit of gpt-4 is {text}");
+    assert_eq!(
+        told(),
+        [
+            (of("500 requests, and no limit follows it"), true),
+            (
+                of("2,000,000 tokens a minute, configured are 1,500,000 (tpm)"),
+                true
+            ),
+        ]
+    );
+    let gauge = |labels: &str| recorded.gauge(&format!("weirgate_vendor_limit{labels}"));
+    assert_eq!(gauge("{resource=gpt-4,counts=tokens}"), 2_000_000.0);
+    assert_eq!(gauge("{resource=gpt-4,counts=requests}"), 500.0);
+    assert_eq!(
+        gauge("_configured{resource=gpt-4,counts=tokens,limit=tpm}"),
+        1_500_000.0
+    );
+    assert_eq!(fleet.writes(), 0, "it is not stored");
+    let cold = fleet.limiter_with(follow).await;
+    let report = VendorReport::read(200, limits);
+    cold.report_vendor("e-1", "gpt-4", &report).await.unwrap();
+    assert_eq!(
+        cold.vendor_advice(),
+        [],
+        "it does not know the limits of the bucket"
+    );
+    // The last report counts, of whichever account.
+    let other = ask("e-2", 2_000_000)
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
+    other.vendor_said(200, limits).await.unwrap();
+    assert_eq!(
+        told()[1],
+        (
+            of("2,000,000 tokens a minute, configured are 2,000,000 (tpm)"),
+            false
+        )
+    );
+    assert_eq!(
+        gauge("_configured{resource=gpt-4,counts=tokens,limit=tpm}"),
+        2_000_000.0
+    );
 }
 
 /// Another process makes the new half of a split from what it read before the pause.
