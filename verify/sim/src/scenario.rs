@@ -220,7 +220,10 @@ impl Scenario {
         }
         let mut classes = Rng::with_seed(seed ^ 0xC1A55);
         for later in buckets.iter_mut().filter_map(|plan| plan.later.as_mut()) {
-            if classes.bool() && later[0].rule().kind().refills() {
+            if classes.bool()
+                && upheaval != Some(Kind::LimitsMoved)
+                && later[0].rule().kind().refills()
+            {
                 let class = Class::new(CLASS, [0, 10, 33, 60][classes.usize(..4)]);
                 let class = class.and_then(|class| class.leaving(classes.u8(0..=60)));
                 let with = later[0].clone().with_classes(class);

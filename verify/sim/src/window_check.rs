@@ -58,6 +58,9 @@ pub(crate) struct WindowCheck {
     leases: BTreeMap<(String, LimitName), i64>,
     /// Windows that each item has had.
     had: BTreeSet<(String, LimitName, i64)>,
+    /// Ends of windows that an earlier life of a bucket had, by entity and limit, where the present one
+    /// began without a window: they begin whole once more.
+    of_earlier: BTreeMap<(String, LimitName), BTreeSet<i64>>,
     /// Shards that the same transaction merges into others.
     retired: Vec<Shard>,
     /// What operators added in all, by entity and limit.
@@ -266,6 +269,15 @@ impl WindowCheck {
             None if limit.old.is_none() && after.key.shard == 0 => {
                 // A new item begins with a whole balance.
                 added = if is_known && end > 0 { here } else { 0 };
+                if end == 0 {
+                    let same = |(entity, limit, _): &&(String, String, i64)| {
+                        *entity == of.0 && *limit == of.1
+                    };
+                    let ends = self.windows.keys().filter(same).map(|(.., end)| *end);
+                    let ends = ends.collect();
+                    self.of_earlier
+                        .insert((of.0.clone(), (*name).clone()), ends);
+                }
                 net = if is_exact { consumed } else { here - tk };
                 if tk + net > here {
                     violated = Some(format!("{tk} left of {here} after {net}: {}", what()));
@@ -329,9 +341,13 @@ impl WindowCheck {
                         what()
                     ));
                 }
+                let earlier = self.of_earlier.get(&(of.0.clone(), (*name).clone()));
                 if has_edit {
                     (added, net) = ((tk - here).max(0), 0);
-                } else if tk + net > here {
+                } else if old.window_end.0 == 0 && earlier.is_some_and(|ends| ends.contains(&end)) {
+                    added = here;
+                }
+                if !has_edit && tk + net > here {
                     violated = Some(format!("{tk} left of {here} after {net}: {}", what()));
                 }
             }
