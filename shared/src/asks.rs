@@ -143,13 +143,6 @@ impl Asks {
         self.0.iter().any(|ask| ask.floor > MilliTokens::ZERO)
     }
 
-    /// Returns the balance of a limit that must stay in the whole bucket.
-    #[must_use]
-    pub fn whole_floor(&self, limit: &LimitName) -> MilliTokens {
-        let debit = self.debit(limit.as_str());
-        debit.map_or(MilliTokens::ZERO, |ask| ask.floor)
-    }
-
     /// Returns the balance of a limit that must stay in a shard.
     #[must_use]
     pub fn floor(&self, limit: &str, shard: ShardIndex) -> MilliTokens {

@@ -63,12 +63,16 @@ async fn acquire_by_choice(
     choices[..=first.unwrap_or_default()].rotate_right(1);
     let mut denied: Option<Denied> = None;
     for choice in choices {
-        match acquire_from_table(session, bucket, &choice, enqueued_at, deadline).await? {
-            Outcome::Denied(next) => denied = Some(next.or_sooner(denied)),
-            granted => return Ok(granted),
-        }
+        let outcome = acquire_from_table(session, bucket, &choice, enqueued_at, deadline).await?;
+        let Outcome::Denied(next) = outcome else {
+            return Ok(outcome);
+        };
+        denied = Some(match denied {
+            Some(denied) => denied.or_sooner(next),
+            None => next,
+        });
     }
-    Ok(Outcome::Denied(denied.unwrap_or_else(|| denial_of(vec![]))))
+    Ok(Outcome::Denied(denied.expect("a request has a choice")))
 }
 
 /// Takes from all buckets concurrently. If one denies or fails, the tokens of the others return.

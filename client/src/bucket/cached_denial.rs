@@ -140,12 +140,11 @@ pub(super) fn denies(
     if request.others.is_empty() {
         return denies_choice(stamp, key, request, shards, now);
     }
-    let mut all = request.choices();
-    all.try_fold(None, |denied, choice| {
-        let next = denies_choice(stamp, key, &choice, shards, now)?;
-        Some(Some(next.or_sooner(denied)))
+    let by = |asks| denies_choice(stamp, key, &request.choosing(asks), shards, now);
+    let mut others = request.others.iter();
+    others.try_fold(by(&request.asks)?, |denied, asks| {
+        Some(denied.or_sooner(by(asks)?))
     })
-    .flatten()
 }
 
 fn denies_choice(

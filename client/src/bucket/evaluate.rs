@@ -25,14 +25,15 @@ pub(super) fn evaluate(bucket: &Bucket, request: &BucketRequest, now: EpochMilli
     if request.others.is_empty() {
         return evaluate_choice(bucket, request, now);
     }
-    let mut denied: Option<Denied> = None;
-    for choice in request.choices() {
-        match evaluate_choice(bucket, &choice, now) {
-            Allocation::Denied(next) => denied = Some(next.or_sooner(denied)),
-            served => return served,
-        }
-    }
-    Allocation::Denied(denied.unwrap_or_else(|| denial_of(vec![])))
+    let by = |asks| evaluate_choice(bucket, &request.choosing(asks), now);
+    let others = request.others.iter();
+    others.fold(by(&request.asks), |known, asks| match known {
+        Allocation::Denied(denied) => match by(asks) {
+            Allocation::Denied(next) => Allocation::Denied(denied.or_sooner(next)),
+            served => served,
+        },
+        served => served,
+    })
 }
 
 fn evaluate_choice(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -> Allocation {

@@ -12,6 +12,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 use weirgate_shared::{
     Ask, Asks, BucketKey, Effect, EpochMillis, LimitMode, LimitName, MilliTokens, Millis,
+    ShardIndex,
 };
 
 use super::decision::Decision;
@@ -399,7 +400,10 @@ impl Decider<'_> {
                 .filter(|limit| request.asks.enforced(limit.name().as_str()).is_some())
             {
                 let requested = sum(&bucket.key, limit.name(), target.is_shadow);
-                let capacity = limit.rule().capacity - request.asks.whole_floor(limit.name());
+                let capacity = limit.rule().capacity
+                    - request
+                        .asks
+                        .floor(limit.name().as_str(), ShardIndex::UNSPLIT);
                 if requested > capacity {
                     above.push((at, limit.clone(), requested, capacity));
                 }
@@ -502,25 +506,20 @@ fn leave_out_small_pools(request: &mut BucketRequest) {
     if request.others.is_empty() {
         return;
     }
+    let limits = request.limits.clone();
     let room = |asks: &Asks| {
         let room = |ask: &Ask| {
-            let mut limits = request.limits.iter();
+            let mut limits = limits.iter();
             let limit = limits.find(|limit| *limit.name() == ask.limit)?;
             Some(limit.rule().capacity - ask.floor - ask.amount)
         };
         let enforced = asks.iter().filter(|ask| ask.effect.must_be_covered());
         enforced.filter_map(room).min().unwrap_or_default()
     };
-    let all = std::iter::once(&request.asks).chain(&request.others);
-    let all: Vec<_> = all.map(|asks| (room(asks), asks.clone())).collect();
-    let most = all.iter().map(|(room, _)| *room).max().unwrap_or_default();
-    let stays = |room: MilliTokens| room >= most.min(MilliTokens::ZERO);
-    let mut left = all.into_iter().filter(|(room, _)| stays(*room));
-    let left = left.by_ref().map(|(_, asks)| asks);
-    let mut left: Vec<_> = left.collect();
-    if most < MilliTokens::ZERO {
-        left.truncate(1);
-    }
-    request.asks = left.remove(0);
-    request.others = left;
+    let mut all = vec![std::mem::take(&mut request.asks)];
+    all.append(&mut request.others);
+    let most = all.iter().map(room).max().unwrap_or_default();
+    all.retain(|asks| room(asks) >= most.min(MilliTokens::ZERO));
+    request.asks = all.remove(0);
+    request.others = all;
 }

@@ -221,23 +221,19 @@ pub(crate) fn denial_of(limits: Vec<LimitStatus>) -> Denied {
 }
 
 impl Denied {
-    /// Returns the denial of those of several choices of pools that ends first.
-    pub(crate) fn or_sooner(self, other: Option<Self>) -> Self {
+    /// Returns the denial by one of two choices of pools that ends first.
+    pub(crate) fn or_sooner(self, other: Self) -> Self {
         let wait = |denied: &Self| denied.retry_after.unwrap_or(Duration::MAX);
-        let starts_in = match &other {
-            Some(other) => self
-                .starts_in
-                .zip(other.starts_in)
-                .map(|(a, b)| a.min(b))
-                .or(self.starts_in)
-                .or(other.starts_in),
-            None => self.starts_in,
+        let starts = [self.starts_in, other.starts_in];
+        let first = if wait(&other) < wait(&self) {
+            other
+        } else {
+            self
         };
-        let first = match other {
-            Some(other) if wait(&other) <= wait(&self) => other,
-            _ => self,
-        };
-        Self { starts_in, ..first }
+        Self {
+            starts_in: starts.into_iter().flatten().min(),
+            ..first
+        }
     }
 }
 

@@ -49,7 +49,7 @@ impl BucketRequest {
         all.map(|asks| self.choosing(asks))
     }
 
-    fn choosing(&self, asks: &Asks) -> Self {
+    pub(crate) fn choosing(&self, asks: &Asks) -> Self {
         Self {
             asks: asks.clone(),
             others: vec![],

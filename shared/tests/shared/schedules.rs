@@ -225,7 +225,7 @@ fn a_scale_that_leaves_no_limit_is_refused_with_the_limit() {
         assert_eq!(
             error.unwrap_err().to_string(),
             format!(
-                "limit \"l\": scale must be a ratio that leaves the limit 1 to 10^12 tokens, and a period of at \
+                "limit \"l\": scale must be a ratio that leaves the limit 1 to 10^12 tokens, each of its classes 1, and a period of at \
                  most 366 days, got \"{scale} of {text}\"; write another ratio, or the rate with a longer period"
             )
         );

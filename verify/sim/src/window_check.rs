@@ -293,9 +293,12 @@ impl WindowCheck {
             }
             Some(old) if is_same_rule && old.window_end.0 == end => {
                 let change = here - share(after, after.shard_count, old.rule.capacity.0);
-                // A session that has ended has no balance to change.
-                let change = if is_over(end) { change.max(0) } else { change };
+                // A session that has ended has no balance to change, and may get it or not.
                 let came = tk - old.available.0;
+                let change = match is_over(end) {
+                    true => came.clamp(0, change.max(0)),
+                    false => change,
+                };
                 // A release leaves both as they are.
                 let is_return = consumed != 0 || came != change;
                 let lost = if is_return { of_others } else { 0 };
@@ -307,7 +310,8 @@ impl WindowCheck {
                     false => change + of_this,
                 };
                 if has_edit {
-                    added = (came + consumed).max(0);
+                    // An amount that is set ends a debt, of which nothing can be taken.
+                    added = (tk - old.available.0.max(0) + consumed).max(0);
                 } else if came > most {
                     violated = Some(format!(
                         "{consumed} consumed, {came} came of {most}, {of_others} of other windows: {}",
