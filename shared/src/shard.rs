@@ -202,6 +202,21 @@ impl Shard {
             .map(|(name, state)| Limit::of(name.clone(), state.rule))
     }
 
+    /// Returns the rule of a whole limit: that of its pools together, if it has classes.
+    #[must_use]
+    pub fn whole_rule(&self, limit: &LimitName) -> Option<RefillRule> {
+        let mut whole = self.limits.get(limit)?.rule;
+        let pools = self.limits.iter();
+        let pools = pools.filter(|(name, _)| name.is_pool() && name.base() == limit.as_str());
+        // That of a class that is gone has no capacity.
+        let pools = pools.map(|(_, state)| state.rule);
+        for rule in pools.filter(|rule| rule.capacity > MilliTokens::ZERO) {
+            whole.capacity += rule.capacity;
+            whole.refill_amount += rule.refill_amount;
+        }
+        Some(whole)
+    }
+
     /// Returns this shard's share of a limit's capacity.
     #[must_use]
     pub fn share(&self, state: &LimitState) -> MilliTokens {

@@ -15,7 +15,7 @@ use super::prefetch::{self, Pool};
 use super::route::acquire_from_table;
 use super::state::BucketState;
 use crate::session::{Env, Session};
-use crate::values::{Amounts, BucketRequest, Denials, Denied, Error, Outcome, denial_of, subtract};
+use crate::values::{Amounts, BucketRequest, Denials, Denied, Error, Outcome, subtract};
 
 /// Decision over several buckets: holds in their order, or denials, and nothing was taken.
 pub(crate) type AllOrNone = Outcome<Vec<Hold>, Infallible, Denials>;

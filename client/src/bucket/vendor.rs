@@ -60,10 +60,10 @@ impl BucketState {
         let settings = &session.settings;
         for said in report.limits() {
             let Some(limit) = said.limit else { continue };
-            let configured = settings.vendor_limits.get(&said.counts).and_then(|name| {
-                let state = view.shard.limits.get(name)?;
-                ConfiguredRate::of(name, state.rule)
-            });
+            let configured = settings
+                .vendor_limits
+                .get(&said.counts)
+                .and_then(|name| ConfiguredRate::of(name, view.shard.whole_rule(name)?));
             let advice = VendorAdvice {
                 resource: self.key.resource.clone(),
                 counts: said.counts,
@@ -188,7 +188,8 @@ async fn pause_shard(
     Ok(PausedShard { end, parent })
 }
 
-/// Returns the most that the balances of the shard may be, of the limits that follow the vendor.
+/// Returns the most that the balances of the shard may be, of the limits that follow the vendor: of one
+/// with classes each pool's part.
 fn followed(
     session: &Session,
     report: &VendorReport,
@@ -197,7 +198,7 @@ fn followed(
 ) -> Vec<(LimitName, MilliTokens)> {
     let most = |said: &VendorLimit| {
         let name = session.settings.vendor_limits.get(&said.counts)?;
-        let state = shard.limits.get(name)?;
+        let whole = shard.whole_rule(name)?;
         let tokens = |amount: u64| {
             i64::try_from(amount)
                 .ok()?
@@ -205,17 +206,34 @@ fn followed(
                 .map(MilliTokens)
         };
         // More than the capacity is of another limit than ours.
-        let remaining = tokens(said.remaining?).filter(|left| *left <= state.rule.capacity)?;
+        let remaining = tokens(said.remaining?).filter(|left| *left <= whole.capacity)?;
         let held = || {
             let leases = shard.leases.iter().flatten();
-            leases.filter_map(|(_, lease)| lease.tokens.get(name).copied())
+            let held = leases.flat_map(|(_, lease)| &lease.tokens);
+            let of_limit = held.filter(|(pool, _)| pool.base() == name.as_str());
+            of_limit.map(|(_, amount)| *amount)
         };
-        let margin = (state.rule.capacity / 20)
+        let margin = (whole.capacity / 20)
             .max(taken.get(name).copied().unwrap_or_default())
             .max(held().max().unwrap_or_default())
             .max(tokens(said.rounded_to)?);
         let most = shard.shard().share(remaining) + margin;
-        Some((name.clone(), most.max(held().sum())))
+        Some((name, whole.capacity, most.max(held().sum())))
     };
-    report.limits().iter().filter_map(most).collect()
+    let mut all = vec![];
+    for (limit, capacity, most) in report.limits().iter().filter_map(most) {
+        for (pool, state) in shard
+            .limits
+            .iter()
+            .filter(|(pool, _)| pool.base() == limit.as_str())
+        {
+            let part = i128::from(most.0) * i128::from(state.rule.capacity.0);
+            let part = part / i128::from(capacity.0.max(1));
+            all.push((
+                pool.clone(),
+                MilliTokens(i64::try_from(part).unwrap_or(i64::MAX)),
+            ));
+        }
+    }
+    all
 }

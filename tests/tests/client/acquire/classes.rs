@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate::{
     Acquire, Class, Config, ConfigLevel, Decision, Entity, EpochMillis, Error, Granularity, Limit,
-    RateLimiter, Settlement, UsageScope,
+    RateLimiter, Settlement, UsageScope, VendorCount,
 };
 use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, rpm, secs, tokens};
@@ -442,4 +442,45 @@ async fn a_floor_holds_by_an_old_view() {
     });
     // Its own pool has 10, of which two take 8; the other one takes from the shared pool.
     assert_eq!(join_all(together).await, [true, true, true]);
+}
+
+/// What a vendor says is that of the whole limit, and lowers each pool by its part.
+#[tokio::test(start_paused = true)]
+async fn pools_follow_a_vendor_together() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet
+        .limiter_with(|builder| builder.follow_vendor(VendorCount::Tokens, "rpm"))
+        .await;
+    // 1 a minute, so that almost nothing refills.
+    let batch = Class::new("batch", 10).unwrap();
+    let limits = [Limit::custom("rpm", 1_000, 1, 60_000)
+        .unwrap()
+        .with_classes([batch])
+        .unwrap()];
+    for _ in 0..2 {
+        let grant = granted(&limiter, &limits, &[("rpm", 1)]).await;
+        let said = [
+            ("x-ratelimit-limit-tokens", "2000"),
+            ("x-ratelimit-remaining-tokens", "200"),
+        ];
+        grant.vendor_said(200, said).await.unwrap();
+        pass(secs(1)).await;
+    }
+    // A twentieth of the limit is the margin.
+    let balances = limiter
+        .peek("e-1", "gpt-4")
+        .limits(&limits)
+        .send()
+        .await
+        .unwrap();
+    let left = balances.limit("rpm").unwrap().available;
+    assert!((tokens(248)..=tokens(251)).contains(&left), "{left:?}");
+    let [advice] = &limiter.vendor_advice()[..] else {
+        panic!("one limit is reported")
+    };
+    let configured = advice.configured.as_ref().unwrap();
+    assert_eq!(
+        (configured.name.as_str(), configured.tokens),
+        ("rpm", tokens(1))
+    );
 }
