@@ -16,7 +16,8 @@ use super::error::Error;
 pub(crate) struct Limits {
     /// What a bucket has for them: the pools of those with classes.
     list: Arc<[Limit]>,
-    named: Arc<[Limit]>,
+    /// As they are configured; `None` if they are the same, because none has classes.
+    named: Option<Arc<[Limit]>>,
     pub(crate) version: Option<LimitsVersion>,
     /// Whether they are configured for exactly this entity and resource.
     is_own: bool,
@@ -24,8 +25,9 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) fn new(named: Arc<[Limit]>, version: Option<LimitsVersion>) -> Self {
+        let (list, named) = pools(named);
         Self {
-            list: pools(&named),
+            list,
             named,
             version,
             is_own: false,
@@ -42,7 +44,7 @@ impl Limits {
 
     /// Returns the limits as they are configured, with their classes.
     pub(crate) fn named(&self) -> &[Limit] {
-        &self.named
+        self.named.as_deref().unwrap_or(&self.list)
     }
 
     /// Returns whether they are configured for exactly this entity and resource.
@@ -59,9 +61,10 @@ impl Limits {
     /// Returns these limits as schedules scale them from a `boundary` on.
     pub(crate) fn at(&self, scaled: Arc<[Limit]>, boundary: EpochMillis) -> Self {
         let version = self.version;
+        let (list, named) = pools(scaled);
         Self {
-            list: pools(&scaled),
-            named: scaled,
+            list,
+            named,
             version: version.map(|version| LimitsVersion {
                 boundary,
                 ..version
@@ -79,10 +82,11 @@ impl Limits {
     }
 }
 
-fn pools(named: &Arc<[Limit]>) -> Arc<[Limit]> {
+/// Returns what a bucket has for limits, and the limits if that differs.
+fn pools(named: Arc<[Limit]>) -> (Arc<[Limit]>, Option<Arc<[Limit]>>) {
     match named.iter().all(|limit| limit.classes().is_empty()) {
-        true => Arc::clone(named),
-        false => named.iter().flat_map(Limit::pools).collect(),
+        true => (named, None),
+        false => (named.iter().flat_map(Limit::pools).collect(), Some(named)),
     }
 }
 
@@ -203,7 +207,8 @@ impl PartialEq for Limits {
     fn eq(&self, other: &Self) -> bool {
         let from = |limits: &Self| (limits.version, limits.is_own);
         from(self) == from(other)
-            && (Arc::ptr_eq(&self.named, &other.named) || self.named == other.named)
+            && (Arc::ptr_eq(&self.list, &other.list) || self.list == other.list)
+            && self.named == other.named
     }
 }
 

@@ -11,7 +11,7 @@ use crate::fixtures::fleet::{Fleet, secs};
 use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
-const READS: [&str; 36] = [
+const READS: [&str; 37] = [
     "audit",
     "audit_all",
     "bucket",
@@ -48,6 +48,7 @@ const READS: [&str; 36] = [
     "switches",
     "usage",
     "usage_report",
+    "vendor_advice",
 ];
 /// Calls of applications, which may write to buckets only; and the one that makes the table.
 const CALLS: [&str; 8] = [
