@@ -39,23 +39,22 @@ pub(crate) async fn acquire(
 }
 
 /// Decides a request that can take from several pools of its limits: from the first one that has enough
-/// by the views, then from the others in their order. It is denied by all, until one has enough.
+/// by the views, then from the others that have. It is denied by all, until one has enough.
 async fn acquire_by_choice(
     session: &Arc<Session>,
     bucket: &Arc<BucketState>,
     request: &BucketRequest,
     deadline: Instant,
 ) -> Result<Outcome<Hold>, Error> {
-    let (enqueued_at, now) = (Instant::now(), session.now());
+    let enqueued_at = Instant::now();
     let mut choices: Vec<_> = request.choices().collect();
-    let known = bucket.cached_bucket(&request.limits, now);
     let serves = |start_by: Option<Instant>| {
-        choices.iter().position(|choice| {
+        choices.iter().enumerate().position(|(at, choice)| {
             let choice = BucketRequest {
                 start_by,
                 ..choice.clone()
             };
-            !matches!(evaluate(&known, &choice, now), Allocation::Denied(_))
+            seen(session, bucket, &choice, at == 0).is_none()
         })
     };
     // What queues takes from the pool that has enough at once, if there is one.
@@ -63,16 +62,48 @@ async fn acquire_by_choice(
     choices[..=first.unwrap_or_default()].rotate_right(1);
     let mut denied: Option<Denied> = None;
     for choice in choices {
-        let outcome = acquire_from_table(session, bucket, &choice, enqueued_at, deadline).await?;
-        let Outcome::Denied(next) = outcome else {
-            return Ok(outcome);
+        // What denied the first one has shown what the others have.
+        let known = denied
+            .is_some()
+            .then(|| seen(session, bucket, &choice, false))
+            .flatten();
+        let next = match known {
+            Some(next) => next,
+            None => {
+                let taken = acquire_from_table(session, bucket, &choice, enqueued_at, deadline);
+                match taken.await? {
+                    Outcome::Denied(next) => Some(next),
+                    granted => return Ok(granted),
+                }
+            }
         };
-        denied = Some(match denied {
-            Some(denied) => denied.or_sooner(next),
-            None => next,
-        });
+        denied = match (denied, next) {
+            (Some(denied), Some(next)) => Some(denied.or_sooner(next)),
+            (denied, next) => denied.or(next),
+        };
     }
     Ok(Outcome::Denied(denied.expect("a request has a choice")))
+}
+
+/// Returns whether the views show that a choice of pools cannot serve the request, and its denial; `None` if
+/// it may. A part from each of several shards is taken only of the preferred pools, or if no shard could have
+/// enough: many that do so at once make each other short.
+fn seen(
+    session: &Session,
+    bucket: &BucketState,
+    choice: &BucketRequest,
+    is_preferred: bool,
+) -> Option<Option<Denied>> {
+    let now = session.now();
+    match evaluate(&bucket.cached_bucket(&choice.limits, now), choice, now) {
+        Allocation::Denied(denied) => Some(Some(denied)),
+        Allocation::Single(_) => None,
+        Allocation::Spread(_) => {
+            let count = bucket.summary().max_shards_seen();
+            let may_spread = is_preferred || choice.exceeds_one_shard(count);
+            (!may_spread).then_some(None)
+        }
+    }
 }
 
 /// Takes from all buckets concurrently. If one denies or fails, the tokens of the others return.

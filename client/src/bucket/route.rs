@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Bucket, Effect, EpochMillis, Limit, LimitName, MilliTokens, Millis, Shard, ShardIndex, Stamp,
+    Bucket, Effect, EpochMillis, Limit, LimitName, MilliTokens, Millis, Shard, Stamp,
 };
 use weirgate_store::{Consistency, StoreError};
 
@@ -257,7 +257,11 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
 
     /// Returns the step without a shard in mind: the shard that promises most, or all together.
     fn first(&self, env: &Env) -> Next<T> {
-        match self.exceeds_one_shard() || self.is_stamped_short(env) {
+        match self
+            .request
+            .exceeds_one_shard(self.bucket.summary().max_shards_seen())
+            || self.is_stamped_short(env)
+        {
             true => Next::Together,
             false => Next::Choose,
         }
@@ -271,21 +275,6 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
     fn choose(&self, env: &Env) -> Arc<ShardQueue> {
         let queues = &self.bucket.queues;
         queues.pick(self.request, env.now(), &self.tried)
-    }
-
-    /// Returns whether the request exceeds the share of the largest shard.
-    fn exceeds_one_shard(&self) -> bool {
-        let largest = ShardIndex {
-            index: 0,
-            count: self.bucket.summary().max_shards_seen(),
-        };
-        let is_above = |limit: &Limit| {
-            let asks = &self.request.asks;
-            let floor = asks.floor(limit.name().as_str(), largest);
-            let need = asks.enforced(limit.name().as_str());
-            need.is_some_and(|need| need + floor > largest.share(limit.rule().capacity))
-        };
-        largest.count > 1 && self.request.limits.iter().any(is_above)
     }
 
     /// Returns the step after a short shard: the one with the most room by its view, or all
@@ -534,7 +523,10 @@ impl<T: AsRef<Portion>> Router<'_, T> {
             asks.enforced(limit.name().as_str())
                 .is_some_and(|need| shard.balance_at(limit.name(), soon) < need)
         };
-        if self.exceeds_one_shard() {
+        if self
+            .request
+            .exceeds_one_shard(self.bucket.summary().max_shards_seen())
+        {
             let all = |limit: &Limit| {
                 let seen_of = i64::try_from(seen.shards().len()).unwrap_or(i64::MAX);
                 let holds = i128::from(seen.balance_at(limit.name(), soon).0)

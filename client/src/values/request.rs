@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::{
     Ask, Asks, ClassName, Effect, EpochMillis, LimitKind, LimitMode, LimitName, MilliTokens,
-    Millis, OnUnavailable, Shard, exact_span, refill_between,
+    Millis, OnUnavailable, Shard, ShardIndex, exact_span, refill_between,
 };
 
 use super::error::Error;
@@ -58,6 +58,17 @@ impl BucketRequest {
             lease: self.lease.clone(),
             ..*self
         }
+    }
+
+    /// Returns whether it exceeds the share of the largest of so many shards.
+    pub(crate) fn exceeds_one_shard(&self, count: u32) -> bool {
+        let largest = ShardIndex { index: 0, count };
+        let is_above = |(name, need): (&LimitName, MilliTokens)| {
+            let mut limits = self.limits.iter();
+            let limit = limits.find(|limit| limit.name() == name);
+            limit.is_some_and(|limit| need > largest.share(limit.rule().capacity))
+        };
+        count > 1 && self.asks.required(largest).any(is_above)
     }
 
     /// Keeps the amounts for which `keeps` holds, of every choice.

@@ -40,7 +40,10 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
             "limit \"rpm\" is configured twice",
         ),
         (vec![], "without limits"),
-        (many(21), "20 limits at most, those of classes among them, got 21"),
+        (
+            many(21),
+            "20 limits at most, those of classes among them, got 21",
+        ),
     ] {
         let error = limiter
             .admin()
