@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate::{
-    Acquire, ClassName, Decision, EpochMillis, Error, Limit, MilliTokens, OnUnavailable, RateLimiter,
-    VendorReport,
+    Acquire, ClassName, Decision, EpochMillis, Error, Limit, MilliTokens, OnUnavailable,
+    RateLimiter, VendorReport,
 };
 
 use settlement::{settle, take_more};

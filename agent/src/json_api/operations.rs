@@ -11,9 +11,9 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 use weirgate::http::{Policies, PolicyNames};
 use weirgate::{
-    ClassName, Decision, Degraded, Denied, EntityId, EpochMillis, Error, Granularity, Limit, LimitName,
-    LimitStatus, MilliTokens, NameError, PageToken, PlanName, RateLimiter, Resource, Settlement,
-    UsageScope, VendorReport,
+    ClassName, Decision, Degraded, Denied, EntityId, EpochMillis, Error, Granularity, Limit,
+    LimitName, LimitStatus, MilliTokens, NameError, PageToken, PlanName, RateLimiter, Resource,
+    Settlement, UsageScope, VendorReport,
 };
 
 use super::request_body::{

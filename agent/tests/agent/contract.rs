@@ -335,8 +335,8 @@ fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
     let actual = &answer[key];
     match key {
         "outcome" | "lease" | "ended" | "degraded" | "applied" | "status" | "short"
-        | "would_deny" | "paused" | "acquires" | "state" | "level" | "class" | "limits" | "before"
-        | "after" => actual == expected,
+        | "would_deny" | "paused" | "acquires" | "state" | "level" | "class" | "limits"
+        | "before" | "after" => actual == expected,
         "used" => numbers(expected) == numbers(actual),
         "amounts" => {
             let buckets = |value: &Value| value.as_array().cloned().unwrap_or_default();
