@@ -5,8 +5,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate::{
     Acquire, Class, Config, ConfigLevel, Decision, Entity, EpochMillis, Error, Granularity, Limit,
-    MilliTokens, RateLimiter, Settlement, UsageScope,
+    MilliTokens, OnUnavailable, RateLimiter, Settlement, UsageScope,
 };
+use weirgate_testkit::Fault;
 use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, rpm, secs, tokens};
 
@@ -315,6 +316,43 @@ async fn a_refund_returns_what_the_pools_of_a_limit_consumed_together() {
         assert_eq!(full, tokens(100), "{class:?}: {limits:?}");
         let used: i128 = limits.values().map(|state| state.consumed.0).sum();
         assert_eq!(used, 0, "{class:?}: {limits:?}");
+    }
+}
+
+/// Local buckets have pools and floors, each of them the percentage of the limit's.
+#[tokio::test(start_paused = true)]
+async fn a_class_has_its_part_of_a_local_bucket() {
+    for (class, takes, short) in [
+        (None, [45, 2], 1),
+        (Some("batch"), [5, 31], 1),
+        (Some("rest"), [18, 4], 1),
+    ] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet
+            .limiter_with(|builder| {
+                let local = OnUnavailable::Local { percent: 50 };
+                builder.on_unavailable(local).timeout(millis(100))
+            })
+            .await;
+        fleet.dynamo.fail_when(|_| Some(Fault::ServerError));
+        fleet.fail_reads(Fault::ServerError);
+        let limits: [Limit; 1] = ["rpm=100/day,class=batch:10%:30%,class=rest:0%:50%"
+            .parse()
+            .unwrap()];
+        let mut grants = vec![];
+        for amount in takes {
+            let decision = ask_as(&limiter, &limits, class, amount).send().await;
+            grants.push(decision.unwrap().granted().unwrap());
+        }
+        let denied = ask_as(&limiter, &limits, class, short).send().await;
+        let denied = denied.unwrap().denied().unwrap();
+        let [status] = &denied.limits[..] else {
+            panic!("{denied:?}")
+        };
+        assert_eq!(status.limit, "rpm", "{class:?}");
+        let _ = grants.pop().unwrap().roll_back().await.unwrap();
+        let again = ask_as(&limiter, &limits, class, takes[1]).send().await;
+        assert!(again.unwrap().is_granted(), "{class:?}");
     }
 }
 
