@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate::{
-    Acquire, Decision, EpochMillis, Error, Limit, MilliTokens, OnUnavailable, RateLimiter,
-    VendorReport,
+    Acquire, ClassName, Decision, EpochMillis, Error, Limit, MilliTokens, OnUnavailable,
+    RateLimiter, VendorReport,
 };
 
 use settlement::{settle, take_more};
@@ -206,6 +206,8 @@ pub struct BucketRequest {
     pub limits_version: Option<i64>,
     /// Whether the entity's parents are asked too, although the request brings limits.
     pub is_cascading: bool,
+    /// Class of the caller, of limits with classes. Default: none.
+    pub class: Option<ClassName>,
 }
 
 /// An amount of one limit.
@@ -249,6 +251,9 @@ impl Request {
         }
         if bucket.is_cascading {
             acquire = acquire.cascading();
+        }
+        if let Some(class) = &bucket.class {
+            acquire = acquire.class(class.as_str());
         }
         if let Some(lease) = self.lease {
             acquire = acquire.lease(lease);

@@ -537,6 +537,17 @@ func TestWrongRequestsAreNotSent(t *testing.T) {
 		t.Errorf("a queue is sent as %v", sent)
 	}
 	before++
+	if err := with(func(b *weirgate.Bucket) { b.Class = "batch" }); err != nil {
+		t.Error(err)
+	}
+	if sent := server.requests()[before].body["class"]; sent != "batch" {
+		t.Errorf("a class is sent as %v", sent)
+	}
+	before++
+	for _, wrong := range []weirgate.Limit{weirgate.Slots("a", 5), weirgate.Quota("a", 5, "month")} {
+		wrong.Classes = "batch:10%"
+		refused(with(func(b *weirgate.Bucket) { b.Limits = []weirgate.Limit{wrong} }), "classes", "rate")
+	}
 	refused(with(func(b *weirgate.Bucket) { b.Entity = "" }), "Entity")
 	refused(with(func(b *weirgate.Bucket) { b.Resource = "" }), "Resource")
 	refused(with(func(b *weirgate.Bucket) { b.Take = nil }), "Take")
@@ -649,7 +660,10 @@ func TestAnAnswerWithoutEveryFieldIsNotOneOfTheAgent(t *testing.T) {
 	used := `"usage": {"tokens": {"rpm": 6.5, "tpm": "9300000000000000000"}, "acquires": 2}, "state": "interim", "complete_until_ms": 5`
 	config := `{"limits": [{"name": "rpm", "capacity_tokens": 10, "refill_tokens": 5, "refill_period_ms": 60000, "mode": "enforced"},
 		{"name": "slots", "slots": 2, "mode": "soft"},
-		{"text": "tpm=quota:10/month,mode=soft", "name": "tpm", "quota_tokens": 10, "mode": "soft"}], "status": "enforced", "is_shadow": false}`
+		{"text": "tpm=quota:10/month,mode=soft", "name": "tpm", "quota_tokens": 10, "mode": "soft"},
+		{"name": "tpm", "capacity_tokens": 10, "refill_tokens": 5, "refill_period_ms": 60000, "mode": "enforced",
+			"classes": {"batch": {"at_least_percent": 10, "leaves_percent": 30}}}],
+		"status": "enforced", "is_shadow": false, "class": "batch"}`
 	level := `{"level": "entity_resource", "entity": "a", "resource": "api"}`
 	ofPlan := `{"level": {"level": "plan_resource", "plan": "pro", "resource": "api"}, "config": null, "is_from_file": false},
 		{"level": {"level": "plan", "plan": "pro"}, "config": null, "is_from_file": false}`
@@ -745,7 +759,8 @@ func mutate(value any, each func(wrong string, isOptional bool)) {
 				// What is not read, may be null, or is not in every answer.
 				isOptional := name == "retry_after_ms" || name == "unreadable"
 				delete(of, name)
-				isInSome := name == "rpm" || name == "tpm" || name == "missing_plan" || name == "starts_at_ms"
+				isInSome := name == "rpm" || name == "tpm" || name == "missing_plan" || name == "starts_at_ms" ||
+					name == "class" || name == "classes" || name == "batch"
 				each(whole(), isOptional || isInSome)
 				of[name] = map[string]any{"another": []any{}}
 				if _, is := inner.(map[string]any); is {

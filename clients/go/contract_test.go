@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"os"
@@ -125,6 +126,7 @@ type call struct {
 	Level            struct{ Level, Entity, Plan, Resource string }
 	Status           string
 	IsShadow         *bool `json:"is_shadow"`
+	Class            string
 	Replace          bool
 	Author           string
 	Vendor           struct {
@@ -207,13 +209,22 @@ func (r *run) named(names []string) []weirgate.Limit {
 			Capacity   int64 `json:"capacity_tokens"`
 			Refill     int64 `json:"refill_tokens"`
 			PeriodMs   int64 `json:"refill_period_ms"`
+			Classes    map[string]struct {
+				AtLeast int64 `json:"at_least_percent"`
+				Leaves  int64 `json:"leaves_percent"`
+			}
 		}
 		if err := json.Unmarshal(r.file.Limits[name], &given); err != nil {
 			r.t.Fatal(err)
 		}
+		classes := []string{}
+		for name, percent := range given.Classes {
+			classes = append(classes, fmt.Sprintf("%s:%d%%:%d%%", name, percent.AtLeast, percent.Leaves))
+		}
+		sort.Strings(classes)
 		limits = append(limits, weirgate.Limit{
 			Name: given.Name, Capacity: given.Capacity + given.Slots, Refill: given.Refill, Period: span(given.PeriodMs),
-			Mode: weirgate.Mode(given.Mode),
+			Mode: weirgate.Mode(given.Mode), Classes: strings.Join(classes, ","),
 		})
 	}
 	return limits
@@ -223,6 +234,7 @@ func (r *run) bucket(asked call) weirgate.Bucket {
 	bucket := weirgate.Bucket{
 		Entity: r.entity(asked.Entity), Resource: asked.Resource, Take: weirgate.Amounts{}, UpTo: map[string]weirgate.Range{},
 		Limits: r.named(asked.Limits), LimitsVersion: asked.LimitsVersion, Cascading: asked.Cascading,
+		Class: asked.Class,
 	}
 	for limit, given := range asked.Take {
 		var tokens float64
@@ -373,7 +385,7 @@ func (r *run) level(asked call) weirgate.Level {
 
 func (r *run) setLimits(ctx context.Context, asked call) (object, error) {
 	change, err := r.client.SetLimits(ctx, r.level(asked), weirgate.LimitsPatch{
-		Limits: r.named(asked.Limits), Status: weirgate.Status(asked.Status), Shadow: asked.IsShadow,
+		Limits: r.named(asked.Limits), Status: weirgate.Status(asked.Status), Shadow: asked.IsShadow, Class: asked.Class,
 		Replace: asked.Replace, Author: asked.Author,
 	})
 	return changed(change), err
@@ -391,6 +403,9 @@ func changed(change *weirgate.LimitsChange) object {
 	found := object{"outcome": "unchanged", "before": nil, "after": nil}
 	if change.Changed {
 		found["outcome"] = "changed"
+	}
+	if change.After != nil && change.After.Class != "" {
+		found["class"] = change.After.Class
 	}
 	for when, config := range map[string]*weirgate.Config{"before": change.Before, "after": change.After} {
 		if config != nil {
@@ -502,7 +517,7 @@ func (r *run) refused(err error) object {
 func (r *run) holds(key string, expected any, found object) bool {
 	actual := found[key]
 	switch key {
-	case "outcome", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "paused", "acquires", "state", "level",
+	case "outcome", "class", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "paused", "acquires", "state", "level",
 		"amounts", "used":
 		return reflect.DeepEqual(actual, expected)
 	case "limits", "before", "after":

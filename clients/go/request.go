@@ -161,6 +161,9 @@ func bucketFields(bucket Bucket) (fields, error) {
 	if bucket.Cascading {
 		body["cascading"] = true
 	}
+	if bucket.Class != "" {
+		body["class"] = bucket.Class
+	}
 	return body, nil
 }
 
@@ -239,8 +242,11 @@ func setLimitsRequest(level Level, patch LimitsPatch) (*request, error) {
 	if patch.Shadow != nil {
 		body["is_shadow"] = *patch.Shadow
 	}
-	if len(patch.Limits) == 0 && patch.Status == "" && patch.Shadow == nil {
-		return nil, invalid("the change sets nothing: give Limits, Status or Shadow")
+	if patch.Class != "" {
+		body["class"] = patch.Class
+	}
+	if len(patch.Limits) == 0 && patch.Status == "" && patch.Shadow == nil && patch.Class == "" {
+		return nil, invalid("the change sets nothing: give Limits, Status, Shadow or Class")
 	}
 	if patch.Replace {
 		body["replace"] = true
@@ -388,6 +394,9 @@ func (l Limit) check() error {
 	case "", Enforced, Shadow, Soft:
 	default:
 		return refuse(of+"mode", `"enforced", "shadow" or "soft"`, quoted(string(l.Mode)))
+	}
+	if l.Classes != "" && l.Kind() != RateLimit {
+		return refuse(of+"classes", "left out without a rate", quoted(l.Classes))
 	}
 	amounts := map[string]int64{"refill": l.Refill}
 	if l.Kind() == QuotaLimit && (l.Refill != 0 || l.Period != 0) {

@@ -3,6 +3,7 @@ package weirgate
 import (
 	"encoding/json"
 	"net/http"
+	"sort"
 	"strings"
 	"time"
 )
@@ -27,6 +28,8 @@ type Bucket struct {
 	LimitsVersion int64
 	// Cascading takes of the entity's parents too, with limits given here.
 	Cascading bool
+	// Class is the caller's, of limits with classes. The class of the entity's configuration counts instead.
+	Class string
 }
 
 // OnUnavailable is a decision that cannot be asked for.
@@ -106,6 +109,8 @@ type Limit struct {
 	// Schedule is the rules that scale a configured limit: "0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin". The agent
 	// checks them.
 	Schedule string
+	// Classes of callers of a rate: "batch:10%:30%,night:5%". The agent checks them.
+	Classes string
 	// Text is the limit as text, "rpm=600/minute", in place of all other fields.
 	Text string
 }
@@ -170,7 +175,14 @@ type limitJSON struct {
 	Mode     Mode   `json:"mode"`
 	Text     string `json:"text,omitempty"`
 
-	Schedule json.RawMessage `json:"schedule,omitempty"`
+	Schedule json.RawMessage      `json:"schedule,omitempty"`
+	Classes  map[string]classJSON `json:"classes,omitempty"`
+}
+
+// classJSON is a class of callers as the agent has it.
+type classJSON struct {
+	AtLeast *int64 `json:"at_least_percent"`
+	Leaves  *int64 `json:"leaves_percent"`
 }
 
 // MarshalJSON returns the limit as the agent reads it.
@@ -193,10 +205,13 @@ func (l Limit) MarshalJSON() ([]byte, error) {
 		}
 		return json.Marshal(l.Name + "=" + kind + ":" + itoa(l.Capacity) + "/" + l.Window + rest)
 	}
-	if l.Schedule != "" {
+	if l.Schedule != "" || l.Classes != "" {
 		amount := itoa(l.Capacity)
 		if l.Kind() == RateLimit {
 			amount = itoa(l.Refill) + "/" + itoa(l.Period.Milliseconds()) + "ms,burst=" + amount
+		}
+		if l.Classes != "" {
+			amount += ",class=" + strings.ReplaceAll(l.Classes, ",", ",class=")
 		}
 		return json.Marshal(l.Name + "=" + amount + rest)
 	}
@@ -236,10 +251,34 @@ func (l *Limit) UnmarshalJSON(data []byte) error {
 	case found.Capacity != nil && found.Refill != nil && found.PeriodMs != nil:
 		l.Capacity, l.Refill = *found.Capacity, *found.Refill
 		l.Period = time.Duration(*found.PeriodMs) * time.Millisecond
+		var err error
+		if l.Classes, err = classesOf(found.Classes); err != nil {
+			return err
+		}
 	default:
 		return errNotOfTheAgent
 	}
 	return l.check()
+}
+
+// classesOf returns the text of classes, in the order of their names.
+func classesOf(found map[string]classJSON) (string, error) {
+	texts := []string{}
+	for name, class := range found {
+		if class.AtLeast == nil || class.Leaves == nil {
+			return "", errNotOfTheAgent
+		}
+		if *class.AtLeast < 0 || *class.AtLeast > 99 || *class.Leaves < 0 || *class.Leaves > 99 {
+			return "", errNotOfTheAgent
+		}
+		text := name + ":" + itoa(*class.AtLeast) + "%"
+		if *class.Leaves > 0 {
+			text += ":" + itoa(*class.Leaves) + "%"
+		}
+		texts = append(texts, text)
+	}
+	sort.Strings(texts)
+	return strings.Join(texts, ","), nil
 }
 
 // Settlement is the outcome of a settlement.
@@ -474,6 +513,8 @@ type Config struct {
 	Status Status  `json:"status"`
 	// IsShadow says whether all its limits are in shadow mode.
 	IsShadow bool `json:"is_shadow"`
+	// Class is that of the callers of its entities, whatever a request says. Empty if the request says it.
+	Class string `json:"class,omitempty"`
 }
 
 // EffectiveLimits are the limits in force for an entity on a resource, and where they come from.
@@ -513,6 +554,8 @@ type LimitsPatch struct {
 	Status Status
 	// Shadow is whether all limits of the level only count what they would deny. Default: as it is.
 	Shadow *bool
+	// Class is that of the callers of the level's entities, whatever a request says. Default: as it is.
+	Class string
 	// Replace drops all limits and settings of the level that are not named.
 	Replace bool
 	// Author is who changes the limits, for the audit event; it has the agent's owner too.

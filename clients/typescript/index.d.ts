@@ -50,6 +50,8 @@ export interface Limit {
   readonly window?: string | undefined;
   /** Rules that scale a configured limit: `0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin`. The agent checks them. */
   readonly schedule?: string | undefined;
+  /** Classes of callers of a rate: `batch:10%:30%,night:5%`. The agent checks them. */
+  readonly classes?: string | undefined;
 }
 
 export interface LimitOptions {
@@ -85,6 +87,8 @@ export interface Bucket {
   limitsVersion?: number | undefined;
   /** Whether it takes of the entity's parents too, with limits given here. */
   cascading?: boolean | undefined;
+  /** Class of the caller, of limits with classes. The class of the entity's configuration counts instead. */
+  class?: string | undefined;
 }
 
 export interface CallOptions {
@@ -121,6 +125,7 @@ export interface AcquireOptions extends AcquireAllOptions {
   limits?: readonly (Limit | string)[] | undefined;
   limitsVersion?: number | undefined;
   cascading?: boolean | undefined;
+  class?: string | undefined;
 }
 
 /**
@@ -177,6 +182,8 @@ export interface SetLimitsOptions extends DeleteLimitsOptions {
   status?: Status | undefined;
   /** Whether all limits of the level only count what they would deny. */
   isShadow?: boolean | undefined;
+  /** Class of the callers of the level's entities, whatever a request says. */
+  class?: string | undefined;
   /** Drops all limits and settings of the level that are not named. */
   replace?: boolean | undefined;
 }
@@ -280,6 +287,8 @@ export interface Config {
   readonly status: Status;
   /** Whether all its limits are in shadow mode. */
   readonly isShadow: boolean;
+  /** Class of the callers of its entities, whatever a request says; null if the request says it. */
+  readonly class: string | null;
 }
 
 /** The limits in force for one bucket. */

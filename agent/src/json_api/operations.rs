@@ -11,9 +11,9 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 use weirgate::http::{Policies, PolicyNames};
 use weirgate::{
-    Decision, Degraded, Denied, EntityId, EpochMillis, Error, Granularity, Limit, LimitName,
-    LimitStatus, MilliTokens, NameError, PageToken, PlanName, RateLimiter, Resource, Settlement,
-    UsageScope, VendorReport,
+    ClassName, Decision, Degraded, Denied, EntityId, EpochMillis, Error, Granularity, Limit,
+    LimitName, LimitStatus, MilliTokens, NameError, PageToken, PlanName, RateLimiter, Resource,
+    Settlement, UsageScope, VendorReport,
 };
 
 use super::request_body::{
@@ -34,13 +34,14 @@ const MAX_VALUES: usize = 100;
 /// Longest time for a decision, and longest queue, in ms.
 const HOUR_MS: u64 = 3_600_000;
 
-const OF_BUCKET: [&str; 6] = [
+const OF_BUCKET: [&str; 7] = [
     "entity",
     "resource",
     "take",
     "limits",
     "limits_version",
     "cascading",
+    "class",
 ];
 const OF_REQUEST: [&str; 7] = [
     "wait_ms",
@@ -149,6 +150,7 @@ fn bucket(object: &mut Object<'_>) -> Result<BucketRequest, Invalid> {
         limits: object.optional("limits", limits)?,
         limits_version: object.optional("limits_version", whole)?,
         is_cascading: object.optional("cascading", bool)?.unwrap_or_default(),
+        class: object.optional("class", |json| named(ClassName::new, json))?,
     })
 }
 

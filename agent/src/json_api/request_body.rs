@@ -308,7 +308,7 @@ pub(super) fn limits(json: &RawValue) -> Result<Arc<[Limit]>, Invalid> {
 
 /// Reads a limit: its text, or its fields.
 fn limit(json: &RawValue) -> Result<Limit, Invalid> {
-    const FIELDS: [&str; 9] = [
+    const FIELDS: [&str; 11] = [
         "name",
         "slots",
         "capacity_tokens",
@@ -317,6 +317,8 @@ fn limit(json: &RawValue) -> Result<Limit, Invalid> {
         "refill_period_ms",
         "window",
         "mode",
+        "classes",
+        "schedule",
         "text",
     ];
     match json.get().as_bytes().first() {
@@ -329,6 +331,8 @@ fn limit(json: &RawValue) -> Result<Limit, Invalid> {
             }
             fields.optional("refill_period_ms", whole)?;
             fields.optional("window", Object::of)?;
+            fields.optional("classes", Object::of)?;
+            fields.optional("schedule", |_| Ok(()))?;
             let modes = "\"enforced\", \"shadow\" or \"soft\"";
             fields.optional("mode", |json| word(json, modes, LimitMode::parse))?;
             fields.optional("text", text)?;
@@ -396,6 +400,33 @@ mod tests {
         let refused = super::limits(&limits(MAX_LIMITS + 1)).unwrap_err();
         let text = format!("{refused:?}");
         assert!(text.contains("at most 20 schedules, got 21"), "{text}");
+    }
+
+    #[test]
+    fn a_limit_is_read_as_it_is_written() {
+        for text in [
+            "rpm=600/minute,burst=800,mode=shadow",
+            "slots=20",
+            "tpm=quota:10000/month",
+            "tpm=session:200/5h",
+            "tpm=1000/minute,class=batch:10%:30%,class=night:5%",
+            "tpm=1000/minute,class=batch:10%,schedule=0 8 * * * for 1h scale 1/2",
+        ] {
+            let given: Limit = text.parse().unwrap();
+            let json = serde_json::value::to_raw_value(&given).unwrap();
+            assert_eq!(limit(&json).unwrap(), given, "{json}");
+        }
+        for (field, part) in [
+            (r#""classes":[]"#, "classes must be a JSON object, got []"),
+            (r#""classes":{"a":1}"#, "is no limit: invalid type: integer"),
+            (r#""schedule":5"#, "is no limit: invalid type: integer"),
+            (r#""klass":{}"#, "klass is unknown"),
+        ] {
+            let json = format!(r#"{{"name":"a","slots":1,{field}}}"#);
+            let refused = limit(&RawValue::from_string(json).unwrap()).unwrap_err();
+            let text = refused.to_string();
+            assert!(text.contains(part), "{field}: {text}");
+        }
     }
 
     #[test]

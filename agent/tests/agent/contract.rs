@@ -135,6 +135,7 @@ fn change(agent: &Agent, path: &str, request: &Request) -> Value {
     let limits = |of: &str| body[of].as_object().map(|config| plain(&config["limits"]));
     json!({
         "outcome": if body["changed"] == true { "changed" } else { "unchanged" },
+        "class": body["after"]["class"],
         "before": limits("before"),
         "after": limits("after"),
     })
@@ -334,8 +335,8 @@ fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
     let actual = &answer[key];
     match key {
         "outcome" | "lease" | "ended" | "degraded" | "applied" | "status" | "short"
-        | "would_deny" | "paused" | "acquires" | "state" | "level" | "limits" | "before"
-        | "after" => actual == expected,
+        | "would_deny" | "paused" | "acquires" | "state" | "level" | "class" | "limits"
+        | "before" | "after" => actual == expected,
         "used" => numbers(expected) == numbers(actual),
         "amounts" => {
             let buckets = |value: &Value| value.as_array().cloned().unwrap_or_default();

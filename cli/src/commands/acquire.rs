@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command};
 use serde::Serialize;
-use weirgate::{Decision, Denied, Disabled, Grant, Limit, LimitStatus, NeverFits};
+use weirgate::{ClassName, Decision, Denied, Disabled, Grant, Limit, LimitStatus, NeverFits};
 use weirgate_shared::{exact_span, rounded_span};
 
 use self::child::{Held, OnLost};
@@ -55,6 +55,9 @@ pub struct Acquire {
     /// Limits instead of the configured ones: rpm=500/minute
     #[arg(long = "limit", value_name = "LIMIT", value_parser = amounts::limit)]
     limits: Vec<Limit>,
+    /// Class of the caller, of limits with classes, unless the entity's configuration has one
+    #[arg(long, value_name = "NAME", value_parser = |text: &str| ClassName::new(text))]
+    class: Option<ClassName>,
     /// Waits for the tokens, at most so long
     #[arg(long, value_name = "SPAN", value_parser = instant::span_within::<0, DAY>)]
     wait: Option<Duration>,
@@ -162,6 +165,9 @@ impl Acquire {
         }
         for Amount { limit, tokens } in &self.takes {
             acquire = acquire.take(limit, *tokens);
+        }
+        if let Some(class) = &self.class {
+            acquire = acquire.class(class.as_str());
         }
         if let Some(wait) = self.wait {
             acquire = acquire.wait_up_to(wait);

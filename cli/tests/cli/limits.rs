@@ -453,6 +453,86 @@ async fn schedules_are_set_shown_exported_and_applied() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn classes_are_set_shown_exported_applied_and_used() {
+    let table = Table::new().await;
+    let limit = "tpm=1000/day,class=batch:10%:30%,class=night:5%";
+    let set = [
+        "limits",
+        "set",
+        "--resource",
+        "api",
+        limit,
+        "--class",
+        "batch",
+    ];
+    let told = table.text(set);
+    assert!(told.contains("class      -       batch"), "{told}");
+    assert_eq!(
+        table.text("limits get --resource api").trim(),
+        format!("{limit}\ncallers are of class batch")
+    );
+    let listed = table.text("limits list");
+    assert!(
+        listed.contains(&format!("{limit}, callers are of class batch")),
+        "{listed}"
+    );
+    let exported = "weirgate: 1\nresources:\n  api:\n    class: batch\n    limits:\n      \
+                    tpm: 1000/day,class=batch:10%:30%,class=night:5%\n";
+    assert_eq!(table.text("limits export"), exported);
+    let map = "weirgate: 1\nresources:\n  api:\n    class: batch\n    limits:\n      tpm:\n        \
+               per_day: 1000\n        classes: {night: {at_least: 5%}, batch: {at_least: 10%, leaves: 30%}}\n";
+    let (other, file) = (Table::new().await, File::new("classes.yaml", map));
+    other.text(["limits", "apply", file.path(), "--yes"]);
+    assert_eq!(other.text("limits export"), exported);
+    let diff = table.run(["limits", "diff", file.path(), "--exit-code"]);
+    assert_eq!(diff.code, Some(0), "{diff:?}");
+    let moved = File::new("moved.yaml", &map.replace("class: batch", "class: night"));
+    let diff = table.run(["limits", "diff", moved.path(), "--exit-code"]);
+    assert!(
+        diff.code == Some(7) && diff.stdout.contains("class  batch   night"),
+        "{diff:?}"
+    );
+
+    // A request cannot choose another class than the configured one.
+    for class in ["", "--class night"] {
+        let never = table.run(format!("acquire acme api tpm=596 {class}").as_str());
+        assert_eq!(never.code, Some(4), "{never:?}");
+    }
+    table.text("acquire acme api tpm=100");
+    for asked in ["why acme api", "peek acme api"] {
+        let found = table.json(asked);
+        assert_eq!(found["limits"].as_array().map(Vec::len), Some(1), "{found}");
+        assert_eq!(found["limits"][0]["limit"], "tpm", "{found}");
+        assert_eq!(found["limits"][0]["capacity_tokens"], 1_000, "{found}");
+    }
+    assert_eq!(
+        table.json("why acme api")["limits"][0]["from"]["level"],
+        "resource"
+    );
+    let buckets = table.text("buckets --entity acme");
+    assert!(buckets.contains("tpm 900/1000"), "{buckets}");
+    let usage = table.json("usage --entity acme --total");
+    assert_eq!(usage["usage"]["tokens"], json!({"tpm": 100}), "{usage}");
+    table.text("limits set --resource api --class night");
+    let audit = table.text("audit --resource api");
+    assert!(audit.contains("resource api class"), "{audit}");
+
+    let own = "acquire user gpu rpm=9 --limit rpm=100/day,class=batch:10%:50%";
+    table.text(format!("{own} --class batch").as_str());
+    let denied =
+        table.run("acquire user gpu rpm=46 --limit rpm=100/day,class=batch:10%:50% --class batch");
+    assert_eq!(denied.code, Some(4), "{denied:?}");
+    let refused = table.run(format!("{own} --class other").as_str());
+    assert!(
+        refused.code == Some(2)
+            && refused
+                .stderr
+                .contains("class \"other\" is not among those of the limits: batch"),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
     let table = Table::new().await;
     let (all, few) = (

@@ -5,7 +5,7 @@ use weirgate_testkit::Dynamo;
 use super::fixtures::{File, Run, Table, answering, commands, weirgate, weirgate_with};
 
 /// Arguments that are wrong without any table, and what the error must name.
-const ARGUMENTS: [(&str, [&str; 3]); 59] = [
+const ARGUMENTS: [(&str, [&str; 3]); 62] = [
     ("limits get --system", ["table", "no table", "--table NAME"]),
     ("limts get --system", ["subcommand", "'limts'", "'limits'"]),
     (
@@ -101,6 +101,18 @@ const ARGUMENTS: [(&str, [&str; 3]); 59] = [
     (
         "acquire user gpt-4 rpm=1 --queue 30s --wait 10s",
         ["'--queue <SPAN>'", "'--wait <SPAN>'", "cannot be used with"],
+    ),
+    (
+        "acquire user gpt-4 rpm=1 --class a@b",
+        ["'--class <NAME>'", "\"a@b\"", "1 to 32 of A-Z"],
+    ),
+    (
+        "limits set --system rpm=100/minute --class 1a",
+        ["'--class <NAME>'", "\"1a\"", "1 to 32 of A-Z"],
+    ),
+    (
+        "limits set --system rpm=9/minute,class=a:1%",
+        ["\"a\"", "0.09 of 9 tokens", "raise the limit"],
     ),
     (
         "acquire user gpt-4 rpm=1 --now",

@@ -8,11 +8,14 @@ use weirgate_shared::{Bucket, ConfigStatus, Limit, LimitMode, LimitName, Shard};
 
 use super::acquire::Acquire;
 use super::limiter::RateLimiter;
-use crate::bucket::{BucketTarget, refresh_all};
+use crate::bucket::{BucketTarget, above_floors, refresh_all};
 use crate::config::Freshness;
 use crate::decide::{ResolvedRequest, stopped};
 use crate::session::{Session, deadline, quarter_left};
-use crate::values::{Error, LimitStatus, bucket_status, longest_wait, most_restrictive, whole};
+use crate::values::{
+    BucketRequest, Error, LimitStatus, bucket_status, longest_wait, most_restrictive, whole,
+    with_floors,
+};
 
 impl RateLimiter {
     /// Reads the balances of `entity` on `resource`, without taking.
@@ -197,8 +200,22 @@ fn status(session: &Session, target: &BucketTarget) -> Vec<LimitStatus> {
             false => Bucket::new(shards),
         };
     }
-    let need = |name: &LimitName| Some(request.asks.debit(name.as_str())?.amount);
-    let limits = whole(bucket_status(&bucket, &request.limits, need, now));
+    let of_choice = |choice: BucketRequest| {
+        let need = |name: &LimitName| Some(choice.asks.debit(name.as_str())?.amount);
+        let above = above_floors(&bucket, &choice);
+        whole(with_floors(
+            &choice,
+            bucket_status(&above, &choice.limits, need, now),
+        ))
+    };
+    // The one that an acquire would take from: the first that has enough, or has it first.
+    let wait = |limits: &Vec<LimitStatus>| {
+        let short = limits.iter().filter(|status| status.is_short());
+        let waits = short.map(|status| status.retry_after.unwrap_or(Duration::MAX));
+        waits.max()
+    };
+    let limits = request.choices().map(of_choice).min_by_key(wait);
+    let limits = limits.unwrap_or_default();
     match target.is_shadow {
         true => limits.into_iter().map(LimitStatus::report_only).collect(),
         false => limits,

@@ -92,7 +92,7 @@ fn evaluate_choice(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -
 }
 
 /// Returns the shards without what a request must leave there.
-pub(super) fn above_floors<'a>(bucket: &'a Bucket, request: &BucketRequest) -> Cow<'a, Bucket> {
+pub(crate) fn above_floors<'a>(bucket: &'a Bucket, request: &BucketRequest) -> Cow<'a, Bucket> {
     if !request.asks.has_floor() {
         return Cow::Borrowed(bucket);
     }

@@ -18,7 +18,8 @@ use crate::values::{Amounts, BucketRequest, Error, Settlement, check_bucket_limi
 /// shards have consumed since they were created is refused.
 ///
 /// In a bucket of several shards, each amount goes where there is most room, so mostly one shard is
-/// written.
+/// written. Of a limit with classes, it fills the pool that the class prefers first, then the others: it
+/// does not say which one it was taken from.
 pub(crate) async fn refund(
     session: &Session,
     bucket: &Arc<BucketState>,
@@ -98,18 +99,29 @@ pub(crate) async fn refund(
 /// full, so nothing of it returns.
 fn check_consumed(shards: &[Arc<Shard>], amounts: &Amounts) -> Result<(), Error> {
     for (name, amount) in amounts {
-        let states = shards.iter().filter_map(|shard| shard.limits.get(name));
+        let states = shards.iter().flat_map(|shard| pools(shard, name));
         let consumed = states
+            .map(|(_, state)| state)
             .map(|state| state.consumed)
             .reduce(|one, other| one + other);
         let consumed = consumed.map(|consumed| consumed.max(MilliTotal::ZERO));
         if let Some(consumed) = consumed.filter(|consumed| *consumed < *amount) {
+            let name = name.base();
             return Err(Error::Invalid(format!(
                 "refund of limit {name:?} must be 0 to {consumed}, what the bucket has consumed, got {amount}: give back at most {consumed}"
             )));
         }
     }
     Ok(())
+}
+
+/// Returns the pools that a shard has of the limit of a pool.
+fn pools<'s>(
+    shard: &'s Shard,
+    of: &LimitName,
+) -> impl Iterator<Item = (&'s LimitName, &'s LimitState)> {
+    let pools = shard.limits.iter();
+    pools.filter(move |(pool, _)| pool.base() == of.base())
 }
 
 /// Returns the amounts for each shard, by its place: first where there is most room. What exceeds
@@ -124,26 +136,28 @@ fn allot(shards: &[Arc<Shard>], amounts: &Amounts, now: EpochMillis) -> BTreeMap
         let mut rooms: Vec<_> = shards
             .iter()
             .enumerate()
-            .filter_map(|(at, shard)| Some((room(shard, shard.limits.get(name)?), at)))
+            .flat_map(|(at, shard)| {
+                pools(shard, name).map(move |(pool, state)| (room(shard, state), at, pool))
+            })
             .collect();
-        rooms.sort_by_key(|(room, _)| std::cmp::Reverse(*room));
-        let Some((_, first)) = rooms.first().copied() else {
+        rooms.sort_by_key(|(room, _, pool)| (*pool != name, std::cmp::Reverse(*room)));
+        let Some((_, first, preferred)) = rooms.first().copied() else {
             continue;
         };
         let mut left = *amount;
-        let mut give = |at: usize, part: MilliTokens| {
+        let mut give = |at: usize, pool: &LimitName, part: MilliTokens| {
             let amounts = by_shard.entry(at).or_default();
-            *amounts.entry(LimitName::clone(name)).or_default() += part;
+            *amounts.entry(pool.clone()).or_default() += part;
         };
-        for (room, at) in rooms {
+        for (room, at, pool) in rooms {
             let part = room.min(left);
             if part > MilliTokens::ZERO {
-                give(at, part);
+                give(at, pool, part);
                 left -= part;
             }
         }
         if left > MilliTokens::ZERO {
-            give(first, left);
+            give(first, preferred, left);
         }
     }
     by_shard

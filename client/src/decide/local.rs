@@ -11,7 +11,7 @@ use weirgate_shared::{
 use crate::bucket::BucketTarget;
 use crate::queue::{Windows, windows_in};
 use crate::values::{
-    Amounts, CALENDAR, Denied, LimitStatus, Limits, Locked, debited, denial_of, status,
+    Amounts, CALENDAR, Denied, LimitStatus, Limits, Locked, debited, denial_of, status, with_floors,
 };
 
 /// Local buckets that are kept, 10,000; beyond that, all are dropped.
@@ -59,7 +59,7 @@ impl LocalBuckets {
         let mut ordered: Vec<_> = targets.iter().enumerate().collect();
         ordered.sort_by_key(|(_, target)| target.is_shadow);
         for (at, target) in ordered {
-            let (key, mut amounts) = (&target.bucket.key, debited(&target.request.asks));
+            let key = &target.bucket.key;
             // With the same version, the scaled limits of the local bucket take precedence.
             let limits = target.request.limits.with_version(LimitsVersion::new(0));
             let new = || LocalBucket {
@@ -72,18 +72,13 @@ impl LocalBuckets {
                 *local = new();
             }
             local.shard = local.shard.projected(&limits, now);
-            let need = |name: &LimitName| amounts.get(name).copied();
-            let status = status(&local.shard, &limits, need, now);
-            let is_waived =
-                |short: &LimitStatus| target.is_shadow || short.mode == LimitMode::Shadow;
-            let missing = || status.iter().filter(|status| status.is_short());
-            if !missing().all(is_waived) {
-                short.extend(status);
-                continue;
-            }
-            for waived in missing() {
-                amounts.remove(waived.limit.as_str());
-            }
+            let amounts = match local.amounts(target, now) {
+                Ok(amounts) => amounts,
+                Err(denied) => {
+                    short.extend(denied.limits);
+                    continue;
+                }
+            };
             begin_sessions(&mut local.shard, &amounts, now);
             let windows = windows_in(&local.shard);
             // Subtract now, so that another target of the same bucket sees the rest.
@@ -111,6 +106,42 @@ impl LocalBuckets {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<BucketKey, LocalBucket>> {
         self.0.lock()
+    }
+}
+
+impl LocalBucket {
+    /// Returns what a request takes, without what shadow mode waives: by the first choice of pools that
+    /// has enough.
+    ///
+    /// # Errors
+    /// The denial by the choice that has enough first.
+    fn amounts(&self, target: &BucketTarget, now: EpochMillis) -> Result<Amounts, Denied> {
+        let mut denied: Option<Denied> = None;
+        for mut choice in target.request.choices() {
+            choice.asks.retain(|ask| {
+                ask.floor = part_of(ask.floor, self.percent);
+                true
+            });
+            let mut amounts = debited(&choice.asks);
+            let need = |name: &LimitName| amounts.get(name).copied();
+            let above = choice.above_floors(self.shard.clone());
+            let status = with_floors(&choice, status(&above, &self.limits, need, now));
+            let is_waived =
+                |short: &LimitStatus| target.is_shadow || short.mode == LimitMode::Shadow;
+            let missing = || status.iter().filter(|status| status.is_short());
+            if missing().all(is_waived) {
+                for waived in missing() {
+                    amounts.remove(waived.limit.as_str());
+                }
+                return Ok(amounts);
+            }
+            let next = denial_of(status);
+            denied = Some(match denied {
+                Some(denied) => denied.or_sooner(next),
+                None => next,
+            });
+        }
+        Err(denied.expect("a request has a choice"))
     }
 }
 
@@ -222,12 +253,15 @@ fn change(
     }
 }
 
+/// Returns so many percent of an amount, rounded down.
+fn part_of(amount: MilliTokens, percent: u8) -> MilliTokens {
+    let percent = i64::from(percent);
+    MilliTokens(amount.0 / 100 * percent + amount.0 % 100 * percent / 100)
+}
+
 /// Returns a full shard with `percent` of every limit: of its capacity, at least one token, and of
 /// its refill.
 fn scaled_shard(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis) -> Shard {
-    let part = |amount: MilliTokens| {
-        amount.0 / 100 * i64::from(percent) + amount.0 % 100 * i64::from(percent) / 100
-    };
     let mut shard = Shard::full(key.clone(), limits, now);
     for state in shard.limits.values_mut() {
         let RefillRule {
@@ -235,9 +269,9 @@ fn scaled_shard(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis)
             refill_amount,
             ..
         } = state.rule;
-        state.rule.capacity = MilliTokens(part(capacity).max(1_000));
+        state.rule.capacity = part_of(capacity, percent).max(MilliTokens(1_000));
         if state.rule.kind().refills() {
-            state.rule.refill_amount = MilliTokens(part(refill_amount).max(1));
+            state.rule.refill_amount = part_of(refill_amount, percent).max(MilliTokens(1));
         }
         state.available = state.rule.capacity;
     }

@@ -53,7 +53,14 @@ SCHEDULED = {
     **RATE, "text": "rpm=5/minute,burst=10,schedule=0 8 * * * for 1h scale 2/1",
     "schedule": [{"cron": "0 8 * * *", "for": "1h", "scale": "2/1"}],
 }
-CONFIG = {"limits": [RATE, {"name": "slots", "slots": 2, "mode": "soft"}, QUOTA, SCHEDULED], "status": "enforced", "is_shadow": False}
+CLASSES = {
+    **RATE, "text": "rpm=5/minute,burst=10,class=batch:10%:30%,class=night:5%",
+    "classes": {"batch": {"at_least_percent": 10, "leaves_percent": 30}, "night": {"at_least_percent": 5, "leaves_percent": 0}},
+}
+CONFIG = {
+    "limits": [RATE, {"name": "slots", "slots": 2, "mode": "soft"}, QUOTA, SCHEDULED, CLASSES], "status": "enforced",
+    "is_shadow": False, "class": "batch",
+}
 EFFECTIVE = {
     "buckets": [{"entity": "a", "level": LEVEL, "status": "enforced", "limits": CONFIG["limits"]}],
     "levels": [
@@ -171,6 +178,7 @@ def use(found):
         (found.missing_plan or "") + ""
     elif isinstance(found, weirgate.LimitsChange):
         [(config.status, config.is_shadow, config.limits) for config in (found.before, found.after) if config]
+        [(config.caller_class or "") + "" for config in (found.before, found.after) if config]
     elif not isinstance(found, weirgate.Settlement):
         found.limits, found.would_deny, found.degraded, found.headers, found.amount("rpm"), found.remaining("rpm")
         found.token, found.expires_at, found.amounts, (found.starts_at or 0) + 1

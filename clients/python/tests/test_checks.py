@@ -254,6 +254,11 @@ class OfAcquires(Case):
             self.refused(lambda: client.restore(value), "grant")
         for value in ["yes", 1, None]:
             self.refused(lambda: client.acquire("a", "b", {"rpm": 1}, cascading=value), "cascading")
+        for value in ["", 5, b"a", ["a"]]:
+            self.refused(lambda: client.acquire("a", "b", {"rpm": 1}, caller_class=value), "caller_class")
+            self.refused(lambda: client.set_limits(entity="a", caller_class=value), "caller_class")
+        for refill, period, classes in [(0, 0, "batch:10%"), (5, 60, None), (5, 60, 5), (5, 60, ["batch:10%"])]:
+            self.refused(lambda: weirgate.Limit("rpm", 5, refill, period, classes=classes), "classes")
         for value in ["rpm", [{"name": "rpm"}], 5, weirgate.Limit.slots("a", 1), [None], [b"rpm=1"], ["rpm"], [""], ["=5"]]:
             self.refused(lambda: client.acquire("a", "b", {"rpm": 1}, limits=value), "limits")
             self.refused(lambda: client.set_limits(value, system=True), "limits")

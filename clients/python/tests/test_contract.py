@@ -1,6 +1,7 @@
 """The contract of the agent (`clients/contract`), through the clients of threads and of asyncio."""
 
 import asyncio
+import dataclasses
 import json
 import re
 import time
@@ -31,10 +32,14 @@ class Subject:
             "bypass": request.get("bypass", False),
         }
         if "buckets" in request:
-            buckets = [weirgate.Bucket(b["entity"], b["resource"], take(b), limits(b)) for b in request["buckets"]]
+            buckets = [
+                weirgate.Bucket(b["entity"], b["resource"], take(b), limits(b), caller_class=b.get("class"))
+                for b in request["buckets"]
+            ]
             return held("granted", self.run(self.client.acquire_all(buckets, **options)))
         call = self.client.acquire(
-            request["entity"], request["resource"], take(request), limits=limits(request), **options
+            request["entity"], request["resource"], take(request), limits=limits(request),
+            caller_class=request.get("class"), **options
         )
         return held("granted", self.run(call))
 
@@ -101,7 +106,8 @@ class Subject:
 
     def set_limits(self, request):
         options = {name: request[name] for name in ("status", "is_shadow", "replace", "author") if name in request}
-        return changed(self.run(self.client.set_limits(limits(request), **level(request), **options)))
+        call = self.client.set_limits(limits(request), caller_class=request.get("class"), **level(request), **options)
+        return changed(self.run(call))
 
     def delete_limits(self, request):
         return changed(self.run(self.client.delete_limits(**level(request))))
@@ -158,12 +164,13 @@ def level(request):
 def changed(change):
     configs = {"before": change.before, "after": change.after}
     outcome = "changed" if change.is_changed else "unchanged"
-    return {"outcome": outcome, **{when: config and plain(config.limits) for when, config in configs.items()}}
+    classes = {"class": change.after and change.after.caller_class}
+    return {"outcome": outcome, **classes, **{when: config and plain(config.limits) for when, config in configs.items()}}
 
 
 def plain(limits):
     """Returns limits in the order of their names, as the agent reads them."""
-    return sorted((limit.json() for limit in limits), key=lambda limit: limit["name"])
+    return [limit.json() for limit in sorted(limits, key=lambda limit: limit.name)]
 
 
 def take(bucket):
@@ -184,7 +191,10 @@ def limit(json):
     if "slots" in json:
         return weirgate.Limit.slots(json["name"], json["slots"], mode=mode)
     period, capacity = json["refill_period_ms"] / 1000, json["capacity_tokens"]
-    return weirgate.Limit.rate(json["name"], json["refill_tokens"], period, capacity=capacity, mode=mode)
+    rate = weirgate.Limit.rate(json["name"], json["refill_tokens"], period, capacity=capacity, mode=mode)
+    percents = {name: (of["at_least_percent"], of["leaves_percent"]) for name, of in json.get("classes", {}).items()}
+    classes = ",".join(f"{name}:{at_least}%:{leaves}%" for name, (at_least, leaves) in percents.items())
+    return dataclasses.replace(rate, classes=classes)
 
 
 def seconds(request, field):
@@ -218,7 +228,7 @@ def holds(key, expected, answer):
     actual = answer.get(key)
     if key in ("outcome", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "amounts"):
         return actual == expected
-    if key in ("paused", "used", "acquires", "state", "level", "limits", "before", "after"):
+    if key in ("paused", "used", "acquires", "state", "level", "limits", "before", "after", "class"):
         return actual == expected
     if key == "remaining":
         # A limit that refills may have gained while the scenario ran.

@@ -48,6 +48,9 @@ async def calls() -> None:
     assert_type(client.delete_limits(plan="pro", resource="api").is_changed, bool)
     assert_type(client.limits("ann", "api").missing_plan, Optional[str])
     client.set_limits(["rpm=5/minute"], entity="ann", status="of")  # type: ignore[arg-type]
+    client.set_limits(entity="ann", caller_class="batch")
+    assert_type(change.before.caller_class if change.before else None, Optional[str])
+    await asynchronous.acquire("ann", "api", {"rpm": 1}, caller_class=5)  # type: ignore[arg-type]
     client.set_limits([5], entity="ann")  # type: ignore[list-item]
     assert_type(weirgate.Limit.slots("slots", 3).kind, weirgate.Kind)
     assert_type(weirgate.Level("ann").kind, weirgate.LevelKind)

@@ -17,12 +17,12 @@ export const SET_LIMITS = "/v1/limits/set";
 export const DELETE_LIMITS = "/v1/limits/delete";
 
 const OF_ACQUIRE = ["waitMs", "queueMs", "now", "leaseMs", "timeoutMs", "onUnavailable", "onAgentUnavailable", "bypass", "signal"];
-const OF_ONE = ["limits", "limitsVersion", "cascading", ...OF_ACQUIRE];
-const OF_BUCKET = ["entity", "resource", "take", "limits", "limitsVersion", "cascading"];
+const OF_ONE = ["limits", "limitsVersion", "cascading", "class", ...OF_ACQUIRE];
+const OF_BUCKET = ["entity", "resource", "take", "limits", "limitsVersion", "cascading", "class"];
 const OF_PEEK = ["need", "limits", "signal"];
 const OF_USAGE = ["entity", "plan", "resource", "by", "start", "end", "signal"];
 const OF_DELETION = ["entity", "plan", "resource", "system", "author", "signal"];
-const OF_LIMITS = ["limits", "status", "isShadow", "replace", ...OF_DELETION];
+const OF_LIMITS = ["limits", "status", "isShadow", "class", "replace", ...OF_DELETION];
 /** @type {readonly import("../index.js").Status[]} */
 const STATUSES = ["enforced", "disabled", "unlimited"];
 const OF_RANGE = ["atLeast", "atMost"];
@@ -49,8 +49,8 @@ const DECISIONS = ["error", "deny", "allow", ...Array.from({ length: 100 }, (_, 
  */
 export function acquire(entity, resource, take, options) {
   const given = check.fields("options", options, OF_ONE);
-  const { limits, limitsVersion, cascading } = given;
-  return acquiring(bucketJson({ entity, resource, take, limits, limitsVersion, cascading }), given);
+  const { limits, limitsVersion, cascading, class: callerClass } = given;
+  return acquiring(bucketJson({ entity, resource, take, limits, limitsVersion, cascading, class: callerClass }), given);
 }
 
 /**
@@ -151,15 +151,16 @@ export function limitsOf(entity, resource) {
  */
 export function setting(options) {
   const given = check.fields("options", options, OF_LIMITS);
-  const { limits, status, isShadow, replace } = given;
+  const { limits, status, isShadow, class: callerClass, replace } = given;
   const body = ofLevel(given);
   if (limits !== undefined) body.limits = limitsJson(limits);
   if (status !== undefined) {
     body.status = check.oneOf("status", status, STATUSES, '"enforced", "disabled" or "unlimited"');
   }
   if (isShadow !== undefined) body.is_shadow = check.flag("isShadow", isShadow);
-  if (limits === undefined && status === undefined && isShadow === undefined) {
-    throw new InvalidRequest("the change sets nothing: give limits, status or isShadow");
+  if (callerClass !== undefined) body.class = check.text("class", callerClass);
+  if ([limits, status, isShadow, callerClass].every((setting) => setting === undefined)) {
+    throw new InvalidRequest("the change sets nothing: give limits, status, isShadow or class");
   }
   if (replace !== undefined && check.flag("replace", replace)) body.replace = true;
   return request(SET_LIMITS, body);
@@ -315,7 +316,7 @@ function request(path, body, longerMs = 0) {
 }
 
 /** @param {Record<string, any>} bucket */
-function bucketJson({ entity, resource, take, limits, limitsVersion, cascading }) {
+function bucketJson({ entity, resource, take, limits, limitsVersion, cascading, class: callerClass }) {
   /** @type {Record<string, any>} */
   const body = {
     entity: check.text("entity", entity),
@@ -327,6 +328,7 @@ function bucketJson({ entity, resource, take, limits, limitsVersion, cascading }
     body.limits_version = check.whole("limitsVersion", limitsVersion, 0, Number.MAX_SAFE_INTEGER, "0 to 2^53 - 1");
   }
   if (cascading !== undefined && check.flag("cascading", cascading)) body.cascading = true;
+  if (callerClass !== undefined) body.class = check.text("class", callerClass);
   return body;
 }
 

@@ -117,7 +117,10 @@ const RATE = and(NAMED, fields({ capacity_tokens: TOKENS, refill_tokens: TOKENS,
 const QUOTA = fields({ quota_tokens: TOKENS, text: (value) => text(value) && /^[^/]*\/[^,]/.test(value) });
 /** @param {any} value */
 const isScheduled = (value) => value.schedule === undefined || (text(value.text) && /.,schedule=./.test(value.text));
-const CONFIGURED = listOf(and(or(RATE, and(NAMED, fields({ slots: TOKENS })), and(NAMED, QUOTA)), isScheduled));
+/** @type {Shape} */
+const percent = (value) => Number.isInteger(value) && value >= 0 && value <= 99;
+const CLASSES = optionalFields({ classes: mapOf(fields({ at_least_percent: percent, leaves_percent: percent })) });
+const CONFIGURED = listOf(and(or(and(RATE, CLASSES), and(NAMED, fields({ slots: TOKENS })), and(NAMED, QUOTA)), isScheduled));
 const LEVEL = or(
   fields({ level: oneOf("entity_resource"), entity: someText, resource: someText }),
   fields({ level: oneOf("entity"), entity: someText }),
@@ -126,7 +129,9 @@ const LEVEL = or(
   fields({ level: oneOf("resource"), resource: someText }),
   fields({ level: oneOf("system") }),
 );
-const CONFIG = nullOr(fields({ limits: CONFIGURED, status: STATUS, is_shadow: flag }));
+const CONFIG = nullOr(
+  and(fields({ limits: CONFIGURED, status: STATUS, is_shadow: flag }), optionalFields({ class: someText })),
+);
 const IN_FORCE = fields({
   buckets: listOf(fields({ entity: text, level: nullOr(LEVEL), status: nullOr(STATUS), limits: CONFIGURED })),
   levels: listOf(fields({ level: LEVEL, config: CONFIG, is_from_file: flag })),

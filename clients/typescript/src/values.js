@@ -11,7 +11,7 @@ const HOUR_MS = 60 * MINUTE_MS;
 const DAY_MS = 24 * HOUR_MS;
 const MAX_PERIOD_MS = 366 * DAY_MS;
 const RANGE = "1 to 10^12 whole tokens";
-const OF_LIMIT = ["name", "capacity", "refill", "periodMs", "mode", "window", "schedule"];
+const OF_LIMIT = ["name", "capacity", "refill", "periodMs", "mode", "window", "schedule", "classes"];
 /** @type {readonly Mode[]} */
 const MODES = ["enforced", "shadow", "soft"];
 
@@ -80,10 +80,13 @@ export function limitJson(given) {
     return /[^=]=[^=]/.test(given) ? given : check.refuse("a limit", 'text such as "rpm=600/minute"', given);
   }
   const copy = /** @type {Limit} */ (check.fields("a limit", given, OF_LIMIT));
-  const { name, capacity, refill, periodMs, mode, window, schedule } = checkedLimit(copy);
+  const { name, capacity, refill, periodMs, mode, window, schedule, classes } = checkedLimit(copy);
   const rules = schedule === undefined ? "" : `,schedule=${schedule}`;
   if (window !== undefined) return `${name}=${/^\d/.test(window) ? "session" : "quota"}:${capacity}/${window},mode=${mode}${rules}`;
-  if (rules !== "") return `${name}=${refill === 0 ? capacity : `${refill}/${periodMs}ms,burst=${capacity}`},mode=${mode}${rules}`;
+  if (rules !== "" || classes !== undefined) {
+    const parts = classes === undefined ? "" : `,class=${classes.replaceAll(",", ",class=")}`;
+    return `${name}=${refill === 0 ? capacity : `${refill}/${periodMs}ms,burst=${capacity}`}${parts},mode=${mode}${rules}`;
+  }
   if (refill === 0) return { name, slots: capacity, mode };
   return { name, capacity_tokens: capacity, refill_tokens: refill, refill_period_ms: periodMs, mode };
 }
@@ -98,6 +101,10 @@ function checkedLimit(limit) {
   check.whole(`${of} capacity (burst)`, limit.capacity, 1, check.MAX_TOKENS, RANGE);
   const refills = !Object.is(limit.refill, 0) || !Object.is(limit.periodMs, 0);
   if (limit.schedule !== undefined) check.text(`${of} schedule`, limit.schedule);
+  if (limit.classes !== undefined) {
+    check.text(`${of} classes`, limit.classes);
+    if (!refills) check.refuse(`${of} classes`, "left out without a rate", limit.classes);
+  }
   if (limit.window !== undefined) {
     check.text(`${of} window`, limit.window);
     if (refills) check.refuse(`${of} window`, "left out of a rate", limit.window);
@@ -228,7 +235,14 @@ function levelOf({ level, entity, plan, resource }) {
  * @returns {Config | null}
  */
 function configOf(json) {
-  return json && { limits: json.limits.map(limitOf), status: json.status, isShadow: json.is_shadow };
+  return (
+    json && {
+      limits: json.limits.map(limitOf),
+      status: json.status,
+      isShadow: json.is_shadow,
+      class: json.class ?? null,
+    }
+  );
 }
 
 /**
@@ -244,7 +258,13 @@ function limitOf(json) {
     const window = text.slice(text.indexOf("/") + 1).split(",mode=")[0];
     return { name, capacity: json.quota_tokens, refill: 0, periodMs: 0, mode, window, ...rules };
   }
-  return { name, capacity, refill, periodMs, mode, ...rules };
+  const classes = Object.entries(json.classes ?? {}).map(classOf).join(",");
+  return { name, capacity, refill, periodMs, mode, ...rules, ...(classes && { classes }) };
+}
+
+/** @param {[string, { at_least_percent: number, leaves_percent: number }]} entry */
+function classOf([name, { at_least_percent: atLeast, leaves_percent: leaves }]) {
+  return leaves === 0 ? `${name}:${atLeast}%` : `${name}:${atLeast}%:${leaves}%`;
 }
 
 /** @param {Record<string, any>} json */

@@ -47,7 +47,14 @@ const SCHEDULED = {
   ...RATE, text: "rpm=5/minute,burst=10,schedule=0 8 * * * for 1h scale 2/1",
   schedule: [{ cron: "0 8 * * *", for: "1h", scale: "2/1" }],
 };
-const CONFIG = { limits: [RATE, { name: "slots", slots: 2, mode: "soft" }, QUOTA, SCHEDULED], status: "enforced", is_shadow: false };
+const CLASSES = {
+  ...RATE, text: "rpm=5/minute,burst=10,class=batch:10%:30%,class=night:5%",
+  classes: { batch: { at_least_percent: 10, leaves_percent: 30 }, night: { at_least_percent: 5, leaves_percent: 0 } },
+};
+const CONFIG = {
+  limits: [RATE, { name: "slots", slots: 2, mode: "soft" }, QUOTA, SCHEDULED, CLASSES], status: "enforced",
+  is_shadow: false, class: "batch",
+};
 const EFFECTIVE = {
   buckets: [{ entity: "a", level: LEVEL, status: "enforced", limits: CONFIG.limits }],
   levels: [

@@ -224,6 +224,13 @@ test("options that are unknown, or of another type, are refused", async (t) => {
   }
   await refused(() => client.deleteLimits({ plan: "pro", system: true }), "system");
   await refused(() => client.setLimits({ entity: "a" }), "sets nothing");
+  for (const value of ["", 5, null, ["a"]]) {
+    await refused(() => acquireWith({ class: value }), "class");
+    await refused(() => client.acquireAll([{ entity: "a", resource: "b", take: { rpm: 1 }, class: value }]), "class");
+    await refused(() => client.setLimits({ entity: "a", class: value }), "class");
+    await refused(() => acquireWith({ limits: [{ ...limit.perMinute("rpm", 5), classes: value }] }), "classes");
+  }
+  await refused(() => acquireWith({ limits: [{ ...limit.slots("a", 5), classes: "batch:10%" }] }), "classes");
   await refused(() => client.setLimits());
   const wrong = { limits: ["rpm", ["rpm"], [5]], status: ["off", 1], isShadow: [1, "yes"], replace: [1, null], author: ["", 5] };
   for (const [name, values] of Object.entries(wrong)) {

@@ -83,8 +83,8 @@ async function acquire(client, request) {
     bypass: request.bypass,
   };
   if (request.buckets) return held("granted", await client.acquireAll(request.buckets.map(bucket), options));
-  const { entity, resource, take, limits } = bucket(request);
-  return held("granted", await client.acquire(entity, resource, take, { ...options, limits }));
+  const { entity, resource, take, ...ofBucket } = bucket(request);
+  return held("granted", await client.acquire(entity, resource, take, { ...options, ...ofBucket }));
 }
 
 async function settle(client, request) {
@@ -134,8 +134,9 @@ async function limits(client, { entity, resource }) {
   return { outcome: "limits", level: bucket.level?.kind ?? null, status: bucket.status, limits: plain(bucket.limits) };
 }
 
-async function setLimits(client, { level, limits, status, is_shadow: isShadow, replace, author }) {
-  return changed(await client.setLimits({ ...of(level), limits: limits?.map(limitOf), status, isShadow, replace, author }));
+async function setLimits(client, { level, limits, status, is_shadow: isShadow, class: callerClass, replace, author }) {
+  const settings = { limits: limits?.map(limitOf), status, isShadow, class: callerClass, replace, author };
+  return changed(await client.setLimits({ ...of(level), ...settings }));
 }
 
 async function deleteLimits(client, { level, author }) {
@@ -146,7 +147,8 @@ const of = ({ level, ...names }) => (level === "system" ? { system: true } : nam
 
 function changed({ isChanged, before, after }) {
   const limits = (config) => config && plain(config.limits);
-  return { outcome: isChanged ? "changed" : "unchanged", before: limits(before), after: limits(after) };
+  const outcome = isChanged ? "changed" : "unchanged";
+  return { outcome, before: limits(before), after: limits(after), class: after && after.class };
 }
 
 /** Returns limits in the order of their names. */
@@ -187,18 +189,21 @@ function held(outcome, grant) {
   };
 }
 
-function bucket({ entity, resource, take, limits }) {
+function bucket({ entity, resource, take, limits, class: callerClass }) {
   const amounts = Object.entries(take).map(([name, amount]) => [
     name,
     typeof amount === "object" ? { atLeast: amount.at_least, atMost: amount.at_most } : amount,
   ]);
-  return { entity, resource, take: Object.fromEntries(amounts), limits: limits?.map(limitOf) };
+  return { entity, resource, take: Object.fromEntries(amounts), limits: limits?.map(limitOf), class: callerClass };
 }
 
 function limitOf(json) {
   if (typeof json === "string") return json;
-  const { name, slots, capacity_tokens: burst, refill_tokens: refill, refill_period_ms: periodMs, mode } = json;
-  return slots === undefined ? limit.rate(name, refill, periodMs, { burst, mode }) : limit.slots(name, slots, { mode });
+  const { name, slots, capacity_tokens: burst, refill_tokens: refill, refill_period_ms: periodMs, mode, classes } = json;
+  if (slots !== undefined) return limit.slots(name, slots, { mode });
+  const of = ([name, percent]) => `${name}:${percent.at_least_percent}%:${percent.leaves_percent}%`;
+  const rate = limit.rate(name, refill, periodMs, { burst, mode });
+  return classes ? { ...rate, classes: Object.entries(classes).map(of).join(",") } : rate;
 }
 
 /** Returns the request with its named limits, and with entities of this scenario alone. */
@@ -234,6 +239,7 @@ function holds(key, expected, answer) {
     case "acquires":
     case "state":
     case "level":
+    case "class":
       return actual === expected;
     case "short":
     case "would_deny":

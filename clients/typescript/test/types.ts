@@ -26,6 +26,10 @@ async function calls(): Promise<void> {
   const starts: Date | null = (await client.acquire("a", "api", take, { queueMs: 1, now: true })).startsAt;
   // @ts-expect-error: now is true or false
   await client.acquire("a", "api", take, { queueMs: starts ? 1 : 2, now: "now" });
+  // @ts-expect-error: a class is text
+  await client.acquire("a", "api", take, { class: 5 });
+  const callerClass: string | null = (await client.setLimits({ entity: "a", class: "batch" })).after?.class ?? null;
+  await client.acquireAll([{ entity: "a", resource: "api", take, class: callerClass ?? undefined }]);
   const used: number | string | undefined = (await client.usage({ entity: "a", start: new Date(0), end: new Date() })).tokens.rpm;
   const { next } = await client.usageRows({ resource: "api", by: "hour", start: new Date(0), end: new Date() });
   await client.usageRows({ resource: String(used), start: new Date(0), end: new Date(), page: next ?? undefined });

@@ -64,6 +64,8 @@ fn all_config_fields(config: Option<&Config>) -> Fields {
         ("shadow".to_owned(), yes_or_no(config.is_shadow)),
         ("status".to_owned(), config.status.as_str().to_owned()),
     ]);
+    let class = config.class.as_ref();
+    fields.extend(class.map(|class| ("class".to_owned(), class.to_string())));
     for limit in &config.limits {
         fields.insert(format!("limit {}", limit.name()), limit.text());
     }

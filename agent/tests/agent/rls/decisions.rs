@@ -207,6 +207,53 @@ async fn limits_come_from_the_table_where_a_rule_brings_none() {
     assert_eq!(ask().await.unwrap().overall_code(), Code::OverLimit);
 }
 
+/// No descriptor is of a class, whatever its entries are: that of the entity's configuration counts.
+#[tokio::test]
+async fn a_class_comes_from_the_configuration_alone() {
+    let rules = r#"
+weirgate: 1
+domains:
+  edge:
+    - match: [stored, class]
+      entity: "{stored}"
+      resource: stored
+      take: {rpd: hits}
+    - match: [brought, class]
+      entity: "{brought}"
+      resource: api
+      take: {rpd: hits}
+      limits: {rpd: "100/day,class=batch:10%:50%"}
+"#;
+    let agent = Agent::new(rules).await;
+    let limit = weirgate::Class::new("batch", 10).unwrap().leaving(50);
+    let limit = weirgate::Limit::per_day("rpd", 100)
+        .unwrap()
+        .with_classes([limit.unwrap()]);
+    for (entity, class) in [("a", None), ("b", Some("batch"))] {
+        let level = weirgate::ConfigLevel::Entity(entity.try_into().unwrap());
+        let config = weirgate::Config {
+            class: class.map(|class| class.try_into().unwrap()),
+            ..weirgate::Config::of([limit.clone().unwrap()])
+        };
+        let admin = agent.other.admin();
+        admin.set_config(&level, &config).await.unwrap();
+    }
+    let taken = async |key, entity, amount| {
+        let entries = [(key, entity), ("class", "batch")];
+        let answer = agent.call(request([hits(&entries, amount)])).await.unwrap();
+        (answer.overall_code(), answer.statuses[0].limit_remaining)
+    };
+    for (key, entity) in [("stored", "a"), ("brought", "c")] {
+        assert_eq!(taken(key, entity, 90).await, (Code::Ok, 10), "{key}");
+        assert_eq!(taken(key, entity, 6).await.0, Code::OverLimit, "{key}");
+        assert_eq!(taken(key, entity, 5).await, (Code::Ok, 5), "{key}");
+    }
+    assert_eq!(taken("stored", "b", 46).await.0, Code::OverLimit);
+    assert_eq!(taken("stored", "b", 45).await, (Code::Ok, 55));
+    assert_eq!(taken("stored", "b", 10).await, (Code::Ok, 45));
+    assert_eq!(taken("stored", "b", 1).await.0, Code::OverLimit);
+}
+
 /// No later call of Envoy releases a slot.
 #[tokio::test]
 async fn slots_are_refused_and_the_rest_of_the_call_is_not_taken() {

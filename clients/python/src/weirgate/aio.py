@@ -198,6 +198,7 @@ class AsyncClient:
         limits: Optional[Limits] = None,
         limits_version: Optional[int] = None,
         cascading: bool = False,
+        caller_class: Optional[str] = None,
         wait: Optional[float] = None,
         queue: Optional[float] = None,
         now: bool = False,
@@ -208,7 +209,7 @@ class AsyncClient:
         bypass: bool = False,
     ) -> Acquiring:
         """As `Client.acquire`: `grant = await client.acquire(...)`, or `async with client.acquire(...) as grant`."""
-        bucket = Bucket(entity, resource, take, limits, limits_version, cascading)
+        bucket = Bucket(entity, resource, take, limits, limits_version, cascading, caller_class)
         options = Options(wait, queue, now, lease, timeout, on_unavailable, bypass)
         return Acquiring(self, request.acquire((bucket,), options), on_agent_unavailable)
 
@@ -307,12 +308,13 @@ class AsyncClient:
         system: bool = False,
         status: Optional[Status] = None,
         is_shadow: Optional[bool] = None,
+        caller_class: Optional[str] = None,
         replace: bool = False,
         author: Optional[str] = None,
     ) -> LimitsChange:
         """As `Client.set_limits`."""
         of = LevelOf(entity, plan, resource, system, author)
-        return await self._changed(request.setting(of, LimitsOf(limits, status, is_shadow, replace)))
+        return await self._changed(request.setting(of, LimitsOf(limits, status, is_shadow, replace, caller_class)))
 
     async def delete_limits(
         self,

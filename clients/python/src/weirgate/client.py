@@ -84,6 +84,7 @@ class Client:
         limits: Optional[Limits] = None,
         limits_version: Optional[int] = None,
         cascading: bool = False,
+        caller_class: Optional[str] = None,
         wait: Optional[float] = None,
         queue: Optional[float] = None,
         now: bool = False,
@@ -95,7 +96,9 @@ class Client:
     ) -> Grant:
         """Takes all amounts of `take`, or raises `Denied`, `NeverFits` or `Disabled` and takes none.
 
-        Without `limits` those of the table apply. Each is a `Limit`, or text such as `"rpm=600/minute"`. `wait` is how
+        Without `limits` those of the table apply. Each is a `Limit`, or text such as `"rpm=600/minute"`. Of limits with
+        classes, `caller_class` takes from the part of that class, and from the rest as far as the class leaves enough; the
+        class of the entity's configuration counts instead. `wait` is how
         long to wait for the tokens. `queue` is how long to wait in line instead, up to an hour: callers of all
         processes are served in the order of their acquires, if all callers of the bucket queue. The grant comes at its
         start, or with `now` at once; then it may only be rolled back before `Grant.starts_at`. `lease` is when the
@@ -103,7 +106,7 @@ class Client:
         `"allow"` or `"local 25"`, a percentage of each limit. `on_agent_unavailable` says it without the agent, by
         default as that of the client. `bypass` counts the amounts and takes none of them.
         """
-        bucket = Bucket(entity, resource, take, limits, limits_version, cascading)
+        bucket = Bucket(entity, resource, take, limits, limits_version, cascading, caller_class)
         options = Options(wait, queue, now, lease, timeout, on_unavailable, bypass)
         return self._granted(request.acquire((bucket,), options), on_agent_unavailable)
 
@@ -205,6 +208,7 @@ class Client:
         system: bool = False,
         status: Optional[Status] = None,
         is_shadow: Optional[bool] = None,
+        caller_class: Optional[str] = None,
         replace: bool = False,
         author: Optional[str] = None,
     ) -> LimitsChange:
@@ -212,11 +216,11 @@ class Client:
 
         The level is an entity or a plan, a resource, or both, or with `system` alone the whole namespace. What is not named
         stays, unless `replace` drops it. `status` says whether the limits apply, and `is_shadow` whether they only count
-        what they would deny. The audit event has the agent's owner and the `author`. A change holds at once for acquires by
+        what they would deny. `caller_class` is the class of the callers of its entities, whatever a request says. The audit event has the agent's owner and the `author`. A change holds at once for acquires by
         this agent, and for others within a minute.
         """
         of = LevelOf(entity, plan, resource, system, author)
-        return self._changed(request.setting(of, LimitsOf(limits, status, is_shadow, replace)))
+        return self._changed(request.setting(of, LimitsOf(limits, status, is_shadow, replace, caller_class)))
 
     def delete_limits(
         self,

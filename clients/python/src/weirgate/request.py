@@ -140,6 +140,7 @@ class LimitsOf(NamedTuple):
     status: Optional[Status]
     is_shadow: Optional[bool]
     replace: bool
+    caller_class: Optional[str]
 
 
 def limits_of(entity: str, resource: str) -> Request:
@@ -149,15 +150,17 @@ def limits_of(entity: str, resource: str) -> Request:
 
 def setting(of: LevelOf, given: LimitsOf) -> Request:
     """Returns the request that sets limits of a level."""
-    limits, status, is_shadow, replace = given
+    limits, status, is_shadow, replace, caller_class = given
     body = _level(of)
     _add_limits(body, limits, None)
     if status is not None:
         body["status"] = check.one_of("status", status, get_args(Status), "'enforced', 'disabled' or 'unlimited'")
     if is_shadow is not None:
         body["is_shadow"] = check.flag("is_shadow", is_shadow)
-    if not {"limits", "status", "is_shadow"} & body.keys():
-        raise InvalidRequest("the change sets nothing: give limits, status or is_shadow")
+    if caller_class is not None:
+        body["class"] = check.text("caller_class", caller_class)
+    if not {"limits", "status", "is_shadow", "class"} & body.keys():
+        raise InvalidRequest("the change sets nothing: give limits, status, is_shadow or caller_class")
     if check.flag("replace", replace):
         body["replace"] = True
     return Request(SET_LIMITS, _bytes(body))
@@ -266,6 +269,8 @@ def _bucket(bucket: Bucket) -> dict[str, Any]:
     _add_limits(body, bucket.limits, bucket.limits_version)
     if check.flag("cascading", bucket.cascading):
         body["cascading"] = True
+    if bucket.caller_class is not None:
+        body["class"] = check.text("caller_class", bucket.caller_class)
     return body
 
 

@@ -149,7 +149,9 @@ def _is_scheduled(value: Any) -> bool:
     return "schedule" not in value or type(value.get("text")) is str and ",schedule=" in value["text"]
 
 
-_CONFIGURED = list_of(_and(_or(_RATE, _and(_NAMED, fields(slots=_TOKENS)), _and(_NAMED, _QUOTA)), _is_scheduled))
+_PERCENT = lambda value: type(value) is int and 0 <= value <= 99
+_CLASSES = optional_fields({"classes": map_of(fields(at_least_percent=_PERCENT, leaves_percent=_PERCENT))})
+_CONFIGURED = list_of(_and(_or(_and(_RATE, _CLASSES), _and(_NAMED, fields(slots=_TOKENS)), _and(_NAMED, _QUOTA)), _is_scheduled))
 _LEVEL = _or(
     fields(level=one_of("entity_resource"), entity=some_text, resource=some_text),
     fields(level=one_of("entity"), entity=some_text),
@@ -158,7 +160,9 @@ _LEVEL = _or(
     fields(level=one_of("resource"), resource=some_text),
     fields(level=one_of("system")),
 )
-_CONFIG = null_or(fields(limits=_CONFIGURED, status=_STATUS, is_shadow=flag))
+_CONFIG = null_or(
+    _and(fields(limits=_CONFIGURED, status=_STATUS, is_shadow=flag), optional_fields({"class": some_text}))
+)
 EFFECTIVE = _and(
     fields(
         buckets=list_of(fields(entity=text, level=null_or(_LEVEL), status=null_or(_STATUS), limits=_CONFIGURED)),

@@ -79,6 +79,8 @@ class Limit:
     """Window of a quota: `"month,day=15,at=09:00,tz=Europe/Berlin"`, or `"5h"` from the first use."""
     schedule: str = ""
     """Rules that scale a configured limit: `"0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin"`. The agent checks them."""
+    classes: str = ""
+    """Classes of callers of a rate: `"batch:10%:30%,night:5%"`. The agent checks them."""
 
     @property
     def kind(self) -> Kind:
@@ -93,6 +95,8 @@ class Limit:
             check.refuse(f"{of} window", "text, and left out of a rate", self.window)
         if type(self.schedule) is not str:
             check.refuse(f"{of} schedule", "text", self.schedule)
+        if type(self.classes) is not str or (self.classes and not self.refill):
+            check.refuse(f"{of} classes", "text such as 'batch:10%:30%', of a rate", self.classes)
         if type(self.refill) is not int or type(self.period) not in (int, float) or self.refill or self.period:
             _check_rate(self.name, self.refill, self.period)
 
@@ -154,16 +158,18 @@ class Limit:
         if "slots" in json:
             return cls(name, json["slots"], mode=mode, schedule=schedule)
         period = json["refill_period_ms"] / 1000
-        return cls(name, json["capacity_tokens"], json["refill_tokens"], period, mode, schedule=schedule)
+        classes = ",".join(map(_class, json.get("classes", {}).items()))
+        return cls(name, json["capacity_tokens"], json["refill_tokens"], period, mode, schedule=schedule, classes=classes)
 
     def json(self) -> Union[str, dict[str, Any]]:
         """Returns the limit as the agent reads it."""
         if self.window:
             kind = "session" if self.window[0].isdigit() else "quota"
             return f"{self.name}={kind}:{int(self.capacity)}/{self.window},mode={self.mode}{self._schedule()}"
-        if self.schedule:
+        if self.schedule or self.classes:
             rate = f"{int(self.refill)}/{round(self.period * 1000)}ms,burst={int(self.capacity)}"
-            return f"{self.name}={rate if self.refill else int(self.capacity)},mode={self.mode}{self._schedule()}"
+            classes = self.classes and ",class=" + self.classes.replace(",", ",class=")
+            return f"{self.name}={rate if self.refill else int(self.capacity)}{classes},mode={self.mode}{self._schedule()}"
         if self.period == 0:
             return {"name": self.name, "slots": int(self.capacity), "mode": self.mode}
         return {
@@ -180,6 +186,12 @@ class Limit:
 
 Limits = Sequence[Union[Limit, str]]
 """Limits of a bucket, each as a `Limit` or as its text: `rpm=600/minute,burst=800`, `slots=20`, `tpm=quota:10000/month`."""
+
+
+def _class(entry: tuple[str, Mapping[str, int]]) -> str:
+    name, percent = entry
+    leaves = percent["leaves_percent"]
+    return f"{name}:{percent['at_least_percent']}%" + (f":{leaves}%" if leaves else "")
 
 
 def _check_rate(name: str, refill: int, period: float) -> None:
@@ -204,6 +216,8 @@ class Bucket:
     limits_version: Optional[int] = None
     cascading: bool = False
     """Whether it takes of the entity's parents too, with limits given here."""
+    caller_class: Optional[str] = None
+    """Class of the caller, of limits with classes. The class of the entity's configuration counts instead."""
 
 
 class Settlement(Enum):
@@ -386,11 +400,15 @@ class Config:
     status: Status
     is_shadow: bool
     """Whether all its limits are in shadow mode."""
+    caller_class: Optional[str] = None
+    """Class of the callers of its entities, whatever a request says."""
 
     @classmethod
     def parse(cls, json: Optional[Mapping[str, Any]]) -> Optional[Config]:
         """Reads a configuration as the agent writes it."""
-        return None if json is None else cls(_limits(json["limits"]), json["status"], json["is_shadow"])
+        if json is None:
+            return None
+        return cls(_limits(json["limits"]), json["status"], json["is_shadow"], json.get("class"))
 
 
 @dataclass(frozen=True)

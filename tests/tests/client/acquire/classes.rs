@@ -5,8 +5,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate::{
     Acquire, Class, Config, ConfigLevel, Decision, Entity, EpochMillis, Error, Granularity, Limit,
-    RateLimiter, Settlement, UsageScope, VendorCount,
+    MilliTokens, OnUnavailable, RateLimiter, Settlement, UsageScope, VendorCount,
 };
+use weirgate_testkit::Fault;
 use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, rpm, secs, tokens};
 
@@ -257,6 +258,108 @@ async fn a_class_that_no_limit_has_and_pools_as_limits_are_refused() {
         "{error}"
     );
     assert_eq!(fleet.writes(), 0);
+}
+
+/// A peek says what an acquire of the same class gets, of whichever pool that is.
+#[tokio::test(start_paused = true)]
+async fn a_peek_has_the_wait_of_an_acquire() {
+    for class in [None, Some("batch")] {
+        let (_fleet, [limiter]) = Fleet::of().await;
+        let level = ConfigLevel::Entity("e-1".try_into().unwrap());
+        let config = Config {
+            class: class.map(|class| class.try_into().unwrap()),
+            ..Config::of(with_batch(100))
+        };
+        limiter.admin().set_config(&level, &config).await.unwrap();
+        for amount in [63, 9, 1, 18, 5, 5, 40, 9, 2] {
+            let balances = limiter.peek("e-1", "gpt-4").need("rpm", amount).send();
+            let wait = balances.await.unwrap().retry_after;
+            let taken = limiter.acquire("e-1", "gpt-4").take("rpm", amount);
+            let expected = match taken.send().await.unwrap() {
+                Decision::Granted(_) => Some(millis(0)),
+                Decision::Denied(denied) => denied.retry_after,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(wait, expected, "{class:?}: {amount}");
+            pass(millis(7)).await;
+        }
+    }
+}
+
+/// A refund does not know the pools that were taken from: it fills that of its class first, then others.
+#[tokio::test(start_paused = true)]
+async fn a_refund_returns_what_the_pools_of_a_limit_consumed_together() {
+    for (class, takes) in [(None, [90, 5]), (Some("batch"), [10, 63])] {
+        let (fleet, [limiter]) = Fleet::of().await;
+        let level = ConfigLevel::Entity("e-1".try_into().unwrap());
+        let config = Config {
+            class: class.map(|class| class.try_into().unwrap()),
+            ..Config::of(with_batch(100))
+        };
+        limiter.admin().set_config(&level, &config).await.unwrap();
+        for amount in takes {
+            let taken = limiter.acquire("e-1", "gpt-4").take("rpm", amount);
+            assert!(taken.send().await.unwrap().is_granted(), "{class:?}");
+        }
+        let refund = async |amount| {
+            let refund = limiter.refund("e-1", "gpt-4").give_back("rpm", amount);
+            refund.send().await.map_err(|error| error.to_string())
+        };
+        let all: i64 = takes.into_iter().sum();
+        let error = refund(all + 1).await.unwrap_err();
+        let bound = format!("refund of limit \"rpm\" must be 0 to {all}, ");
+        assert!(error.contains(&bound), "{class:?}: {error}");
+        refund(1).await.unwrap();
+        let left = fleet.bucket().await.limits;
+        let filled = if class.is_some() { "rpm@batch" } else { "rpm" };
+        assert_eq!(left[filled].available, tokens(1), "{class:?}: {left:?}");
+        refund(all - 1).await.unwrap();
+        let limits = fleet.bucket().await.limits;
+        let full = limits
+            .values()
+            .map(|state| state.available)
+            .sum::<MilliTokens>();
+        assert_eq!(full, tokens(100), "{class:?}: {limits:?}");
+        let used: i128 = limits.values().map(|state| state.consumed.0).sum();
+        assert_eq!(used, 0, "{class:?}: {limits:?}");
+    }
+}
+
+/// Local buckets have pools and floors, each of them the percentage of the limit's.
+#[tokio::test(start_paused = true)]
+async fn a_class_has_its_part_of_a_local_bucket() {
+    for (class, takes, short) in [
+        (None, [45, 2], 1),
+        (Some("batch"), [5, 31], 1),
+        (Some("rest"), [18, 4], 1),
+    ] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet
+            .limiter_with(|builder| {
+                let local = OnUnavailable::Local { percent: 50 };
+                builder.on_unavailable(local).timeout(millis(100))
+            })
+            .await;
+        fleet.dynamo.fail_when(|_| Some(Fault::ServerError));
+        fleet.fail_reads(Fault::ServerError);
+        let limits: [Limit; 1] = ["rpm=100/day,class=batch:10%:30%,class=rest:0%:50%"
+            .parse()
+            .unwrap()];
+        let mut grants = vec![];
+        for amount in takes {
+            let decision = ask_as(&limiter, &limits, class, amount).send().await;
+            grants.push(decision.unwrap().granted().unwrap());
+        }
+        let denied = ask_as(&limiter, &limits, class, short).send().await;
+        let denied = denied.unwrap().denied().unwrap();
+        let [status] = &denied.limits[..] else {
+            panic!("{denied:?}")
+        };
+        assert_eq!(status.limit, "rpm", "{class:?}");
+        let _ = grants.pop().unwrap().roll_back().await.unwrap();
+        let again = ask_as(&limiter, &limits, class, takes[1]).send().await;
+        assert!(again.unwrap().is_granted(), "{class:?}");
+    }
 }
 
 /// More than any pool gives never fits; of a class, the shared one without its floor, or its own.

@@ -82,7 +82,7 @@ impl LimitsEdit<'_> {
                 loop {
                     let (Read { known, mark, .. }, shards) = operating.read_bucket(&bucket).await?;
                     let first = shards.first();
-                    let before = first.map_or_else(Vec::new, |shard| in_force(shard));
+                    let before = first.map_or_else(Vec::new, in_force);
                     if let Some(outcome) = known {
                         // What is configured by now does not matter.
                         return Ok(LimitsReport {
