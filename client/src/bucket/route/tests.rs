@@ -100,7 +100,7 @@ fn asked(next: Next<Taken>) -> Option<u32> {
 fn only_a_request_above_the_largest_share_needs_several_shards() {
     let is_above = |count, needs: &[_]| {
         let (bucket, request) = (bucket_of(count), request(needs));
-        router(&bucket, &request).exceeds_one_shard()
+        request.exceeds_one_shard(bucket.summary().max_shards_seen())
     };
     for count in [2, 4, 8] {
         let share = CAPACITY * 1000 / i64::from(count);

@@ -48,13 +48,7 @@ async fn demand(
         let mut granted = 0;
         while fleet.now() < end {
             let at = fleet.now();
-            let decision = match ask_as(process, limits, class, 1).send().await {
-                Ok(decision) => decision,
-                Err(error) => {
-                    println!("{class:?} {error}");
-                    continue;
-                }
-            };
+            let decision = ask_as(process, limits, class, 1).send().await.unwrap();
             granted += i64::from(decision.is_granted() && at >= from);
             pass(every.saturating_sub(fleet.now().since(at).into())).await;
         }
