@@ -106,8 +106,11 @@ pub struct ConfigPatch {
 impl ConfigPatch {
     /// Returns whether it names nothing.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+    pub const fn is_empty(&self) -> bool {
+        self.limits.is_empty()
+            && self.status.is_none()
+            && self.is_shadow.is_none()
+            && self.class.is_none()
     }
 
     /// Returns the configuration after the change, its limits by name. `kept` is the one before.
