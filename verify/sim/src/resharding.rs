@@ -197,11 +197,16 @@ impl Resharding {
                 }
             }
         }
-        // What else makes shards fills holes, with the slots that the others do not have.
+        // What else makes shards fills holes, with the slots that the others do not have, and with a share of
+        // the next window of a quota.
         for shard in after.iter().filter(|_| !is_merge) {
             for (name, state) in &shard.limits {
-                if state.rule.kind().is_held() {
-                    let missing = state.rule.capacity - held(&after, name);
+                let is_held = state.rule.kind().is_held();
+                if is_held || state.has_ended(at) {
+                    let missing = match is_held {
+                        true => state.rule.capacity - held(&after, name),
+                        false => state.rule.capacity,
+                    };
                     most.available
                         .entry(name.clone())
                         .and_modify(|there| *there = (*there).max(missing));

@@ -296,6 +296,7 @@ impl WindowCheck {
                 // A session that has ended has no balance to change, and may get it or not.
                 let came = tk - old.available.0;
                 let change = match is_over(end) {
+                    true if is_exact => change.max(0),
                     true => came.clamp(0, change.max(0)),
                     false => change,
                 };
