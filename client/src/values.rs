@@ -41,7 +41,7 @@ pub(crate) use limits::{
     check_windows,
 };
 pub(crate) use locked::Locked;
-pub(crate) use pools::PoolAsks;
+pub(crate) use pools::{PoolAsks, check_whole};
 pub use prefetch::Prefetch;
 pub(crate) use request::{
     BucketRequest, DEFAULT_LEASE, check_lease, check_on_unavailable, check_queue, effect,

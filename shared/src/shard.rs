@@ -202,15 +202,21 @@ impl Shard {
             .map(|(name, state)| Limit::of(name.clone(), state.rule))
     }
 
+    /// Returns whether a limit is the pool of a class that is gone: it has no capacity, and only counts.
+    #[must_use]
+    pub fn is_gone(&self, limit: &LimitName) -> bool {
+        let state = self.limits.get(limit);
+        limit.is_pool() && state.is_some_and(|state| state.rule.capacity == MilliTokens::ZERO)
+    }
+
     /// Returns the rule of a whole limit: that of its pools together, if it has classes.
     #[must_use]
     pub fn whole_rule(&self, limit: &LimitName) -> Option<RefillRule> {
         let mut whole = self.limits.get(limit)?.rule;
         let pools = self.limits.iter();
         let pools = pools.filter(|(name, _)| name.is_pool() && name.base() == limit.as_str());
-        // That of a class that is gone has no capacity.
-        let pools = pools.map(|(_, state)| state.rule);
-        for rule in pools.filter(|rule| rule.capacity > MilliTokens::ZERO) {
+        let there = pools.filter(|(name, _)| !self.is_gone(name));
+        for rule in there.map(|(_, state)| state.rule) {
             whole.capacity += rule.capacity;
             whole.refill_amount += rule.refill_amount;
         }

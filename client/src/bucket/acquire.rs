@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
-use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens};
+use weirgate_shared::{Asks, Bucket, EpochMillis, LimitName, MilliTokens};
 use weirgate_store::Consistency;
 
 use super::evaluate::{Allocation, evaluate};
@@ -15,7 +16,7 @@ use super::prefetch::{self, Pool};
 use super::route::acquire_from_table;
 use super::state::BucketState;
 use crate::session::{Env, Session};
-use crate::values::{Amounts, BucketRequest, Denials, Denied, Error, Outcome, subtract};
+use crate::values::{Amounts, BucketRequest, Denials, Denied, Error, Outcome, shortage, subtract};
 
 /// Decision over several buckets: holds in their order, or denials, and nothing was taken.
 pub(crate) type AllOrNone = Outcome<Vec<Hold>, Infallible, Denials>;
@@ -27,7 +28,8 @@ pub(crate) async fn acquire(
     request: &BucketRequest,
     deadline: Instant,
 ) -> Result<Outcome<Hold>, Error> {
-    if !request.others.is_empty() {
+    let queues_above_floor = request.start_by.is_some() && request.asks.has_floor();
+    if !request.others.is_empty() || queues_above_floor {
         return Box::pin(acquire_by_choice(session, bucket, request, deadline)).await;
     }
     match bucket.serving_pool(&session.env) {
@@ -47,9 +49,16 @@ async fn acquire_by_choice(
     deadline: Instant,
 ) -> Result<Outcome<Hold>, Error> {
     let enqueued_at = Instant::now();
-    let mut choices: Vec<_> = request.choices().collect();
-    let serves = |start_by: Option<Instant>| {
+    // What must stay of a pool is not behind a line, so a request that leaves something takes at once.
+    let start_by = |asks: &Asks| request.start_by.filter(|_| !asks.has_floor());
+    let choices = request.choices().map(|choice| BucketRequest {
+        start_by: start_by(&choice.asks),
+        ..choice
+    });
+    let mut choices: Vec<_> = choices.collect();
+    let serves = |is_at_once: bool| {
         choices.iter().enumerate().position(|(at, choice)| {
+            let start_by = choice.start_by.filter(|_| !is_at_once);
             let choice = BucketRequest {
                 start_by,
                 ..choice.clone()
@@ -58,7 +67,7 @@ async fn acquire_by_choice(
         })
     };
     // What queues takes from the pool that has enough at once, if there is one.
-    let first = serves(None).or_else(|| serves(request.start_by));
+    let first = serves(true).or_else(|| serves(false));
     choices[..=first.unwrap_or_default()].rotate_right(1);
     let mut denied: Option<Denied> = None;
     for choice in choices {
@@ -72,36 +81,45 @@ async fn acquire_by_choice(
             None => {
                 let taken = acquire_from_table(session, bucket, &choice, enqueued_at, deadline);
                 match taken.await? {
-                    Outcome::Denied(next) => Some(next),
+                    Outcome::Denied(next) => next,
+                    Outcome::Granted(hold) if request.start_by.is_some() => {
+                        return Ok(Outcome::Granted(hold.in_line()));
+                    }
                     granted => return Ok(granted),
                 }
             }
         };
-        denied = match (denied, next) {
-            (Some(denied), Some(next)) => Some(denied.or_sooner(next)),
-            (denied, next) => denied.or(next),
-        };
+        denied = Some(match denied {
+            Some(denied) => denied.or_sooner(next),
+            None => next,
+        });
     }
     Ok(Outcome::Denied(denied.expect("a request has a choice")))
 }
 
-/// Returns whether the views show that a choice of pools cannot serve the request, and its denial; `None` if
-/// it may. A part from each of several shards is taken only of the preferred pools, or if no shard could have
-/// enough: many that do so at once make each other short.
+/// Returns the denial of a choice of pools that the views of all shards show; `None` if it may be served.
+///
+/// A part from each of several shards is taken only of the preferred pools, or if no shard could have
+/// enough: many that do so at once make each other short. Otherwise it waits for one shard.
 fn seen(
     session: &Session,
     bucket: &BucketState,
     choice: &BucketRequest,
     is_preferred: bool,
-) -> Option<Option<Denied>> {
+) -> Option<Denied> {
     let now = session.now();
-    match evaluate(&bucket.cached_bucket(&choice.limits, now), choice, now) {
-        Allocation::Denied(denied) => Some(Some(denied)),
+    let known = bucket.cached_bucket(&choice.limits, now);
+    match evaluate(&known, choice, now) {
+        _ if !known.is_complete() => None,
+        Allocation::Denied(denied) => Some(denied),
         Allocation::Single(_) => None,
         Allocation::Spread(_) => {
             let count = bucket.summary().max_shards_seen();
             let may_spread = is_preferred || choice.exceeds_one_shard(count);
-            (!may_spread).then_some(None)
+            let shards = known.shards().iter().filter(|_| !may_spread);
+            let denials = shards.filter_map(|shard| shortage(shard, choice, None, now));
+            let wait = |denied: &Denied| denied.retry_after.unwrap_or(Duration::MAX);
+            denials.min_by_key(wait)
         }
     }
 }

@@ -106,6 +106,12 @@ impl Hold {
         self
     }
 
+    /// Notes that the request queued: what was taken at once has started.
+    pub(super) fn in_line(mut self) -> Self {
+        self.starts_at = self.starts_at.or(Some(self.taken_at));
+        self
+    }
+
     /// Notes the acquires that the pool has counted for this hold.
     pub(super) const fn pooled(mut self, acquires: i64) -> Self {
         self.pooled_acquires = acquires;

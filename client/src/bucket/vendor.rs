@@ -188,14 +188,15 @@ async fn pause_shard(
     Ok(PausedShard { end, parent })
 }
 
-/// Returns the most that the balances of the shard may be, of the limits that follow the vendor: of one
-/// with classes each pool's part.
+/// Returns the most that balances of the shard may be, of the limits that follow the vendor: of one with
+/// classes the pools together, of which the shared one is lowered first. None falls below its leases.
 fn followed(
     session: &Session,
     report: &VendorReport,
     shard: &Shard,
     taken: &Amounts,
 ) -> Vec<(LimitName, MilliTokens)> {
+    let of = |limit: &LimitName, pool: &LimitName| pool.base() == limit.as_str();
     let most = |said: &VendorLimit| {
         let name = session.settings.vendor_limits.get(&said.counts)?;
         let whole = shard.whole_rule(name)?;
@@ -207,32 +208,38 @@ fn followed(
         };
         // More than the capacity is of another limit than ours.
         let remaining = tokens(said.remaining?).filter(|left| *left <= whole.capacity)?;
-        let held = || {
-            let leases = shard.leases.iter().flatten();
-            let held = leases.flat_map(|(_, lease)| &lease.tokens);
-            let of_limit = held.filter(|(pool, _)| pool.base() == name.as_str());
-            of_limit.map(|(_, amount)| *amount)
-        };
+        let leases = shard.leases.iter().flatten();
+        let held = leases.flat_map(|(_, lease)| &lease.tokens);
+        let held = held
+            .filter(|(pool, _)| of(name, pool))
+            .map(|(_, amount)| *amount);
+        let taken = taken.iter().filter(|(pool, _)| of(name, pool));
         let margin = (whole.capacity / 20)
-            .max(taken.get(name).copied().unwrap_or_default())
-            .max(held().max().unwrap_or_default())
+            .max(taken.map(|(_, amount)| *amount).sum())
+            .max(held.max().unwrap_or_default())
             .max(tokens(said.rounded_to)?);
-        let most = shard.shard().share(remaining) + margin;
-        Some((name, whole.capacity, most.max(held().sum())))
+        Some((name, shard.shard().share(remaining) + margin))
     };
+    let now = session.now();
     let mut all = vec![];
-    for (limit, capacity, most) in report.limits().iter().filter_map(most) {
-        for (pool, state) in shard
-            .limits
+    for (limit, most) in report.limits().iter().filter_map(most) {
+        let pools = shard.limits.keys().filter(|pool| of(limit, pool));
+        let balances: Vec<_> = pools
+            .map(|pool| (pool, shard.balance_at(pool, now)))
+            .collect();
+        let mut above = balances
             .iter()
-            .filter(|(pool, _)| pool.base() == limit.as_str())
-        {
-            let part = i128::from(most.0) * i128::from(state.rule.capacity.0);
-            let part = part / i128::from(capacity.0.max(1));
-            all.push((
-                pool.clone(),
-                MilliTokens(i64::try_from(part).unwrap_or(i64::MAX)),
-            ));
+            .map(|(_, balance)| *balance)
+            .sum::<MilliTokens>()
+            - most;
+        for (pool, balance) in balances {
+            let leases = shard.leases.iter().flatten();
+            let held = leases.filter_map(|(_, lease)| lease.tokens.get(pool).copied());
+            let less = above.min(balance - held.sum::<MilliTokens>());
+            if less > MilliTokens::ZERO {
+                all.push((pool.clone(), balance - less));
+                above -= less;
+            }
         }
     }
     all

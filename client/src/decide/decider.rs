@@ -383,7 +383,8 @@ impl Decider<'_> {
         }
         let sum = |key: &BucketKey, limit: &LimitName, is_shadow: bool| -> MilliTokens {
             let counts = |target: &&BucketTarget| {
-                target.bucket.key == *key && (is_shadow || !target.is_shadow)
+                let has_choice = !target.request.others.is_empty();
+                target.bucket.key == *key && (is_shadow || !target.is_shadow) && !has_choice
             };
             let same = self.targets.iter().filter(counts);
             same.filter_map(|target| target.request.asks.enforced(limit.as_str()))
@@ -399,7 +400,14 @@ impl Decider<'_> {
                 .iter()
                 .filter(|limit| request.asks.enforced(limit.name().as_str()).is_some())
             {
-                let requested = sum(&bucket.key, limit.name(), target.is_shadow);
+                // What one pool lacks for several requests, another one may have.
+                let requested = match request.others.is_empty() {
+                    true => sum(&bucket.key, limit.name(), target.is_shadow),
+                    false => request
+                        .asks
+                        .enforced(limit.name().as_str())
+                        .unwrap_or_default(),
+                };
                 let capacity = limit.rule().capacity
                     - request
                         .asks

@@ -18,7 +18,7 @@ use crate::bucket::{BucketRegistry, Hold, HoldToken};
 use crate::session::Session;
 use crate::values::{
     Degraded, Denied, Error, LimitStatus, Settlement, VendorReport, check_amount, check_lease,
-    merge_two, most_restrictive, parse_amount,
+    check_whole, merge_two, most_restrictive, parse_amount,
 };
 
 /// Version of the token's format.
@@ -272,6 +272,7 @@ impl Grant {
     /// Returns the places of the holds that have a limit, or could take it; none if nothing is
     /// counted for it.
     pub(super) fn places(&self, limit: &str) -> Result<Vec<usize>, Error> {
+        check_whole(limit)?;
         let is_taken = self.holds.iter().any(|hold| hold.has(limit));
         let is_meant = |(_, hold): &(usize, &Hold)| match is_taken {
             true => hold.has(limit),

@@ -8,7 +8,7 @@ use weirgate_shared::{EntityId, MilliTokens, Resource, exact_span};
 use crate::session::deadline;
 use crate::values::{
     Error, Limits, OnUnavailable, check_amount, check_lease, check_on_unavailable, check_queue,
-    parse_amount,
+    check_whole, parse_amount,
 };
 
 /// A request as the application made it, unchecked.
@@ -94,11 +94,7 @@ impl RequestSpec {
         check_on_unavailable(self.options.on_unavailable)?;
         let mut amounts = NamedAmounts::with_capacity(self.amounts.len());
         for (name, amount) in &self.amounts {
-            if let Some((whole, class)) = name.split_once('@') {
-                return invalid(format!(
-                    "{name:?} is a pool of limit {whole:?}: take {whole:?} with the class {class:?}"
-                ));
-            }
+            check_whole(name)?;
             let mut most = None;
             let amount = match *amount {
                 Amount::Tokens(tokens) => parse_amount(name, tokens)?,

@@ -302,8 +302,16 @@ impl RequestSpec {
                 next = Some(buckets.bucket(parent.clone(), resource.clone()));
             }
         }
-        if let Some(class) = class.as_ref().filter(|_| !is_fixed) {
-            check_class(class, &resolved_request.targets)?;
+        if let Some(class) = class.as_ref().filter(|_| !is_fixed)
+            && let Err(error) = check_class(class, &resolved_request.targets)
+        {
+            if age == Freshness::AnyAge && resolved_request.limits_may_be_stale {
+                // The class may be new.
+                age = Freshness::Recent;
+                let again = self.resolve_chain(buckets, amounts, given, age, answer_by);
+                return Box::pin(again).await;
+            }
+            return Err(error);
         }
         if resolved_request.has_unlimited {
             let all = resolved_request.targets.iter();

@@ -264,6 +264,9 @@ pub(crate) fn with_floors(
         let mut limits = limits.iter_mut();
         if let Some(status) = limits.find(|status| status.limit == ask.limit.as_str()) {
             status.capacity += ask.floor;
+            // What must stay is no debt.
+            let left = (status.available + ask.floor).min(MilliTokens::ZERO);
+            status.available = status.available.max(left);
         }
     }
     limits
@@ -279,7 +282,9 @@ pub(crate) fn whole(limits: Vec<LimitStatus>) -> Vec<LimitStatus> {
     let (pools, mut whole): (Vec<_>, Vec<_>) = limits
         .into_iter()
         .partition(|status| status.limit.contains('@'));
-    for mut pool in pools {
+    // Without a capacity it is that of a class that is gone.
+    let pools = pools.into_iter();
+    for mut pool in pools.filter(|pool| pool.capacity > MilliTokens::ZERO) {
         pool.limit
             .truncate(pool.limit.find('@').unwrap_or_default());
         let same = whole.iter_mut().find(|known| {

@@ -2,6 +2,18 @@
 
 use weirgate_shared::{Ask, Asks, ClassName, Limit, MilliTokens, PoolChoice};
 
+use super::error::Error;
+
+/// Requires that a name is that of a limit, and not of a pool.
+pub(crate) fn check_whole(name: &str) -> Result<(), Error> {
+    let Some((whole, class)) = name.split_once('@') else {
+        return Ok(());
+    };
+    Err(Error::Invalid(format!(
+        "{name:?} is a pool of limit {whole:?}: take {whole:?} with the class {class:?}"
+    )))
+}
+
 /// What is asked of limits, and the same of other pools of those with classes.
 #[derive(Debug, Default)]
 pub(crate) struct PoolAsks {
@@ -23,11 +35,13 @@ impl PoolAsks {
             return;
         }
         let is_covered = ask.effect.must_be_covered();
+        // An amount of 0 takes nothing that others could.
+        let has_floor = is_covered && ask.most > MilliTokens::ZERO;
         let choices = limit.choices(class).or_else(|| limit.choices(None));
         let choices = choices.into_iter().flatten();
         let pools = choices.map(|PoolChoice { pool, floor }| Ask {
             limit: pool,
-            floor: if is_covered { floor } else { MilliTokens::ZERO },
+            floor: if has_floor { floor } else { MilliTokens::ZERO },
             ..ask.clone()
         });
         let pools: Vec<_> = pools

@@ -38,17 +38,14 @@ impl<'a> VersionedLimits<'a> {
                 .iter()
                 .any(|limit| limit.name().as_str() == name)
         };
-        name.is_pool()
-            && shard.limits[name].rule.capacity > MilliTokens::ZERO
-            && has(name.base())
-            && !has(name.as_str())
+        name.is_pool() && !shard.is_gone(name) && has(name.base()) && !has(name.as_str())
     }
 
     /// Returns whether this limit is the pool of a class that a limit of the shard did not have.
     fn begins_pool(self, shard: &Shard, limit: &Limit) -> bool {
-        let known = shard.limits.get(limit.name());
         limit.name().is_pool()
-            && known.is_none_or(|state| state.rule.capacity == MilliTokens::ZERO)
+            && limit.rule().capacity > MilliTokens::ZERO
+            && (!shard.limits.contains_key(limit.name()) || shard.is_gone(limit.name()))
             && (shard.limits.get(limit.name().base()))
                 .is_some_and(|shared| !shared.rule.kind().is_held())
     }
@@ -148,7 +145,7 @@ impl Shard {
             if !self.limits.contains_key(shared.name()) {
                 continue;
             }
-            let mut left = balance(shared.name());
+            let (before, mut left) = (moved.len(), balance(shared.name()));
             for name in self.limits.keys() {
                 if terms.ends_pool(self, name) && name.base() == shared.name().as_str() {
                     let gone = balance(name);
@@ -170,7 +167,10 @@ impl Shard {
                 left -= part;
                 moved.insert(pool.name().clone(), part);
             }
-            moved.insert(shared.name().clone(), left - balance(shared.name()));
+            // Other limits change as they do without classes.
+            if moved.len() > before {
+                moved.insert(shared.name().clone(), left - balance(shared.name()));
+            }
         }
         moved
     }

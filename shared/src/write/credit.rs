@@ -64,12 +64,12 @@ impl BalanceUpdate {
                 .push(Condition::AtLeast(tokens(name), Value::Int(least.0)));
         }
         let is_cut = !state.rule.kind().is_held() && state.available + gained > self.ceiling;
-        let least = self.least.unwrap_or_default();
-        if is_cut && (least <= self.ceiling || self.is_into_debt) && !self.assumes_headroom {
-            let slack = self
-                .headroom
-                .min(self.ceiling - least)
-                .max(MilliTokens::ZERO);
+        let room = self
+            .least
+            .map_or(self.headroom, |least| self.ceiling - least);
+        let fits = room >= MilliTokens::ZERO || self.is_into_debt;
+        if is_cut && fits && !self.assumes_headroom {
+            let slack = self.headroom.min(room).max(MilliTokens::ZERO);
             let full = if self.moves_refilled_at {
                 self.ceiling
             } else {

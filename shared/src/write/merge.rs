@@ -48,9 +48,11 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
     if next.refilled_at > now || freed.refilled_at > now {
         return None;
     }
+    // A pool that is gone in one shard ends in the other.
     let limits: Vec<_> = next
         .limits
         .iter()
+        .filter(|(name, _)| !lower.is_gone(name))
         .map(|(name, state)| Limit::of(name.clone(), state.rule))
         .collect();
     let from = freed.projected(&limits, now).limits;

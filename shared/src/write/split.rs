@@ -38,7 +38,8 @@ pub fn may_split(
             .copied()
             .unwrap_or_default()
             .max(MilliTokens::from_tokens(1));
-        smaller.share(state.rule.capacity) >= asked && !state.rule.is_session()
+        let is_enough = smaller.share(state.rule.capacity) >= asked;
+        shard.is_gone(name) || is_enough && !state.rule.is_session()
     };
     smaller.count <= max_shards && shard.limits.iter().all(fits)
 }

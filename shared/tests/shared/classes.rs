@@ -1,10 +1,12 @@
 //! Classes of callers: the pools of a limit add up to it, whatever changes, and a class has its part.
 
-use crate::model::{Item, START, bucket, bucket_key, config, contention};
+use std::time::Duration;
+
+use crate::model::{Item, START, bucket, bucket_key, config, contention, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use weirgate_shared::write::{Place, Take};
+use weirgate_shared::write::{Place, Take, may_split};
 use weirgate_shared::{
     Ask, Asks, Class, ClassName, Effect, EpochMillis, Limit, LimitsVersion, MilliTokens, Millis,
     Shard, ShardIndex, VersionedLimits, WriteId, refill_between,
@@ -208,6 +210,74 @@ proptest! {
         let full = total(&item.bucket(), later);
         prop_assert!(full <= share && share - full <= MilliTokens(pools), "{full:?} of {share:?}");
     }
+}
+
+proptest! {
+    #![proptest_config(config(1_000))]
+
+    /// Classes, capacities, slots and quotas change in one configuration, from any balances. A take of another
+    /// limit applies by a fresh view, leaves what the view foresaw, and changes the others as if there were
+    /// no classes.
+    #[test]
+    fn a_change_of_classes_is_written_by_any_take_and_touches_no_other_limit(
+        capacities in [100..900_i64, 100..900_i64], slots in [1..30_i64, 1..30_i64], quotas in [1..900_i64, 1..900_i64],
+        classes in [0..CLASSES.len(), 0..CLASSES.len()], parts in vec(-300..=1_000_i64, 6), passed in 0..5_000_i64,
+        brings in any::<bool>(),
+    ) {
+        let terms = |at: usize| {
+            let rate = Limit::custom("tpm", capacities[at], 7, 1_000).unwrap();
+            let others = [
+                Limit::per_minute("rpm", 60).unwrap(),
+                Limit::concurrent("slots", slots[at]).unwrap(),
+                Limit::session("tpd", quotas[at], Duration::from_hours(1)).unwrap(),
+            ];
+            let mut limits = limit_with(&rate, CLASSES[classes[at]]).pools();
+            limits.extend(others);
+            limits
+        };
+        let (old, new) = (terms(0), terms(1));
+        let now = START.plus(Millis(passed));
+        let mut there = bucket(ShardIndex::UNSPLIT, &old, START);
+        for (state, part) in there.limits.values_mut().zip(parts) {
+            let lower = if state.rule.kind().is_held() { part.max(0) } else { part };
+            state.available = MilliTokens(state.rule.capacity.0 / 1_000 * lower);
+            if state.rule.kind().has_window() {
+                state.window_end = START.plus(Millis(3_600_000));
+            }
+        }
+        there.limits.get_mut("rpm").unwrap().available = MilliTokens::from_tokens(60);
+        let brought = if brings { &new } else { &old };
+        let key = bucket_key(0);
+        let take = take(&key, brought, [("rpm".try_into().unwrap(), MilliTokens::from_tokens(1))].into(), WriteId::from_bits(1), now);
+        let mut item = Item::of_bucket(&there);
+        let update = take.plan(&there, now);
+        prop_assert!(item.apply(&update), "{update:?} of {there:?}");
+        let (foreseen, after) = (there.projected(&brought[..], now), item.bucket());
+        let plain = |limits: &[Limit]| limits.iter().filter(|limit| limit.name().base() != "tpm").cloned().collect::<Vec<_>>();
+        let alone = Shard { limits: there.limits.clone().into_iter().filter(|(name, _)| name.base() != "tpm").collect(), ..there.clone() };
+        let alone = alone.projected(&plain(brought)[..], now);
+        for (name, state) in &after.limits {
+            let taken = MilliTokens(if name.as_str() == "rpm" { 1_000 } else { 0 });
+            let at = now.max(after.refilled_at);
+            prop_assert_eq!(after.balance(state, at), foreseen.balance(&foreseen.limits[name], at) - taken, "{}", name);
+            if let Some(known) = alone.limits.get(name) {
+                prop_assert_eq!(foreseen.limits[name].available, known.available, "{}", name);
+            }
+        }
+    }
+}
+
+/// What is left of a class that is gone holds up nothing.
+#[test]
+fn a_shard_splits_after_its_class_is_gone() {
+    let limit = Limit::per_minute("tpm", 1_000).unwrap();
+    let with = limit_with(&limit, CLASSES[1]);
+    let shard = bucket(ShardIndex::UNSPLIT, &with.pools(), START);
+    let without = shard.projected(std::slice::from_ref(&limit), START);
+    assert!(may_split(&shard, 64, &[].into()) && may_split(&without, 64, &[].into()));
+    assert!(without.is_gone(&"tpm@a".try_into().unwrap()));
+    assert_eq!(without.whole_rule(limit.name()), Some(*limit.rule()));
+    assert_eq!(shard.whole_rule(limit.name()), Some(*limit.rule()));
 }
 
 #[test]

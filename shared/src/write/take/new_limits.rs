@@ -97,7 +97,7 @@ impl Take<'_> {
                 let credit = BalanceUpdate {
                     returned: back.available,
                     taken: need - moved,
-                    least: (need > zero || moved < zero).then_some(least - moved),
+                    least: (need > zero).then_some(least - moved),
                     is_into_debt: self.is_into_debt(name),
                     ..BalanceUpdate::credit(refill, old.min(new - moved))
                 };
