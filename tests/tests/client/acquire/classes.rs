@@ -587,3 +587,58 @@ async fn pools_follow_a_vendor_together() {
         ("rpm", tokens(1))
     );
 }
+
+/// What must stay of the shared pool is not behind its line: a class takes there at once, or not at all.
+#[tokio::test(start_paused = true)]
+async fn a_class_queues_for_nothing_above_a_floor() {
+    let (fleet, [limiter]) = Fleet::of().await;
+    let limits = with_batch(100);
+    let _ = granted(&limiter, &limits, &[("rpm", 60)]).await;
+    let queue = |amount| ask_as(&limiter, &limits, Some("batch"), amount).queue_up_to(secs(30));
+    // Of 30 in the shared pool 27 stay, and its own pool holds 10.
+    let denied = queue(12).send_now().await.unwrap().denied().unwrap();
+    assert_eq!(denied.retry_after, Some(millis(100)));
+    pass(millis(100)).await;
+    let grant = queue(12).send_now().await.unwrap().granted().unwrap();
+    assert_eq!(
+        (grant.starts_at(), grant.starts_in()),
+        (Some(fleet.now()), secs(0))
+    );
+}
+
+/// Several requests on one bucket take from several pools.
+#[tokio::test(start_paused = true)]
+async fn what_one_pool_lacks_for_several_requests_another_one_has() {
+    let (_fleet, [limiter]) = Fleet::of().await;
+    let limits = with_batch(100);
+    let batch = |amount| ask_as(&limiter, &limits, Some("batch"), amount);
+    let grants = limiter
+        .acquire_all([batch(6), batch(6)])
+        .send()
+        .await
+        .unwrap();
+    assert!(grants.is_granted(), "{grants:?}");
+}
+
+/// A class that was added a moment ago is no error of a process that has not read it.
+#[tokio::test(start_paused = true)]
+async fn a_class_that_was_just_added_is_read() {
+    let (_fleet, [limiter, operator]) = Fleet::of().await;
+    let level = ConfigLevel::Entity("e-1".try_into().unwrap());
+    let admin = operator.admin();
+    admin
+        .set_config(
+            &level,
+            &Config::of([Limit::per_second("rpm", 100).unwrap()]),
+        )
+        .await
+        .unwrap();
+    let request = || limiter.acquire("e-1", "gpt-4").take("rpm", 1);
+    assert!(request().send().await.unwrap().is_granted());
+    pass(secs(30)).await;
+    admin
+        .set_config(&level, &Config::of(with_batch(100)))
+        .await
+        .unwrap();
+    assert!(request().class("batch").send().await.unwrap().is_granted());
+}
