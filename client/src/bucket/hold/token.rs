@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use weirgate_shared::{
-    EpochMillis, Limit, LimitKind, LimitMode, LimitName, LimitState, LimitsVersion,
-    MAX_BUCKET_LIMITS, MAX_PERIOD_MS, MAX_SHARDS, MAX_TOKENS, MilliTokens, RefillRule, Shard,
-    WriteId,
+    Class, ClassName, EpochMillis, Limit, LimitKind, LimitMode, LimitName, LimitState,
+    LimitsVersion, MAX_BUCKET_LIMITS, MAX_PERIOD_MS, MAX_SHARDS, MAX_TOKENS, MilliTokens,
+    RefillRule, Shard, WriteId,
 };
 
 use super::{Hold, Stage};
@@ -31,11 +31,14 @@ pub(crate) struct HoldToken {
     /// Version of the request's limits, and whether they are configured for exactly this bucket.
     version: Option<i64>,
     is_own: bool,
+    /// Class of the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    class: Option<String>,
     limits: Vec<LimitToken>,
     parts: Vec<PartToken>,
 }
 
-/// A limit of the shard. `mode` is `None` if the request did not bring it.
+/// A limit of the shard; of one with classes a pool. `mode` is `None` if the request did not bring it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LimitToken {
@@ -44,6 +47,9 @@ struct LimitToken {
     refill_milli: i64,
     period_ms: i64,
     mode: Option<ModeToken>,
+    /// Classes of the limit whose shared pool this is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    classes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -81,6 +87,7 @@ impl Hold {
             resource: self.bucket.key.resource.to_string(),
             version: self.limits.version.map(|version| version.number),
             is_own: self.limits.is_own(),
+            class: self.class.as_ref().map(ToString::to_string),
             limits: self.limit_tokens(),
             parts: self.parts.iter().map(PartToken::of).collect(),
         }
@@ -88,10 +95,15 @@ impl Hold {
 
     /// Returns the request's limits in their order, then the others of the first shard.
     fn limit_tokens(&self) -> Vec<LimitToken> {
-        let brought = self
-            .limits
-            .iter()
-            .map(|limit| LimitToken::of(limit.name(), limit.rule(), Some(limit.mode())));
+        let brought = self.limits.iter().map(|limit| {
+            let mut named = self.limits.named().iter();
+            let named = named.find(|named| named.name() == limit.name());
+            let classes = named.into_iter().flat_map(Limit::classes);
+            LimitToken {
+                classes: classes.map(ToString::to_string).collect(),
+                ..LimitToken::of(limit.name(), limit.rule(), Some(limit.mode()))
+            }
+        });
         let first = self.parts.first();
         let others = first
             .into_iter()
@@ -124,13 +136,14 @@ impl HoldToken {
             return Err(out_of_range("number of limits or parts"));
         }
         let mut states = BTreeMap::new();
-        let mut brought = vec![];
         for limit in &self.limits {
             let (name, rule) = limit.rule()?;
-            brought.extend(limit.brought()?);
             states.insert(name, LimitState::new(rule.capacity, rule));
         }
-        let limits = Limits::new(brought.into(), self.version.map(LimitsVersion::new));
+        let limits = Limits::new(
+            brought(&self.limits)?.into(),
+            self.version.map(LimitsVersion::new),
+        );
         let limits = if self.is_own { limits.own() } else { limits };
         let bucket = buckets.bucket(
             self.entity.as_str().try_into()?,
@@ -165,9 +178,42 @@ impl HoldToken {
             return Err(out_of_range("lease"));
         }
         let mut hold = Hold::new(session, &bucket, parts, limits, now);
+        hold.class = self.class.map(ClassName::new).transpose()?;
         hold.stage = Stage::Restored;
         Ok(hold)
     }
+}
+
+/// Returns the limits that the request brought: of one with classes the whole limit.
+fn brought(tokens: &[LimitToken]) -> Result<Vec<Limit>, Error> {
+    let brought = tokens.iter().map(|token| Ok((token, token.brought()?)));
+    let brought = brought.collect::<Result<Vec<_>, Error>>()?;
+    let brought = brought.into_iter();
+    let mut brought: Vec<_> = brought
+        .filter_map(|(token, limit)| Some((token, limit?)))
+        .collect();
+    let mut whole = vec![];
+    while !brought.is_empty() {
+        let (token, limit) = brought.remove(0);
+        if token.classes.is_empty() {
+            whole.push(limit);
+            continue;
+        }
+        let mut rule = *limit.rule();
+        brought.retain(|(_, pool)| {
+            let is_pool = pool.name().is_pool() && pool.name().base() == limit.name().as_str();
+            if is_pool {
+                rule.capacity += pool.rule().capacity;
+                rule.refill_amount += pool.rule().refill_amount;
+            }
+            !is_pool
+        });
+        let classes = token.classes.iter().map(|class| class.parse());
+        let classes = classes.collect::<Result<Vec<Class>, _>>()?;
+        let limit = Limit::of(limit.name().clone(), rule).in_mode(limit.mode());
+        whole.push(limit.with_classes(classes)?);
+    }
+    Ok(whole)
 }
 
 impl LimitToken {
@@ -177,6 +223,7 @@ impl LimitToken {
             capacity_milli: rule.capacity.0,
             refill_milli: rule.refill_amount.0,
             period_ms: rule.refill_period_ms,
+            classes: vec![],
             mode: mode.map(|mode| match mode {
                 LimitMode::Enforced => ModeToken::Enforced,
                 LimitMode::Shadow => ModeToken::Shadow,

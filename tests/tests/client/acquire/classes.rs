@@ -213,6 +213,13 @@ async fn settlements_change_the_pool_that_was_taken_from() {
     let token = grant.into_token();
     let mut grant = other.restore_grant(&token).unwrap();
     assert_eq!(grant.amount("rpm"), tokens(72));
+    // A restored one leaves the floor of 27, and takes where there is something.
+    assert!(!grant.take_more("rpm", 4).await.unwrap().is_granted());
+    assert!(grant.take_more("rpm", 3).await.unwrap().is_granted());
+    assert_eq!(
+        (of("rpm@batch").await, of("rpm").await),
+        (tokens(-2), tokens(27))
+    );
     let _ = grant.adjust("rpm", 5).await.unwrap();
     assert_eq!(of("rpm@batch").await + of("rpm").await, tokens(95));
     let _ = grant.roll_back().await.unwrap();
