@@ -50,8 +50,8 @@ pub struct Config {
     /// Whether all its limits are in shadow mode: they deny nothing, and count what they would
     /// deny.
     pub is_shadow: bool,
-    /// Class of the callers of its entities, of whatever class a request says that it is: of the limits
-    /// of parents too. Limits without it take its callers for others. `None` if the request says it.
+    /// Class of its entities' callers, here and at parents. It overrides the request's class; `None` leaves
+    /// it to the request.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub class: Option<ClassName>,
 }

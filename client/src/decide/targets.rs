@@ -430,9 +430,14 @@ fn check_class(class: &ClassName, targets: &[BucketTarget]) -> Result<(), Error>
         return Ok(());
     }
     let known = known.into_iter().collect::<Vec<_>>().join(", ");
-    let known = if known.is_empty() { "none" } else { &known };
+    let remedy = match known.is_empty() {
+        true => "none has classes; leave the class out, or add it to a limit".to_owned(),
+        false => {
+            format!("{known}; acquire with one of them or without a class, or add it to a limit")
+        }
+    };
     invalid(format!(
-        "class {class:?} is not among those of the limits: {known}; acquire with one of them or without a class, or add it to the limit"
+        "class {class:?} is not among those of the limits: {remedy}"
     ))
 }
 

@@ -167,14 +167,10 @@ impl Limit {
         self.classes = classes;
         if let Some(pool) = self.pools().iter().find(|pool| pool.is_too_small()) {
             return Err(LimitError::Class {
-                class: pool
-                    .name
-                    .pool_of()
-                    .unwrap_or("that has no class")
-                    .to_owned(),
+                class: pool.name.pool_of().unwrap_or("shared").to_owned(),
                 error: format!(
-                    "limit {:?} would leave it {} of {} tokens, and at least 1 is needed: change at_least, or raise the limit",
-                    self.name, pool.rule.capacity, self.rule.capacity
+                    "its pool of limit {:?} must have at least 1 token, got {}: change at_least, or raise the limit",
+                    self.name, pool.rule.capacity
                 ),
             });
         }

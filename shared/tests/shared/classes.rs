@@ -314,11 +314,11 @@ fn classes_that_cannot_be_are_refused_with_the_reason() {
         ),
         (
             "tpm=9/m,class=a:10%",
-            "class \"a\": limit \"tpm\" would leave it 0.9 of 9 tokens, and at least 1 is needed",
+            "class \"a\": its pool of limit \"tpm\" must have at least 1 token, got 0.9",
         ),
         (
             "tpm=9/m,class=a:95%",
-            "class \"that has no class\": limit \"tpm\" would leave it",
+            "class \"shared\": its pool of limit \"tpm\" must have at least 1 token",
         ),
         (
             "tpm=100/m,class=a:1%,schedule=0 8 * * * for 1h scale 1/2",

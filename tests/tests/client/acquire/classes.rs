@@ -245,7 +245,7 @@ async fn a_class_that_no_limit_has_and_pools_as_limits_are_refused() {
     );
     let error = refused(ask_as(&limiter, &[rpm(9)], Some("batch"), 1)).await;
     assert!(
-        error.contains("is not among those of the limits: none"),
+        error.contains("is not among those of the limits: none has classes"),
         "{error}"
     );
     let error = refused(ask_as(&limiter, &limits, Some("a#b"), 1)).await;
