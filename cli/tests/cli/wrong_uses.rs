@@ -112,7 +112,7 @@ const ARGUMENTS: [(&str, [&str; 3]); 62] = [
     ),
     (
         "limits set --system rpm=9/minute,class=a:1%",
-        ["\"a\"", "0.09 of 9 tokens", "raise the limit"],
+        ["\"a\"", "at least 1 token, got 0.09", "raise the limit"],
     ),
     (
         "acquire user gpt-4 rpm=1 --now",
