@@ -47,6 +47,11 @@ impl Limits {
         self.named.as_deref().unwrap_or(&self.list)
     }
 
+    /// Returns whether any of them has classes.
+    pub(crate) const fn have_classes(&self) -> bool {
+        self.named.is_some()
+    }
+
     /// Returns whether they are configured for exactly this entity and resource.
     pub(crate) const fn is_own(&self) -> bool {
         self.is_own

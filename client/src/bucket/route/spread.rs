@@ -13,7 +13,7 @@ use crate::bucket::evaluate::{Allocation, above_floors, evaluate};
 use crate::bucket::state::BucketState;
 use crate::queue::{Portion, Reason};
 use crate::session::Env;
-use crate::values::{Amounts, BucketRequest, Denied, Outcome};
+use crate::values::{Amounts, BucketRequest, Denied, Outcome, shortage};
 
 /// Rounds in which other shards replace short ones, 4, before all parts return and all shards are
 /// read again. Meanwhile other requests are denied the tokens that this one holds.
@@ -121,6 +121,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
     fn return_parts(&mut self, env: &Env, spread: Spread<T>) -> Command<T> {
         self.failed_spreads += 1;
         let denied = self.denied_beside(env, &spread.left);
+        let denied = denied.or_else(|| self.denied_alone(env));
         match denied.filter(|_| self.failed_spreads >= MAX_FAILED_SPREADS) {
             Some(denied) => self.done(Outcome::Denied(denied)),
             None => self.next = Next::Returned,
@@ -150,6 +151,23 @@ impl<T: AsRef<Portion>> Router<'_, T> {
             status.retry_after = status.retry_after.map(soon);
         }
         Some(denied)
+    }
+
+    /// Returns the denial of a request of limits with classes by its best shard: their pools are small, so
+    /// many spread over them at once, and one shard has enough soon.
+    fn denied_alone(&self, env: &Env) -> Option<Denied> {
+        let now = env.now();
+        let count = self.bucket.summary().max_shards_seen();
+        if !self.request.limits.have_classes() || self.request.exceeds_one_shard(count) {
+            return None;
+        }
+        let known = self.bucket.cached_bucket(&self.request.limits, now);
+        let shards = known.shards().iter();
+        let denials: Option<Vec<_>> = shards
+            .map(|shard| shortage(shard, self.request, None, now))
+            .collect();
+        let wait = |denied: &Denied| denied.retry_after.unwrap_or(Duration::MAX);
+        denials?.into_iter().min_by_key(wait)
     }
 
     /// Returns whether at least half of its lease time is left: an early part may nearly have
