@@ -1,6 +1,20 @@
 //! What is asked of limits: an amount of each, and what becomes of it.
 
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
 use crate::{LimitName, MilliTokens, ShardIndex};
+
+/// Returns amounts of whole limits: those of the pools of a limit's classes together.
+pub fn by_limit<T: Default + AddAssign>(
+    pools: impl IntoIterator<Item = (LimitName, T)>,
+) -> BTreeMap<LimitName, T> {
+    let mut limits = BTreeMap::<_, T>::new();
+    for (pool, amount) in pools {
+        *limits.entry(pool.whole()).or_default() += amount;
+    }
+    limits
+}
 
 /// What a take does with an amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -175,6 +189,13 @@ impl Asks {
     /// Keeps the amounts for which `keeps` holds; it may change them.
     pub fn retain(&mut self, keeps: impl FnMut(&mut Ask) -> bool) {
         self.0.retain_mut(keeps);
+    }
+
+    /// Sets what each amount leaves.
+    pub fn set_floors(&mut self, floor: impl Fn(&Ask) -> MilliTokens) {
+        for ask in &mut self.0 {
+            ask.floor = floor(ask);
+        }
     }
 }
 

@@ -79,7 +79,7 @@ impl Config {
                 return Err(ConfigError::Twice(limit.name().to_string()));
             }
         }
-        let count = self.limits.iter().map(Limit::pool_count).sum();
+        let count = self.limits.iter().flat_map(Limit::pools).count();
         if count > MAX_LIMITS {
             return Err(ConfigError::TooMany(count));
         }

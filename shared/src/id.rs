@@ -33,8 +33,12 @@ macro_rules! name {
                 if name.len() <= $max && bytes.next().is_some_and(first) && bytes.all(rest) && Self::is_free(&name) {
                     Ok(Self(name))
                 } else {
-                    Err(NameError { kind: $kind, value: name.into(), rule: $rule })
+                    Err(Self::refused(name))
                 }
+            }
+
+            fn refused(name: impl Into<String>) -> NameError {
+                NameError { kind: $kind, value: name.into(), rule: $rule }
             }
 
             /// Returns the name as text.
@@ -180,15 +184,21 @@ impl LimitName {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub(crate) fn whole(name: &str) -> Result<Self, NameError> {
-        // The rule of the name does not have the character of pools.
-        Self::new(if name.contains('@') { "" } else { name }).map_err(|error| NameError {
-            value: name.to_owned(),
-            ..error
-        })
+    pub(crate) fn of_limit(name: &str) -> Result<Self, NameError> {
+        // The rule that an error states does not have the character of pools.
+        let known = Self::new(name)?;
+        (!known.is_pool())
+            .then_some(known)
+            .ok_or_else(|| Self::refused(name))
     }
 
-    /// Returns the name of the whole limit: that of a pool without its class.
+    /// Returns the name of the whole limit.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        Self(self.base().into())
+    }
+
+    /// Returns the name of the whole limit as text: that of a pool without its class.
     #[must_use]
     pub fn base(&self) -> &str {
         let pool = self.as_str().split_once('@');
@@ -204,7 +214,7 @@ impl LimitName {
     /// Returns whether it names the pool of a class.
     #[must_use]
     pub fn is_pool(&self) -> bool {
-        self.as_str().contains('@')
+        self.pool_of().is_some()
     }
 
     /// Returns the name of a class's pool of this limit.

@@ -77,7 +77,7 @@ mod window;
 pub mod write;
 
 pub use address::reached;
-pub use asks::{Ask, Asks, Effect};
+pub use asks::{Ask, Asks, Effect, by_limit};
 pub use audit::{AuditChange, AuditEvent};
 pub use bucket::Bucket;
 pub use config::{

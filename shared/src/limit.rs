@@ -238,7 +238,7 @@ impl Limit {
         refill_amount: i64,
         refill_period_ms: i64,
     ) -> Result<Self, LimitError> {
-        let name = LimitName::whole(name)?;
+        let name = LimitName::of_limit(name)?;
         check(&name, "capacity", capacity, MAX_TOKENS, "1 to 10^12 tokens")?;
         check(
             &name,
@@ -272,7 +272,7 @@ impl Limit {
     /// # Errors
     /// [`LimitError`] for a bad name or slots outside 1 to 10^12.
     pub fn concurrent(name: &str, slots: i64) -> Result<Self, LimitError> {
-        let name = LimitName::whole(name)?;
+        let name = LimitName::of_limit(name)?;
         check(&name, "capacity", slots, MAX_TOKENS, "1 to 10^12 tokens")?;
         let rule = RefillRule {
             capacity: MilliTokens::from_tokens(slots),
@@ -287,7 +287,7 @@ impl Limit {
     /// # Errors
     /// [`LimitError`] for a bad name or tokens outside 1 to 10^12.
     pub fn quota_of(name: &str, tokens: i64, window: WindowCode) -> Result<Self, LimitError> {
-        let name = LimitName::whole(name)?;
+        let name = LimitName::of_limit(name)?;
         check(&name, "capacity", tokens, MAX_TOKENS, "1 to 10^12 tokens")?;
         let rule = RefillRule {
             capacity: MilliTokens::from_tokens(tokens),

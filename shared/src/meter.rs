@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{BucketKey, EpochMillis, Hour, LimitName, MilliTotal, SnapshotKey, Window};
+use crate::{BucketKey, EpochMillis, Hour, LimitName, MilliTotal, SnapshotKey, Window, by_limit};
 
 /// A counter's values at the start of the item's current hour, and of the day that hour is in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -110,14 +110,11 @@ impl Usage {
     /// Returns the usage of whole limits: what the pools of a limit's classes were used for is that of
     /// the limit.
     #[must_use]
-    pub fn whole(mut self) -> Self {
-        let pools = self.tokens.extract_if(.., |name, _| name.is_pool());
-        for (pool, amount) in pools.collect::<Vec<_>>() {
-            if let Ok(name) = LimitName::new(pool.base()) {
-                *self.tokens.entry(name).or_default() += amount;
-            }
+    pub fn whole(self) -> Self {
+        Self {
+            tokens: by_limit(self.tokens),
+            ..self
         }
-        self
     }
 
     /// Adds another amount.

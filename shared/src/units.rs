@@ -19,6 +19,13 @@ impl MilliTokens {
         Self(tokens.saturating_mul(1000))
     }
 
+    /// Returns so many percent of it, at most 100, rounded down.
+    #[must_use]
+    pub fn percent(self, percent: u8) -> Self {
+        let percent = i64::from(percent);
+        Self(self.0 / 100 * percent + self.0 % 100 * percent / 100)
+    }
+
     /// Returns the whole tokens in this amount, rounded down.
     #[must_use]
     pub const fn whole_tokens(self) -> i64 {

@@ -69,32 +69,26 @@ async fn acquire_by_choice(
     // What queues takes from the pool that has enough at once, if there is one.
     let first = serves(true).or_else(|| serves(false));
     choices[..=first.unwrap_or_default()].rotate_right(1);
-    let mut denied: Option<Denied> = None;
-    for choice in choices {
-        // What denied the first one has shown what the others have.
-        let known = denied
-            .is_some()
-            .then(|| seen(session, bucket, &choice, false))
-            .flatten();
-        let next = match known {
-            Some(next) => next,
-            None => {
-                let taken = acquire_from_table(session, bucket, &choice, enqueued_at, deadline);
-                match taken.await? {
-                    Outcome::Denied(next) => next,
-                    Outcome::Granted(hold) if request.start_by.is_some() => {
-                        return Ok(Outcome::Granted(hold.in_line()));
-                    }
-                    granted => return Ok(granted),
-                }
-            }
+    let take = |choice| acquire_from_table(session, bucket, choice, enqueued_at, deadline);
+    let mut decided = take(&choices[0]).await?;
+    for choice in &choices[1..] {
+        let Outcome::Denied(denied) = decided else {
+            break;
         };
-        denied = Some(match denied {
-            Some(denied) => denied.or_sooner(next),
-            None => next,
-        });
+        // What denied the first one has shown what the others have.
+        let next = match seen(session, bucket, choice, false) {
+            Some(next) => Outcome::Denied(next),
+            None => take(choice).await?,
+        };
+        decided = match next {
+            Outcome::Denied(next) => Outcome::Denied(denied.or_sooner(next)),
+            granted => granted,
+        };
     }
-    Ok(Outcome::Denied(denied.expect("a request has a choice")))
+    Ok(match decided {
+        Outcome::Granted(hold) if request.start_by.is_some() => Outcome::Granted(hold.in_line()),
+        decided => decided,
+    })
 }
 
 /// Returns the denial of a choice of pools that the views of all shards show; `None` if it may be served.

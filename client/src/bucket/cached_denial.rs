@@ -225,31 +225,31 @@ mod tests {
     }
 
     proptest! {
-            /// Any process of the namespace can write a stamp, even a hostile one.
-            #[test]
-            fn a_stamp_of_any_numbers_is_answered(
-                at in number(), until in number(), available in number(), now in number(), need in number(), salt in any::<u64>(),
-            ) {
-                let limit = Limit::per_minute("rpm", 600).unwrap();
-                let name = LimitName::new("rpm").unwrap();
-                let held = BTreeMap::from([(name.clone(), (MilliTokens(available), *limit.rule()))]);
-                let stamp = Stamp { at: EpochMillis(at), until: EpochMillis(until), shards: 64, available: held };
-                let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
-                let request = BucketRequest {
-    others: vec![],
-    class: None,
-                    asks: Asks::of(Effect::Enforce, [(name, MilliTokens(need))]),
-                    limits: Limits::new([limit].into(), None),
-                    lease: None,
-                    timeout: Duration::from_secs(5),
-                    acquires: 1,
-                    start_by: None,
-                };
-                if let Some(denied) = denies(&stamp, &key, &request, 64, EpochMillis(now)) {
-                    prop_assert!(denied.short().next().is_some());
-                    let _ = is_over(&stamp, &denied, salt, Duration::MAX, EpochMillis(now));
-                }
-                prop_assert!(denies(&stamp, &key, &request, 32, EpochMillis(now)).is_none());
+        /// Any process of the namespace can write a stamp, even a hostile one.
+        #[test]
+        fn a_stamp_of_any_numbers_is_answered(
+            at in number(), until in number(), available in number(), now in number(), need in number(), salt in any::<u64>(),
+        ) {
+            let limit = Limit::per_minute("rpm", 600).unwrap();
+            let name = LimitName::new("rpm").unwrap();
+            let held = BTreeMap::from([(name.clone(), (MilliTokens(available), *limit.rule()))]);
+            let stamp = Stamp { at: EpochMillis(at), until: EpochMillis(until), shards: 64, available: held };
+            let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
+            let request = BucketRequest {
+                others: vec![],
+                class: None,
+                asks: Asks::of(Effect::Enforce, [(name, MilliTokens(need))]),
+                limits: Limits::new([limit].into(), None),
+                lease: None,
+                timeout: Duration::from_secs(5),
+                acquires: 1,
+                start_by: None,
+            };
+            if let Some(denied) = denies(&stamp, &key, &request, 64, EpochMillis(now)) {
+                prop_assert!(denied.short().next().is_some());
+                let _ = is_over(&stamp, &denied, salt, Duration::MAX, EpochMillis(now));
             }
+            prop_assert!(denies(&stamp, &key, &request, 32, EpochMillis(now)).is_none());
         }
+    }
 }

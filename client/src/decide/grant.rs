@@ -180,11 +180,7 @@ impl Grant {
         let held = self.holds.iter().flat_map(Hold::limits_taken);
         let local = self.local.iter().flat_map(LocalHold::limits_taken);
         held.chain(local)
-            .filter_map(|pool| LimitName::new(pool.base()).ok())
-            .map(|limit| {
-                let amount = self.amount(limit.as_str());
-                (limit, amount)
-            })
+            .map(|pool| (pool.whole(), self.amount(pool.base())))
             .collect()
     }
 

@@ -11,7 +11,8 @@ use weirgate_shared::{
 use crate::bucket::BucketTarget;
 use crate::queue::{Windows, windows_in};
 use crate::values::{
-    Amounts, CALENDAR, Denied, LimitStatus, Limits, Locked, debited, denial_of, status, with_floors,
+    Amounts, BucketRequest, CALENDAR, Denied, LimitStatus, Limits, Locked, debited, denial_of,
+    status, with_floors,
 };
 
 /// Local buckets that are kept, 10,000; beyond that, all are dropped.
@@ -116,32 +117,36 @@ impl LocalBucket {
     /// # Errors
     /// The denial by the choice that has enough first.
     fn amounts(&self, target: &BucketTarget, now: EpochMillis) -> Result<Amounts, Denied> {
-        let mut denied: Option<Denied> = None;
-        for mut choice in target.request.choices() {
-            choice.asks.retain(|ask| {
-                ask.floor = part_of(ask.floor, self.percent);
-                true
-            });
-            let mut amounts = debited(&choice.asks);
-            let need = |name: &LimitName| amounts.get(name).copied();
-            let above = choice.above_floors(self.shard.clone());
-            let status = with_floors(&choice, status(&above, &self.limits, need, now));
-            let is_waived =
-                |short: &LimitStatus| target.is_shadow || short.mode == LimitMode::Shadow;
-            let missing = || status.iter().filter(|status| status.is_short());
-            if missing().all(is_waived) {
-                for waived in missing() {
-                    amounts.remove(waived.limit.as_str());
-                }
-                return Ok(amounts);
-            }
-            let next = denial_of(status);
-            denied = Some(match denied {
-                Some(denied) => denied.or_sooner(next),
-                None => next,
-            });
+        let request = &target.request;
+        let by = |asks| self.amounts_of(request.choosing(asks), target.is_shadow, now);
+        let others = request.others.iter();
+        others.fold(by(&request.asks), |known, asks| {
+            known.or_else(|denied| by(asks).map_err(|next| denied.or_sooner(next)))
+        })
+    }
+
+    fn amounts_of(
+        &self,
+        mut choice: BucketRequest,
+        is_shadow: bool,
+        now: EpochMillis,
+    ) -> Result<Amounts, Denied> {
+        choice
+            .asks
+            .set_floors(|ask| ask.floor.percent(self.percent));
+        let mut amounts = debited(&choice.asks);
+        let need = |name: &LimitName| amounts.get(name).copied();
+        let above = choice.above_floors(self.shard.clone());
+        let status = with_floors(&choice, status(&above, &self.limits, need, now));
+        let is_waived = |short: &LimitStatus| is_shadow || short.mode == LimitMode::Shadow;
+        let missing = || status.iter().filter(|status| status.is_short());
+        if !missing().all(is_waived) {
+            return Err(denial_of(status));
         }
-        Err(denied.expect("a request has a choice"))
+        for waived in missing() {
+            amounts.remove(waived.limit.as_str());
+        }
+        Ok(amounts)
     }
 }
 
@@ -253,12 +258,6 @@ fn change(
     }
 }
 
-/// Returns so many percent of an amount, rounded down.
-fn part_of(amount: MilliTokens, percent: u8) -> MilliTokens {
-    let percent = i64::from(percent);
-    MilliTokens(amount.0 / 100 * percent + amount.0 % 100 * percent / 100)
-}
-
 /// Returns a full shard with `percent` of every limit: of its capacity, at least one token, and of
 /// its refill.
 fn scaled_shard(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis) -> Shard {
@@ -269,9 +268,9 @@ fn scaled_shard(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis)
             refill_amount,
             ..
         } = state.rule;
-        state.rule.capacity = part_of(capacity, percent).max(MilliTokens(1_000));
+        state.rule.capacity = capacity.percent(percent).max(MilliTokens(1_000));
         if state.rule.kind().refills() {
-            state.rule.refill_amount = part_of(refill_amount, percent).max(MilliTokens(1));
+            state.rule.refill_amount = refill_amount.percent(percent).max(MilliTokens(1));
         }
         state.available = state.rule.capacity;
     }

@@ -288,8 +288,8 @@ pub(crate) fn whole(limits: Vec<LimitStatus>) -> Vec<LimitStatus> {
         pool.limit
             .truncate(pool.limit.find('@').unwrap_or_default());
         let same = whole.iter_mut().find(|known| {
-            let of = |status: &LimitStatus| (status.entity.clone(), status.resource.clone());
-            known.limit == pool.limit && of(known) == of(&pool)
+            let bucket = (&known.entity, &known.resource);
+            known.limit == pool.limit && bucket == (&pool.entity, &pool.resource)
         });
         let Some(known) = same else {
             whole.push(pool);

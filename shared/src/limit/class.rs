@@ -201,7 +201,7 @@ impl Limit {
         };
         let mut pools = vec![];
         for class in self.classes.iter().filter(|class| class.at_least > 0) {
-            let part = |whole: MilliTokens| percent_of(whole, class.at_least);
+            let part = |whole: MilliTokens| whole.percent(class.at_least);
             let rule = RefillRule {
                 capacity: part(self.rule.capacity),
                 refill_amount: part(self.rule.refill_amount),
@@ -222,13 +222,6 @@ impl Limit {
         pools
     }
 
-    /// Returns the number of its pools.
-    #[must_use]
-    pub fn pool_count(&self) -> usize {
-        let classes = self.classes.iter();
-        1 + classes.filter(|class| class.at_least > 0).count()
-    }
-
     /// Returns where callers of a class take from this limit, the preferred pool first; `None` for a
     /// class that it lacks.
     #[must_use]
@@ -240,7 +233,7 @@ impl Limit {
         };
         let choice = |pool: &Self, percent| PoolChoice {
             pool: pool.name.clone(),
-            floor: percent_of(pool.rule.capacity, percent),
+            floor: pool.rule.capacity.percent(percent),
         };
         let shared = &pools[0];
         match class {
@@ -257,10 +250,4 @@ impl Limit {
             }
         }
     }
-}
-
-/// Returns so many percent of an amount, rounded down.
-fn percent_of(amount: MilliTokens, percent: u8) -> MilliTokens {
-    let part = i128::from(amount.0) * i128::from(percent) / 100;
-    MilliTokens(i64::try_from(part).unwrap_or(i64::MAX))
 }

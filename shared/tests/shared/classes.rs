@@ -6,7 +6,7 @@ use crate::model::{Item, START, bucket, bucket_key, config, contention, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use weirgate_shared::write::{Place, Take, may_split};
+use weirgate_shared::write::{Place, Take, may_split, merged};
 use weirgate_shared::{
     Ask, Asks, Class, ClassName, Effect, EpochMillis, Limit, LimitsVersion, MilliTokens, Millis,
     Shard, ShardIndex, VersionedLimits, WriteId, refill_between,
@@ -121,7 +121,6 @@ proptest! {
         prop_assert_eq!(with.is_ok(), sum <= 99 && has_tokens);
         let Ok(with) = with else { return Ok(()) };
         let pools = with.pools();
-        prop_assert_eq!(pools.len(), with.pool_count());
         let sum = |of: fn(&Limit) -> i64| pools.iter().map(of).sum::<i64>();
         prop_assert_eq!(sum(|pool| pool.rule().capacity.0), limit.rule().capacity.0);
         prop_assert_eq!(sum(|pool| pool.rule().refill_amount.0), limit.rule().refill_amount.0);
@@ -278,6 +277,18 @@ fn a_shard_splits_after_its_class_is_gone() {
     assert!(without.is_gone(&"tpm@a".try_into().unwrap()));
     assert_eq!(without.whole_rule(limit.name()), Some(*limit.rule()));
     assert_eq!(shard.whole_rule(limit.name()), Some(*limit.rule()));
+}
+
+/// I6: shards of which one still has a class that is gone in the other keep all tokens as they merge.
+#[test]
+fn i6_a_merge_keeps_the_tokens_of_a_class_that_is_gone_in_one_half() {
+    let limit = Limit::per_minute("tpm", 1_000).unwrap();
+    let with = limit_with(&limit, CLASSES[1]).pools();
+    let half = |index| bucket(ShardIndex { index, count: 2 }, &with, START);
+    let without = half(0).projected(std::slice::from_ref(&limit), START);
+    let whole = merged(&without, &half(1), START).unwrap();
+    assert_eq!(total(&whole, START), limit.rule().capacity);
+    assert_eq!(whole.whole_rule(limit.name()), Some(*limit.rule()));
 }
 
 #[test]

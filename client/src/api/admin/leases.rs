@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weirgate_shared::{
     AuditChange, BucketKey, EpochMillis, Lease, LimitName, MAX_SHARDS, MilliTokens, WriteId,
-    read_readable_leases,
+    by_limit, read_readable_leases,
 };
 use weirgate_store::{Consistency, Item};
 
@@ -40,21 +40,10 @@ impl StoredLease {
             id: id.to_string(),
             owner: lease.owner.clone(),
             expires_at: lease.expires_at,
-            tokens: whole(&lease.tokens),
+            tokens: by_limit(lease.tokens.clone()),
             shard,
         }
     }
-}
-
-/// Returns the amounts of whole limits: those of a limit's pools together.
-fn whole(tokens: &BTreeMap<LimitName, MilliTokens>) -> BTreeMap<LimitName, MilliTokens> {
-    let mut whole = BTreeMap::new();
-    for (pool, amount) in tokens {
-        if let Ok(name) = LimitName::new(pool.base()) {
-            *whole.entry(name).or_default() += *amount;
-        }
-    }
-    whole
 }
 
 impl Admin {

@@ -38,7 +38,7 @@ pub(crate) struct HoldToken {
     parts: Vec<PartToken>,
 }
 
-/// A limit of the shard; of one with classes a pool. `mode` is `None` if the request did not bring it.
+/// A limit of the request, or another one of the shard. `mode` is `None` if the request did not bring it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LimitToken {
@@ -47,7 +47,7 @@ struct LimitToken {
     refill_milli: i64,
     period_ms: i64,
     mode: Option<ModeToken>,
-    /// Classes of the limit whose shared pool this is.
+    /// Classes of the limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     classes: Vec<String>,
 }
@@ -95,14 +95,10 @@ impl Hold {
 
     /// Returns the request's limits in their order, then the others of the first shard.
     fn limit_tokens(&self) -> Vec<LimitToken> {
-        let brought = self.limits.iter().map(|limit| {
-            let mut named = self.limits.named().iter();
-            let named = named.find(|named| named.name() == limit.name());
-            let classes = named.into_iter().flat_map(Limit::classes);
-            LimitToken {
-                classes: classes.map(ToString::to_string).collect(),
-                ..LimitToken::of(limit.name(), limit.rule(), Some(limit.mode()))
-            }
+        let named = self.limits.named().iter();
+        let brought = named.map(|limit| LimitToken {
+            classes: limit.classes().iter().map(ToString::to_string).collect(),
+            ..LimitToken::of(limit.name(), limit.rule(), Some(limit.mode()))
         });
         let first = self.parts.first();
         let others = first
@@ -136,14 +132,19 @@ impl HoldToken {
             return Err(out_of_range("number of limits or parts"));
         }
         let mut states = BTreeMap::new();
-        for limit in &self.limits {
-            let (name, rule) = limit.rule()?;
-            states.insert(name, LimitState::new(rule.capacity, rule));
+        let mut brought = vec![];
+        let full = |rule: RefillRule| LimitState::new(rule.capacity, rule);
+        for token in &self.limits {
+            let Some(limit) = token.brought()? else {
+                let (name, rule) = token.rule()?;
+                states.insert(name, full(rule));
+                continue;
+            };
+            let pools = limit.pools().into_iter();
+            states.extend(pools.map(|pool| (pool.name().clone(), full(*pool.rule()))));
+            brought.push(limit);
         }
-        let limits = Limits::new(
-            brought(&self.limits)?.into(),
-            self.version.map(LimitsVersion::new),
-        );
+        let limits = Limits::new(brought.into(), self.version.map(LimitsVersion::new));
         let limits = if self.is_own { limits.own() } else { limits };
         let bucket = buckets.bucket(
             self.entity.as_str().try_into()?,
@@ -184,38 +185,6 @@ impl HoldToken {
     }
 }
 
-/// Returns the limits that the request brought: of one with classes the whole limit.
-fn brought(tokens: &[LimitToken]) -> Result<Vec<Limit>, Error> {
-    let brought = tokens.iter().map(|token| Ok((token, token.brought()?)));
-    let brought = brought.collect::<Result<Vec<_>, Error>>()?;
-    let brought = brought.into_iter();
-    let mut brought: Vec<_> = brought
-        .filter_map(|(token, limit)| Some((token, limit?)))
-        .collect();
-    let mut whole = vec![];
-    while !brought.is_empty() {
-        let (token, limit) = brought.remove(0);
-        if token.classes.is_empty() {
-            whole.push(limit);
-            continue;
-        }
-        let mut rule = *limit.rule();
-        brought.retain(|(_, pool)| {
-            let is_pool = pool.name().is_pool() && pool.name().base() == limit.name().as_str();
-            if is_pool {
-                rule.capacity += pool.rule().capacity;
-                rule.refill_amount += pool.rule().refill_amount;
-            }
-            !is_pool
-        });
-        let classes = token.classes.iter().map(|class| class.parse());
-        let classes = classes.collect::<Result<Vec<Class>, _>>()?;
-        let limit = Limit::of(limit.name().clone(), rule).in_mode(limit.mode());
-        whole.push(limit.with_classes(classes)?);
-    }
-    Ok(whole)
-}
-
 impl LimitToken {
     fn of(name: &LimitName, rule: &RefillRule, mode: Option<LimitMode>) -> Self {
         Self {
@@ -253,11 +222,15 @@ impl LimitToken {
             return Ok(None);
         };
         let (name, rule) = self.rule()?;
-        Ok(Some(Limit::of(name, rule).in_mode(match mode {
+        let mode = match mode {
             ModeToken::Enforced => LimitMode::Enforced,
             ModeToken::Shadow => LimitMode::Shadow,
             ModeToken::Soft => LimitMode::Soft,
-        })))
+        };
+        let classes = self.classes.iter().map(|class| class.parse());
+        let classes = classes.collect::<Result<Vec<Class>, _>>()?;
+        let limit = Limit::of(name, rule).in_mode(mode);
+        Ok(Some(limit.with_classes(classes)?))
     }
 }
 

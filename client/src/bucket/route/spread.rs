@@ -198,10 +198,9 @@ fn part(request: &BucketRequest, amounts: Amounts, is_first: bool) -> BucketRequ
         ..request.clone()
     };
     if request.asks.has_floor() {
-        part.asks.retain(|ask| {
+        part.asks.set_floors(|ask| {
             let whole = request.asks.debit(ask.limit.as_str());
-            ask.floor = whole.map_or(MilliTokens::ZERO, |whole| whole.floor);
-            true
+            whole.map_or(MilliTokens::ZERO, |whole| whole.floor)
         });
     }
     if is_first {

@@ -462,6 +462,14 @@ async fn a_change_of_classes_makes_no_token_and_usage_is_that_of_the_limit() {
     }
     assert!(taken <= 100 + 5 * 40, "{taken}");
     assert!(taken >= 100 + 5 * 40 - 45, "{taken}");
+    // The class is gone, and its pool is no part of the limit.
+    let peek = limiter.peek("e-1", "gpt-4").limits(&plain);
+    let balances = peek.send().await.unwrap();
+    let status = balances.limit("rpm").unwrap();
+    assert_eq!(
+        (status.capacity, status.refill_amount),
+        (tokens(100), tokens(100))
+    );
     let scope = UsageScope::Bucket("e-1".try_into().unwrap(), "gpt-4".try_into().unwrap());
     let range = hour..hour.plus(secs(60).into());
     let report = limiter
