@@ -21,9 +21,9 @@ pub(super) struct BalanceUpdate {
     /// Amount taken; negative if other pools of the limit give more than that.
     pub(super) taken: MilliTokens,
     /// Least balance that it is taken from, if it must be covered: less than the amount if acquires
-    /// queue, more if they leave something.
+    /// queue, more if they leave something. Not the amount if it is taken even into debt.
     pub(super) least: Option<MilliTokens>,
-    /// Whether the amount is taken even into debt; `least` does not matter then.
+    /// Whether the amount is taken even into debt, which has an end too.
     pub(super) is_into_debt: bool,
     /// Whether the write moves `rf`, so that it must credit the refill.
     pub(super) moves_refilled_at: bool,
@@ -67,8 +67,7 @@ impl BalanceUpdate {
         let room = self
             .least
             .map_or(self.headroom, |least| self.ceiling - least);
-        let fits = room >= MilliTokens::ZERO || self.is_into_debt;
-        if is_cut && fits && !self.assumes_headroom {
+        if is_cut && room >= MilliTokens::ZERO && !self.assumes_headroom {
             let slack = self.headroom.min(room).max(MilliTokens::ZERO);
             let full = if self.moves_refilled_at {
                 self.ceiling
@@ -86,7 +85,7 @@ impl BalanceUpdate {
             ));
             return;
         }
-        if let Some(least) = self.least.filter(|_| !self.is_into_debt) {
+        if let Some(least) = self.least {
             update.conditions.push(Condition::AtLeast(
                 tokens(name),
                 Value::Int((least - gained).0),

@@ -92,12 +92,15 @@ impl Take<'_> {
                 };
                 let least = self.least_balance(name, (&next.rule, shard.shard()), rf, now);
                 // What moves between the pools of a limit is cut as it was, and then taken or added.
+                // It may leave no more debt than was foreseen, because another pool could spend it.
                 let zero = MilliTokens::ZERO;
+                let foreseen = moved.get(name).map(|_| next.available.min(zero));
                 let moved = moved.get(name).copied().unwrap_or_default();
+                let covered = (need > zero && !self.is_into_debt(name)).then_some(least);
                 let credit = BalanceUpdate {
                     returned: back.available,
                     taken: need - moved,
-                    least: (need > zero).then_some(least - moved),
+                    least: covered.max(foreseen).map(|least| least - moved),
                     is_into_debt: self.is_into_debt(name),
                     ..BalanceUpdate::credit(refill, old.min(new - moved))
                 };

@@ -31,7 +31,7 @@ impl Take<'_> {
                     returned: back.available,
                     ceiling: shard.share(state),
                     taken: need,
-                    least: (need > MilliTokens::ZERO)
+                    least: (need > MilliTokens::ZERO && !self.is_into_debt(name))
                         .then(|| self.least_balance(name, rule, from, now)),
                     is_into_debt: self.is_into_debt(name),
                     moves_refilled_at: false,
