@@ -124,7 +124,8 @@ fn policy() -> impl Strategy<Value = OnUnavailable> {
 }
 
 fn amounts() -> impl Strategy<Value = BTreeMap<LimitName, MilliTokens>> {
-    let name = "[a-z]{1,3}".prop_map(|name| LimitName::new(name).unwrap());
+    // Of these letters, no name is reserved.
+    let name = "[a-c]{1,3}".prop_map(|name| LimitName::new(name).unwrap());
     btree_map(name, any::<i64>().prop_map(MilliTokens), 0..3)
 }
 
