@@ -81,6 +81,13 @@ impl WindowUsage {
 /// sent in time arrives within minutes, and the stream has it for 24 hours.
 pub const DELIVERY: Millis = Millis(90_000_000);
 
+/// Returns the instant before which no usage up to `end` is final: [`DELIVERY`] after the end of its day.
+#[must_use]
+pub fn final_from(end: EpochMillis) -> EpochMillis {
+    let day = Window::Daily.start(EpochMillis(end.0.saturating_sub(1)));
+    Window::Daily.end(day).plus(DELIVERY)
+}
+
 /// Returns the usage of the window that starts at `start`: its snapshot's numbers, replaced by
 /// those of newer `live` items. Snapshots are kept for `retention` after their window.
 ///
@@ -106,7 +113,7 @@ pub fn usage(
     }
     let (usage, is_complete) = counted(window, start, snapshots, live);
     let day = Window::Daily.start(start);
-    let is_final = now >= Window::Daily.end(day).plus(DELIVERY)
+    let is_final = now >= final_from(window.end(start))
         && is_complete
         && (window == Window::Daily || counted(Window::Daily, day, snapshots, live).1);
     let state = match is_final {

@@ -50,7 +50,7 @@ pub async fn replay(
     // Checks early that the table exists, and corrects the clock that decides which snapshots have
     // expired.
     table.warm().await?;
-    let mut replay = Replay::new(table, options, table.skew().now());
+    let mut replay = Replay::new(table, options);
     let mut sum = Sum::default();
     for place in open(paths, input)? {
         for object in place.objects()? {

@@ -16,10 +16,11 @@ use crate::{
 pub const MAX_ANCESTORS: usize = 94;
 
 /// What a configuration has that a deleted one does not.
-const REMOVED: [&str; 7] = [
+const REMOVED: [&str; 8] = [
     attr::LIMITS,
     attr::STATUS,
     attr::SHADOW,
+    attr::CLASS,
     attr::GSI2PK,
     attr::GSI2SK,
     attr::GSI3PK,
@@ -43,7 +44,11 @@ pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Con
     let index = key.by_kind();
     match next {
         Some(config) => {
-            changes.extend(set(item::write_config(config)));
+            let attributes = item::write_config(config);
+            let gone = seen.value.iter().flat_map(item::write_config);
+            let gone = gone.filter(|(name, _)| !attributes.contains_key(name));
+            changes.extend(gone.map(|(name, _)| AttributeUpdate::Remove(Path::of(name))));
+            changes.extend(set(attributes));
             let names = [
                 (attr::ENTITY_ID, key.level.entity().map(EntityId::as_str)),
                 (attr::ENTITY_PLAN, key.level.plan().map(PlanName::as_str)),

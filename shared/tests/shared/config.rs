@@ -3,21 +3,22 @@
 use std::collections::BTreeMap;
 
 use crate::keys::{entity, namespace, plan, resource};
-use crate::model::{Held, Item, config};
+use crate::model::{Held, Item, START, config};
 use crate::quotas::any_quota;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use weirgate_shared::write::{
-    Action, Update, describe_entity, record_operation, set_entity, write_audit_event, write_config,
-    write_switches,
+    Action, Update, describe_entity, purge_config, record_operation, set_entity, write_audit_event,
+    write_config, write_switches,
 };
 use weirgate_shared::{
-    AuditChange, AuditEvent, AuditId, AuditKey, AuditSubject, Config, ConfigFilter, ConfigKey,
-    ConfigLevel, ConfigStatus, Entity, EntityDescription, EntityKey, EpochMillis, IdempotencyKey,
-    ItemKey, LISTED_CONFIG, Limit, LimitMode, LimitName, MilliTokens, Millis, Namespace,
-    OnUnavailable, Operation, Switch, Switches, Versioned, WriteId, config_partitions, read_audit,
-    read_config, read_description, read_entity, read_operation, read_switches,
+    AuditChange, AuditEvent, AuditId, AuditKey, AuditSubject, Class, ClassName, Config,
+    ConfigFilter, ConfigKey, ConfigLevel, ConfigStatus, Entity, EntityDescription, EntityKey,
+    EpochMillis, IdempotencyKey, ItemKey, LISTED_CONFIG, Limit, LimitMode, LimitName, MilliTokens,
+    Millis, Namespace, OnUnavailable, Operation, Switch, Switches, Versioned, WriteId,
+    config_partitions, read_audit, read_config, read_description, read_entity, read_operation,
+    read_switches,
 };
 
 fn level() -> impl Strategy<Value = ConfigLevel> {
@@ -56,8 +57,21 @@ fn limit() -> impl Strategy<Value = Limit> {
     (
         prop_oneof![3 => rate, 1 => slots, 1 => quota].prop_filter_map("taken", Result::ok),
         mode(),
+        vec((class(), 0..40_u8, 0..99_u8), 0..3),
     )
-        .prop_map(|(limit, mode)| limit.in_mode(mode))
+        .prop_map(|(limit, mode, classes)| {
+            let classes = classes.into_iter().map(|(name, at_least, leaves)| {
+                let class = Class::new(name.as_str(), at_least).unwrap();
+                class.leaving(leaves).unwrap()
+            });
+            let limit = limit.in_mode(mode);
+            // Not every limit can have them, and none has one twice.
+            limit.clone().with_classes(classes).unwrap_or(limit)
+        })
+}
+
+fn class() -> impl Strategy<Value = ClassName> {
+    "[a-c]".prop_map(|name| ClassName::new(name).unwrap())
 }
 
 fn configuration() -> impl Strategy<Value = Config> {
@@ -66,11 +80,17 @@ fn configuration() -> impl Strategy<Value = Config> {
         ConfigStatus::Disabled,
         ConfigStatus::Unlimited,
     ]);
-    (vec(limit(), 0..6), status, any::<bool>()).prop_map(|(mut limits, status, is_shadow)| {
+    let parts = (
+        vec(limit(), 0..6),
+        status,
+        any::<bool>(),
+        option::of(class()),
+    );
+    parts.prop_map(|(mut limits, status, is_shadow, class)| {
         limits.sort_by(|one, other| one.name().cmp(other.name()));
         limits.dedup_by(|one, other| one.name() == other.name());
         Config {
-            class: None,
+            class,
             limits,
             status,
             is_shadow,
@@ -273,6 +293,11 @@ proptest! {
             let has = |index: [&str; 2]| index.iter().all(|name| item.0.contains_key(*name));
             let is_listed = has(["GSI2PK", "GSI2SK"]) || has(["GSI3PK", "GSI3SK"]);
             prop_assert_eq!(is_listed, seen.value.is_some() && key.level != ConfigLevel::System);
+        }
+        if key.level == ConfigLevel::System {
+            prop_assert!(item.apply(&update(purge_config(&key.namespace, START))));
+            prop_assert_eq!(config_of(&item).value, None);
+            prop_assert_eq!(item.0.len(), 3, "its keys and its version: {:?}", item.0);
         }
     }
 

@@ -10,8 +10,8 @@ use crate::failure::{Failure, Outcome};
 
 /// Plans the changes of a limits file, for `limits apply`.
 ///
-/// A plan has the version of every configuration, so `limits apply` makes these changes or
-/// none. What the file does not have stays, unless --prune is given.
+/// A plan has the version of every configuration, so `limits apply` overwrites nothing that was
+/// changed since. What the file does not have stays, unless --prune is given.
 #[derive(Debug, Args)]
 pub struct Plan {
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate_shared::{
-    BucketKey, DELIVERY, EpochMillis, MAX_SHARDS, Meter, SnapshotKey, Snapshots, Window,
+    BucketKey, EpochMillis, MAX_SHARDS, Meter, SnapshotKey, Snapshots, Window, final_from,
 };
 use weirgate_store::{Consistency, Item, Query, SortKeys};
 
@@ -114,7 +114,7 @@ pub(super) async fn read_snapshots(
     let days = (Window::Daily.start(first), Window::Daily.start(last));
     // No hour is final before its day can be.
     let are_needed =
-        window == Window::Hourly && session.now() >= Window::Daily.end(days.0).plus(DELIVERY);
+        window == Window::Hourly && session.now() >= final_from(Window::Daily.end(days.0));
     let days = async {
         match are_needed {
             true => read_windows(session, bucket, Window::Daily, days, consistency).await,

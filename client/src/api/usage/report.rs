@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use weirgate_shared::{
     EntityId, EpochMillis, Granularity, Iso8601, LimitName, MilliTotal, Millis, Resource, Usage,
-    UsageState,
+    UsageState, final_from,
 };
 
 use super::super::admin::Admin;
@@ -21,10 +21,12 @@ use crate::values::Error;
 pub struct UsageTotal {
     /// Amount of each limit, and the number of acquires.
     pub usage: Usage,
-    /// Whether the amounts can change. If they are unknown, a part of them may be missing.
+    /// Whether the amounts can change. If they are unknown, a part of them may be missing. Those of a
+    /// resource or a plan are never final, because they are of the buckets or the entities that it has
+    /// at the read.
     pub state: UsageState,
     /// Instant before which all usage is included. A bill for the range is complete once this is
-    /// the range's end.
+    /// the range's end, and the state is final.
     #[cfg_attr(feature = "serde", serde(rename = "complete_until_ms"))]
     pub complete_until: EpochMillis,
     /// Items that cannot be read: the sum lacks them, and is complete only until the range begins.
@@ -145,12 +147,29 @@ impl UsageReport<'_> {
     /// # Errors
     /// As [`page`](Self::page).
     pub async fn total(&self) -> Result<UsageTotal, Error> {
+        let (end, now) = (self.query.range.end, self.session.now());
+        let is_listed = matches!(
+            self.query.scope,
+            UsageScope::Resource(_) | UsageScope::Plan(..)
+        );
+        // A bucket that is not listed yet may get usage of the range as late as one that is.
         let mut total = UsageTotal {
             usage: Usage::default(),
-            state: UsageState::Final,
-            complete_until: self.query.range.end.min(self.session.now()),
+            state: match is_listed || now < final_from(end) {
+                true => UsageState::Interim,
+                false => UsageState::Final,
+            },
+            complete_until: end.min(now),
             unreadable: vec![],
         };
+        if end <= now && now < final_from(end) {
+            let last = self
+                .query
+                .granularity
+                .window()
+                .start(EpochMillis(end.0 - 1));
+            total.complete_until = last.max(self.query.range.start);
+        }
         total.unreadable = self
             .each(|row| {
                 total.usage.add(&row.usage);
@@ -165,7 +184,7 @@ impl UsageReport<'_> {
         if !total.unreadable.is_empty() {
             total.complete_until = total.complete_until.min(self.query.range.start);
         }
-        if total.state == UsageState::Final && total.complete_until < self.query.range.end {
+        if total.state == UsageState::Final && total.complete_until < end {
             total.state = UsageState::Interim;
         }
         Ok(total)

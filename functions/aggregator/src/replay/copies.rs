@@ -42,19 +42,17 @@ impl Default for Options {
 pub struct Replay<'t> {
     table: &'t Table,
     options: Options,
-    now: EpochMillis,
     /// Table of the records so far.
     from: Option<TableArn>,
 }
 
 impl<'t> Replay<'t> {
-    /// Begins a replay into `table`. A snapshot may have expired by `now`.
+    /// Begins a replay into `table`.
     #[must_use]
-    pub const fn new(table: &'t Table, options: Options, now: EpochMillis) -> Self {
+    pub const fn new(table: &'t Table, options: Options) -> Self {
         Self {
             table,
             options,
-            now,
             from: None,
         }
     }
@@ -80,9 +78,11 @@ impl<'t> Replay<'t> {
             ));
         }
         let shards = plan::shards(batch.records);
+        // Of each object, because a replay may last longer than the margin of an expiry.
+        let now = self.table.skew().now();
         let mut turns: BTreeMap<_, Vec<UsageCopy>> = BTreeMap::new();
         for (copy, _) in plan::copies(&shards, self.options.ttl_days) {
-            if copy.is_expired(self.now) {
+            if copy.is_expired(now) {
                 let days = self.options.ttl_days;
                 done.left.push(format!(
                     "{copy}: the window ended {days} days ago or earlier, so its snapshot may be deleted, and a copy would \

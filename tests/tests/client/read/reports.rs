@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use weirgate::{
-    EpochMillis, Error, Granularity, Limit, PageToken, RateLimiter, UsageReport, UsageRow,
+    EpochMillis, Error, Granularity, Limit, PageToken, RateLimiter, Usage, UsageReport, UsageRow,
     UsageScope, UsageState, Window,
 };
 use weirgate_store::Table;
@@ -61,6 +61,14 @@ struct History {
     table: Table,
     hourly: Ledger,
     delivered_at: EpochMillis,
+    finals: Vec<FinalTotal>,
+}
+
+/// A total that was read as final.
+struct FinalTotal {
+    scope: UsageScope,
+    range: Range<EpochMillis>,
+    usage: Usage,
 }
 
 impl History {
@@ -74,7 +82,42 @@ impl History {
             delivered_at: fleet.now(),
             fleet,
             hourly: Ledger::new(),
+            finals: vec![],
         }
+    }
+
+    /// Records the totals of each hour that are final, and requires that those of before are still so.
+    async fn check_finals(&mut self) {
+        let total = async |scope: &UsageScope, range: &Range<EpochMillis>| {
+            let admin = self.limiter.admin();
+            let report = admin.usage_report(scope.clone(), Granularity::Hourly, range.clone());
+            report.unwrap().total().await.unwrap()
+        };
+        let mut finals = vec![];
+        for known in &self.finals {
+            let now = total(&known.scope, &known.range).await;
+            assert_eq!(
+                (now.state, &now.usage),
+                (UsageState::Final, &known.usage),
+                "{:?} {:?}",
+                known.scope,
+                known.range
+            );
+        }
+        for hour in self.hourly.keys().map(|(_, _, hour)| *hour).chain([START]) {
+            let range = hour..Granularity::Hourly.end(hour);
+            for scope in scopes() {
+                let read = total(&scope, &range).await;
+                if read.state == UsageState::Final {
+                    finals.push(FinalTotal {
+                        scope,
+                        range: range.clone(),
+                        usage: read.usage,
+                    });
+                }
+            }
+        }
+        self.finals = finals;
     }
 
     async fn take(&mut self, entity: &str, resource: &str, amount: i64) {
@@ -210,10 +253,32 @@ proptest! {
                 history.run(step).await;
                 if at == checked {
                     check_rows(&history).await;
+                    history.check_finals().await;
                 }
             }
             history.deliver().await;
             check_rows(&history).await;
+            history.check_finals().await;
+            // Buckets expire, and others are used again.
+            for entity in 0..ENTITIES.len() {
+                history.run(Step::Delete(entity, 0)).await;
+            }
+            history.take(ENTITIES[0], RESOURCES[1], 1).await;
+            history.deliver().await;
+            history.check_finals().await;
+            // Every hour of a bucket is final within two days, whatever has happened to it.
+            for _ in 0..5 {
+                pass(secs(10 * HOUR)).await;
+                history.deliver().await;
+            }
+            let all: Vec<_> = history.hourly.keys().cloned().collect();
+            for (entity, resource, hour) in all {
+                let scope = UsageScope::Bucket(entity.as_str().try_into().unwrap(), resource.as_str().try_into().unwrap());
+                let range = hour..Granularity::Hourly.end(hour);
+                let report = history.limiter.admin().usage_report(scope, Granularity::Hourly, range);
+                let total = report.unwrap().total().await.unwrap();
+                assert_eq!(total.state, UsageState::Final, "{entity} {resource} {hour:?}");
+            }
             for scope in scopes() {
                 // A resource's report has the entities with buckets.
                 if matches!(scope, UsageScope::Resource(_)) {
@@ -342,6 +407,32 @@ async fn a_total_says_until_when_it_is_complete_and_whether_it_is_final() {
     assert_eq!(total(&history).await, (7, interim, start), "in a copy");
     pass(secs(48 * HOUR)).await;
     assert_eq!(total(&history).await, (7, UsageState::Final, next));
+
+    // Of what is not listed, nothing is final before it could be if it were; of what comes and goes,
+    // nothing ever is.
+    let of = async |scope, range| {
+        let admin = history.limiter.admin();
+        let report = admin.usage_report(scope, Granularity::Hourly, range);
+        let total = report.unwrap().total().await.unwrap();
+        (total.usage.acquires, total.state, total.complete_until)
+    };
+    let (resource, unused) = (
+        UsageScope::Resource("gpt-4".try_into().unwrap()),
+        UsageScope::Entity("b".try_into().unwrap()),
+    );
+    assert_eq!(of(resource, start..next).await, (1, interim, next));
+    assert_eq!(
+        of(unused.clone(), start..next).await,
+        (0, UsageState::Final, next)
+    );
+    let ago = |hours: i64| {
+        EpochMillis(Granularity::Hourly.start(history.fleet.now()).0 - hours * 3_600_000)
+    };
+    assert_eq!(
+        of(unused.clone(), ago(2)..ago(1)).await,
+        (0, interim, ago(2))
+    );
+    assert_eq!(of(unused, ago(23)..ago(0)).await, (0, interim, ago(1)));
 
     let report = history
         .limiter

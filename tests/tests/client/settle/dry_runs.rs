@@ -18,7 +18,7 @@ enum How {
 }
 
 /// The calls of `docs/guide/operate.md`, by their names.
-const CALLS: [&str; 9] = [
+const CALLS: [&str; 11] = [
     "stop",
     "exempt",
     "start",
@@ -28,6 +28,8 @@ const CALLS: [&str; 9] = [
     "edit_balances set",
     "edit_balances drain",
     "edit_balances top_up",
+    "pause",
+    "resume",
 ];
 
 async fn call(limiter: &RateLimiter, name: &str, how: How) -> Result<OperationOutcome, Error> {
@@ -57,11 +59,13 @@ async fn call(limiter: &RateLimiter, name: &str, how: How) -> Result<OperationOu
         "edit_balances set" => sent!(balances().set("rpm", 30)),
         "edit_balances drain" => sent!(balances().drain_all()),
         "edit_balances top_up" => sent!(balances().top_up("rpm", 20)),
+        "pause" => sent!(limiter.admin().pause("e-1", "gpt-4", secs(60))),
+        "resume" => sent!(limiter.admin().resume("e-1", "gpt-4")),
         other => panic!("{other} is no call"),
     }
 }
 
-const STATES: [&str; 9] = [
+const STATES: [&str; 10] = [
     "missing",
     "whole",
     "split",
@@ -71,6 +75,7 @@ const STATES: [&str; 9] = [
     "expired leases",
     "a change that was left",
     "a shard is missing",
+    "paused",
 ];
 
 /// The first of the three writes of a split.
@@ -118,6 +123,11 @@ async fn world(fleet: &Fleet, state: &str) -> RateLimiter {
             let held = ask.lease(secs(1)).send().await.unwrap().granted().unwrap();
             std::mem::forget(held);
             pass(secs(2)).await;
+        }
+        "paused" => {
+            let admin = caller.admin();
+            let pause = admin.pause("e-1", "gpt-4", secs(3_600));
+            let _ = pause.send().await.unwrap();
         }
         "a change that was left" => {
             shards::split(&caller, &limits, 2).await;

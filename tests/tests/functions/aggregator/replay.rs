@@ -8,7 +8,7 @@ use weirgate_tests::{assert_has, fresh};
 use crate::fixtures::aggregator::usage::{assert_exact, hourly, of, read, snapshots, streamed};
 use crate::fixtures::aggregator::{HOUR, bucket, deliver, later, take, take_at, take_in};
 use crate::fixtures::discarded::{
-    COPIES, Run, lives, run, run_on, run_with, try_run_on, used, wrapped,
+    COPIES, Run, lasting, lives, run, run_on, run_with, try_run_on, used, wrapped,
 };
 use serde_json::json;
 use weirgate_aggregator::replay::Options;
@@ -247,6 +247,20 @@ async fn a_window_whose_snapshot_may_be_deleted_is_left() {
         [2, 2]
     );
     assert_exact(&dynamo, &records);
+}
+
+/// U6: however long it lasts.
+#[tokio::test]
+async fn a_window_whose_snapshot_may_be_deleted_by_its_turn_is_left() {
+    let (dynamo, records) = used().await;
+    let object = wrapped(&records);
+    let input = [&*object, &object, &object].join("\n");
+    let each = Millis(60 * 86_400_000);
+    let paths = ["-".into()];
+    let lasted = lasting(&dynamo, &paths, &input, Options::default(), each).await;
+    let Run { sum, out } = lasted.expect("the table is there");
+    assert_has!(sum, objects: 3, copied: COPIES, superseded: COPIES, incomplete: 1; "{out}");
+    assert!(out.contains("ended 90 days ago"), "{out}");
 }
 
 #[tokio::test]

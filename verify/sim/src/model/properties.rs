@@ -65,7 +65,7 @@ impl Protocol {
         left.0 + granted <= rule.capacity.0
     }
 
-    /// Slots: each is free, or held by a lease. A limit keeps its kind.
+    /// Slots: each is free, or held by a lease.
     fn has_all_slots(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
         let is_held = |row: &Arc<Row>| row.limit().rule.kind().is_held();
@@ -134,6 +134,9 @@ impl Protocol {
                 "I1, I4, I6: every slot is free, or held once",
                 Self::has_all_slots,
             ),
+            Property::always("I4: slots stay slots", |_, state: &State| {
+                !state.table.has_other_kind
+            }),
             Property::always(
                 "I3: recorded is what was consumed",
                 |_, State { ledger, .. }: &State| {

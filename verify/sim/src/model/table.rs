@@ -109,6 +109,8 @@ pub struct Table {
     highest: [i64; 3],
     /// Some write left a `v` that was not above all before it.
     pub has_reused_v: bool,
+    /// Some write made slots of a limit that was none, or another kind of slots.
+    pub has_other_kind: bool,
     /// Some write left a shard that did not say what had been counted in its hour and day.
     pub is_miscounted: bool,
 }
@@ -147,6 +149,16 @@ impl Table {
         let row = Row::of(item);
         self.is_miscounted |=
             !row.is_erased() && !is_counted(before.as_ref().map(|row| &row.meter), &row.meter);
+        // The life of an item begins with its first write.
+        let known = before.as_ref().filter(|known| {
+            !known.is_merged()
+                && !row.is_merged()
+                && known.bucket().birth_seq == row.bucket().birth_seq
+        });
+        self.has_other_kind |= known.is_some_and(|known| {
+            let kinds = [known, &row].map(|row| row.limit().rule.kind());
+            kinds[0].is_held() != kinds[1].is_held()
+        });
         self.has_reused_v |= row.meter.write_seq <= self.highest[number];
         self.highest[number] = self.highest[number].max(row.meter.write_seq);
         self.items[number] = Some(Arc::new(row));
