@@ -224,7 +224,7 @@ impl Mapping {
             .threatens(Kind::FunctionKilled)
             .then(|| world.rng().u32(1..30));
         let done = cancel_after(
-            Replay::new(&table, options, table.skew().now()).object("discarded", object),
+            Replay::new(&table, options).object("discarded", object),
             polls,
         )
         .await;
