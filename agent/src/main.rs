@@ -21,6 +21,7 @@ use weirgate_agent::net::Clients;
 use weirgate_agent::options::{Options, extension_address};
 use weirgate_agent::rls::{self, Grpc, RateLimitService};
 use weirgate_agent::rules::RulesSource;
+use weirgate_shared::exact_span;
 
 #[cfg(target_env = "musl")]
 #[global_allocator]
@@ -300,7 +301,8 @@ impl Running {
                 Ok(())
             }
             Err(_) => Err(format!(
-                "prefetched tokens were not returned within {time:?}"
+                "prefetched tokens were not returned within {}",
+                exact_span(time)
             )),
         }
     }

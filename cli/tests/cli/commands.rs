@@ -444,7 +444,7 @@ async fn operators_pause_and_resume_and_see_the_pause() {
     assert_eq!(table.run("acquire openai gpt-4 rpd=1").code, Some(0));
     let audit = table.text("audit --entity openai");
     for operation in [
-        "pause openai on gpt-4 for 1800s (ticket-3)",
+        "pause openai on gpt-4 for 30m (ticket-3)",
         "resume openai on gpt-4",
     ] {
         let lines = audit

@@ -113,10 +113,10 @@ class Chart {
     const y = Number.isFinite(mark) ? (100 - mark * scale).toFixed(2) : "0";
     for (const [name, value] of Object.entries({ x1: 0, x2: 60, y1: y, y2: y })) line.setAttribute(name, value);
     this.svg.replaceChildren(...bars.filter((bar) => bar !== null), ...(isQuota(limit) ? [] : [line]));
-    const what = isQuota(limit) ? limit.resets : isHeld ? `capacity ${many(mark)}` : `refill ${many(mark)}/min`;
+    const what = isQuota(limit) ? limit.resets : isHeld ? `capacity ${many(mark)}` : `refill ${many(mark)}/minute`;
     put(this.line, what);
     this.line.style.top = `${y}%`;
-    put(this.top, most > mark * 1.3 ? `${many(most)}${isHeld ? "" : "/min"}` : "");
+    put(this.top, most > mark * 1.3 ? `${many(most)}${isHeld ? "" : "/minute"}` : "");
     const read = values.filter((known) => known && !known.isMean);
     const last = values.at(-2) ?? values.at(-1);
     const told = [

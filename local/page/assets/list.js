@@ -3,7 +3,8 @@
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const rate = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const PERIODS = [[86400000, "day"], [3600000, "h"], [60000, "min"], [1000, "s"]];
+const PERIODS = [[86400000, "day"], [3600000, "hour"], [60000, "minute"], [1000, "second"]];
+const UNITS = [[86400000, "d"], [3600000, "h"], [60000, "m"], [1000, "s"], [1, "ms"]];
 
 // Millitokens as whole tokens. A part of a token counts for no acquire of one.
 export const tokens = (milli) => number.format(Math.floor(milli / 1000) || 0);
@@ -27,15 +28,18 @@ export function span(ms) {
 export const isQuota = (limit) => Boolean(limit.resets);
 export const isSlots = (limit) => limit.refill === 0 && !isQuota(limit);
 
-// A refill as it is written: 600/min. Slots have none, and a quota says when it resets.
+// A period as the command line writes and reads it: minute, 1m30s.
+export function period(ms) {
+  const [, whole] = PERIODS.find(([unit]) => unit === ms) ?? [];
+  const parts = UNITS.map(([unit, name], index) => [Math.floor((index > 0 ? ms % UNITS[index - 1][0] : ms) / unit), name]);
+  return whole ?? parts.filter(([number]) => number > 0).map(([number, name]) => `${number}${name}`).join("");
+}
+
+// A refill as it is written: 600/minute. Slots have none, and a quota says when it resets.
 export function refill(limit) {
   if (isQuota(limit)) return limit.resets;
   if (isSlots(limit)) return "slots";
-  const amount = short(limit.refill / 1000);
-  const whole = PERIODS.find(([ms]) => ms === limit.period_ms);
-  if (whole) return `${amount}/${whole[1]}`;
-  const [ms, unit] = PERIODS.find(([ms]) => limit.period_ms % ms === 0) ?? [1, "ms"];
-  return `${amount}/${limit.period_ms / ms} ${unit}`;
+  return `${short(limit.refill / 1000)}/${period(limit.period_ms)}`;
 }
 
 // From this saturation on, in percent, a limit denies, or is about to.

@@ -304,7 +304,7 @@ test("an opened bucket says what why says, and its last hour", async (t) => {
   // 12 a second are asked and 10 refilled, for long enough that a whole minute was read.
   await page.waitForFunction(() => /; [1-9]\d* of 60 minutes were read$/.test(document.querySelector("#bucket svg").getAttribute("aria-label")));
   const label = await page.locator("#bucket svg").first().getAttribute("aria-label");
-  assert.match(label, /^rpm, tokens a minute in the last hour; .*; refill 600\/min; /);
+  assert.match(label, /^rpm, tokens a minute in the last hour; .*; refill 600\/minute; /);
   assert.ok((await page.locator("#bucket rect").count()) > 60, "each minute has a bar, by reads or by the hour's usage");
   assert.match(await page.locator("#bucket rect title").first().textContent(), /^\d\d:\d\d UTC: [\d,.]+ a minute, mean$/);
   // The list goes on beside it, and Escape returns to it.
@@ -312,6 +312,15 @@ test("an opened bucket says what why says, and its last hour", async (t) => {
   await page.keyboard.press("Escape");
   await page.waitForFunction(() => document.querySelector("#bucket").hidden);
   assert.equal(new URL(page.url()).hash, "#resource/gpt-4");
+});
+
+test("a period is written as the command line writes it, which reads it again", async (t) => {
+  const { page } = await open(t, SIZES.desktop);
+  for (const [ms, text] of [[1000, "second"], [60000, "minute"], [3600000, "hour"], [86400000, "day"], [90000, "1m30s"], [172800500, "2d500ms"]]) {
+    assert.equal(await page.evaluate(async (ms) => (await import("./list.js")).period(ms), ms), text);
+    await backend.run("limits", "set", "--resource", "periods", `rpm=5/${text}`);
+    assert.match(await backend.run("limits", "list", "--resource", "periods"), new RegExp(` rpm=5/${text}\\s`));
+  }
 });
 
 test("on a phone an opened bucket takes the place of the list, and the keyboard follows", async (t) => {

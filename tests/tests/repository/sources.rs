@@ -1,6 +1,7 @@
 //! What the sources must not hold: a second constructor of SDK clients, names of functions and paths of
 //! pages in texts.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
@@ -130,6 +131,25 @@ fn no_text_of_a_program_names_a_function() {
         .into_iter()
         .filter(|(name, text)| name != "client/src/api/builder.rs" && names(text))
         .collect();
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// A span has one notation, which the command line reads again: `exact_span` and `rounded_span` write
+/// it, and Rust's `{:?}` writes 30 minutes as `1800s`.
+#[test]
+fn no_text_of_a_program_has_a_duration_as_rust_writes_it() {
+    let mut found = vec![];
+    let sources: BTreeMap<_, _> = sources().into_iter().collect();
+    for (name, text) in shown_literals() {
+        let source = &sources[&name];
+        let shown = text.match_indices(":?}").filter_map(|(at, _)| {
+            let (_, variable) = text[..at].rsplit_once('{')?;
+            let mut types = ["Duration", "Option<Duration>"].iter();
+            let is_span = types.any(|of| source.contains(&format!(" {variable}: {of}")));
+            is_span.then(|| format!("{name}: {{{variable}:?}} in {text:?}"))
+        });
+        found.extend(shown);
+    }
     assert!(found.is_empty(), "{found:#?}");
 }
 

@@ -15,6 +15,7 @@ use aws_smithy_types::body::SdkBody;
 use aws_smithy_types::byte_stream::ByteStream;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use weirgate_shared::exact_span;
 use weirgate_store::{chain, https_connector};
 
 /// Longest time of one request.
@@ -218,7 +219,7 @@ async fn exchange(
     });
     answer
         .await
-        .map_err(|_| RequestError::local(format!("no answer within {TIMEOUT:?}")))?
+        .map_err(|_| RequestError::local(format!("no answer within {}", exact_span(TIMEOUT))))?
 }
 
 /// Reads the text at a URL, without a signature.

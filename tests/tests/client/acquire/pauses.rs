@@ -452,7 +452,7 @@ async fn an_operator_pauses_and_resumes() {
         .filter_map(|event| event.operation.clone())
         .collect();
     assert!(
-        said.contains(&"pause e-1 on gpt-4 for 60s".to_owned())
+        said.contains(&"pause e-1 on gpt-4 for 1m".to_owned())
             && said.contains(&"resume e-1 on gpt-4".to_owned()),
         "{said:?}"
     );

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use weirgate::{Decision, EpochMillis, Granularity, Limit, RateLimiter, UsageScope};
 
-use weirgate_shared::Millis;
+use weirgate_shared::{Millis, exact_span};
 
 use super::backend::{Backend, RESOURCE, limit};
 use super::report::{Outcome, Tried};
@@ -192,7 +192,7 @@ pub async fn lease(backend: &Backend) -> Result<Tried, Failure> {
     Ok(match (is_back, returned) {
         (false, _) => Tried::failed(
             "the slots are not back",
-            format!("a lease of {LEASE:?} must end"),
+            format!("a lease of {} must end", exact_span(LEASE)),
         ),
         (true, Some(seconds)) => Tried::passed(format!(
             "returned by the reconciler {seconds} s after the kill"

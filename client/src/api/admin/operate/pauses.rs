@@ -99,7 +99,7 @@ impl<'a> PauseEdit<'a> {
             )));
         }
         let what = match self.lasts {
-            Some(lasts) => format!("pause {entity} on {resource} for {lasts:?}"),
+            Some(lasts) => format!("pause {entity} on {resource} for {}", exact_span(lasts)),
             None => format!("resume {entity} on {resource}"),
         };
         let mut operating = Operating::new(session, what, CacheKey::Nothing, &self.options)?;
