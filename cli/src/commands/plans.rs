@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use weirgate::{Config, ConfigFilter, PlanName, Resource, Unreadable};
+use weirgate::{Config, ConfigFilter, Page, PlanName, Resource};
 
 use super::confirm::Destroy;
 use super::limits::show;
@@ -44,13 +44,8 @@ pub struct Delete {
 }
 
 #[derive(Serialize)]
-struct Listed {
-    plans: BTreeMap<String, Plan>,
-    unreadable: Vec<Unreadable>,
-}
-
-#[derive(Default, Serialize)]
 struct Plan {
+    plan: PlanName,
     /// On every resource without a configuration for the plan.
     default: Option<Config>,
     resources: BTreeMap<String, Config>,
@@ -67,55 +62,61 @@ impl Plans {
 
 async fn list(context: &Context) -> Result<Outcome, Failure> {
     let limiter = context.limiter().await?;
-    let (mut listed, mut after) = (
-        Listed {
-            plans: BTreeMap::new(),
-            unreadable: vec![],
-        },
-        None,
-    );
+    let (mut plans, mut unreadable) = (BTreeMap::new(), vec![]);
+    let mut after = None;
     loop {
         let admin = limiter.admin();
         let page = admin.configs(&ConfigFilter::Plans, after.as_ref()).await?;
         for (level, config) in page.items {
-            let Some(name) = level.plan().map(ToString::to_string) else {
+            let Some(name) = level.plan() else {
                 continue;
             };
-            let plan = listed.plans.entry(name).or_default();
+            let plan = plans.entry(name.clone()).or_insert_with(|| Plan {
+                plan: name.clone(),
+                default: None,
+                resources: BTreeMap::new(),
+            });
             match level.resource().map(Resource::to_string) {
                 Some(resource) => drop(plan.resources.insert(resource, config)),
                 None => plan.default = Some(config),
             }
         }
-        listed.unreadable.extend(page.unreadable);
+        unreadable.extend(page.unreadable);
         after = page.next;
         if after.is_none() {
             break;
         }
     }
+    // All are read, because a plan may have its levels in several pages.
+    let list = Page {
+        items: plans.into_values().collect(),
+        unreadable,
+        next: None,
+    };
     let output = context.output();
-    output.print(&listed, |Listed { plans, unreadable }| {
-        let rows = plans.iter().flat_map(|(name, plan)| {
-            let row = |resource: &str, config| {
+    output.print(&list, |list| {
+        let rows = list.items.iter().flat_map(|plan| {
+            let name = plan.plan.to_string();
+            let row = move |resource: &str, config| {
                 vec![name.clone(), resource.to_owned(), show::one_line(config)]
             };
-            let default = plan
-                .default
-                .iter()
-                .map(move |config| row("all others", config));
             let own = plan.resources.iter();
-            default.chain(own.map(move |(resource, config)| row(resource, config)))
+            let own = own.map(|(resource, config)| (&**resource, config));
+            let default = plan.default.iter().map(|config| ("all others", config));
+            default
+                .chain(own)
+                .map(move |(resource, config)| row(resource, config))
         });
-        let table = match plans.is_empty() {
+        let table = match list.items.is_empty() {
             true => String::new(),
             false => output.table(&["plan", "resource", "limits"], rows) + "\n",
         };
-        table + &unreadable::table(output, unreadable)
+        table + &unreadable::table(output, &list.unreadable)
     })?;
-    if listed.plans.is_empty() && listed.unreadable.is_empty() {
+    if list.items.is_empty() && list.unreadable.is_empty() {
         output.note("none: weirgate limits set --plan NAME makes one");
     }
-    Ok(unreadable::outcome(&listed.unreadable))
+    Ok(unreadable::outcome(&list.unreadable))
 }
 
 impl Delete {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use weirgate::{EpochMillis, LimitName, MilliTokens};
+use weirgate::{EpochMillis, LimitName, MilliTokens, PageToken};
 use weirgate_reconciler::{Config, Deadline, DueItem, Preview, Reshaped, Summary, Work};
 
 use crate::amounts;
@@ -39,6 +39,9 @@ pub struct Reconcile {
 #[derive(Debug, Serialize)]
 struct Due {
     items: Vec<Row>,
+    /// `null`, as in a list that cannot be continued: what is due longest stays first until it is done.
+    next: Option<PageToken>,
+    /// Whether more are due than these.
     has_more: bool,
 }
 
@@ -98,8 +101,11 @@ impl Reconcile {
 
 impl From<Preview> for Due {
     fn from(Preview { due, has_more }: Preview) -> Self {
-        let items = due.into_iter().map(Row::from).collect();
-        Self { items, has_more }
+        Self {
+            items: due.into_iter().map(Row::from).collect(),
+            next: None,
+            has_more,
+        }
     }
 }
 

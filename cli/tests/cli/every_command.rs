@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 
+use serde_json::Value;
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
 
@@ -339,6 +340,36 @@ async fn a_command_that_reads_and_every_dry_run_leave_the_table_as_it_is() {
         let run = filled.table.run(&command);
         assert!(matches!(run.code, Some(0 | 1)), "{command:?}: {run:?}");
         assert_eq!(filled.dynamo.items(), items, "{command:?}: {run:?}");
+    }
+}
+
+/// Commands that read something else than a list, as `usage --total` does.
+const NO_LISTS: [&str; 9] = [
+    "doctor",
+    "entities get",
+    "limits diff",
+    "limits export",
+    "limits get",
+    "limits plan",
+    "page",
+    "peek",
+    "why",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_json_of_every_list_is_its_items_and_how_it_goes_on() {
+    let (files, filled) = (Files::new("lists"), Filled::new().await);
+    let mut lists: Vec<_> = (ON_THE_TABLE.iter().copied())
+        .filter(|(does, path, arguments)| {
+            *does == Read && !NO_LISTS.contains(path) && !arguments.contains(&"--total")
+        })
+        .collect();
+    lists.push((Read, "usage", &["--resource", "gpt-4", "--top"]));
+    for (_, path, arguments) in lists {
+        let command = filled.fill(&files, path, arguments);
+        let list = filled.table.json(&command);
+        assert!(list["items"].is_array(), "{command:?}: {list}");
+        assert_eq!(list.get("next"), Some(&Value::Null), "{command:?}: {list}");
     }
 }
 

@@ -778,13 +778,14 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
     );
     let plans = table.json("plans list");
     assert_eq!(
-        plans["plans"]["pro"]["resources"]["gpt-4"]["limits"][0]["text"],
+        plans["items"][0]["resources"]["gpt-4"]["limits"][0]["text"],
         "rpm=900/minute"
     );
     assert_eq!(
-        plans["plans"]["pro"]["default"]["limits"][0]["text"],
+        plans["items"][0]["default"]["limits"][0]["text"],
         "rpm=600/minute"
     );
+    assert_eq!(plans["items"][0]["plan"], "pro");
     assert_eq!(
         table.json("entities list --plan pro")["items"],
         json!(["acme"])
@@ -823,7 +824,7 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
         "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\n",
     );
     other.text(["limits", "apply", file.path(), "--prune", "--yes"]);
-    assert_eq!(other.json("plans list")["plans"], json!({}));
+    assert_eq!(other.json("plans list")["items"], json!([]));
     assert_eq!(other.json("entities get acme")["plan"], Value::Null);
 
     table.text("acquire acme gpt-4 rpm=3");
