@@ -59,17 +59,23 @@ pub struct Get {
 
 /// Sets the parent or the plan of an entity.
 ///
-/// Without --plan and --no-plan, the plan stays; with one of them alone, the parent stays.
+/// What is not given stays. Without options, it creates the entity if there is none.
 #[derive(Debug, Args)]
 pub struct Set {
     /// The entity
     entity: String,
-    /// Its parent; without it and a plan, none
+    /// Its parent
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
+    /// It has no parent
+    #[arg(long, conflicts_with_all = ["parent", "cascades"])]
+    no_parent: bool,
     /// What is taken from the entity is taken from its parent too
-    #[arg(long, requires = "parent")]
+    #[arg(long)]
     cascades: bool,
+    /// Nothing is taken from its parent
+    #[arg(long, conflicts_with = "cascades")]
+    no_cascades: bool,
     /// Its plan, whose limits hold where it has none of its own
     #[arg(long, value_name = "NAME")]
     plan: Option<String>,
@@ -150,13 +156,23 @@ impl Set {
         let plan = self.plan.as_deref().map(PlanName::new).transpose()?;
         let limiter = context.limiter().await?;
         let before = limiter.admin().entity(&id).await?;
-        let mut after = before.clone().unwrap_or_else(|| Entity::new(id.clone()));
-        let sets_plan = plan.is_some() || self.no_plan;
-        if parent.is_some() || !sets_plan {
-            (after.parent, after.cascades) = (parent, self.cascades);
+        let kept = before.clone().unwrap_or_else(|| Entity::new(id.clone()));
+        let mut after = kept.clone();
+        after.parent = parent.or(kept.parent.filter(|_| !self.no_parent));
+        after.plan = plan.or(kept.plan.filter(|_| !self.no_plan));
+        let ends = self.no_cascades || self.no_parent;
+        after.cascades = self.cascades || kept.cascades && !ends;
+        if self.cascades && after.parent.is_none() {
+            return Err(Failure::Refused(format!(
+                "entity {id} has no parent to take from: give --parent ID with --cascades"
+            )));
         }
-        if sets_plan {
-            after.plan = plan;
+        if before.as_ref() == Some(&after) {
+            return done(
+                context,
+                false,
+                &format!("no changes: entity {id} is set so"),
+            );
         }
         let admin = limiter.admin();
         if !admin

@@ -151,6 +151,39 @@ async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_entity_keeps_what_is_not_given() {
+    let table = Table::new().await;
+    table.text("limits set --plan pro rpm=5/minute");
+    // Options, whether they change anything, then parent, cascades and plan.
+    let nothing = (Value::Null, json!(false), Value::Null);
+    let parent = |parent: &str, cascades: bool, plan: Value| (json!(parent), json!(cascades), plan);
+    for (options, changed, after) in [
+        ("", true, nothing.clone()),
+        ("", false, nothing.clone()),
+        ("--no-parent --no-cascades --no-plan", false, nothing),
+        ("--parent team", true, parent("team", false, Value::Null)),
+        ("--plan pro", true, parent("team", false, json!("pro"))),
+        ("--cascades", true, parent("team", true, json!("pro"))),
+        ("", false, parent("team", true, json!("pro"))),
+        ("--parent org", true, parent("org", true, json!("pro"))),
+        ("--no-plan", true, parent("org", true, Value::Null)),
+        ("--no-cascades", true, parent("org", false, Value::Null)),
+        ("--parent a --cascades", true, parent("a", true, Value::Null)),
+        (
+            "--no-parent --plan pro",
+            true,
+            (Value::Null, json!(false), json!("pro")),
+        ),
+    ] {
+        let set = table.json(&*format!("entities set user {options}"));
+        assert_eq!(set["changed"], changed, "{options}");
+        let entity = table.json("entities get user");
+        let seen = (&entity["parent"], &entity["cascades"], &entity["plan"]);
+        assert_eq!(seen, (&after.0, &after.1, &after.2), "{options}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn entities_have_parents_and_children() {
     let table = Table::new().await;
     assert_eq!(

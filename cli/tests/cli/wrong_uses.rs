@@ -71,8 +71,8 @@ const ARGUMENTS: [(&str, [&str; 3]); 62] = [
         ["argument", "'--output'", "give --json"],
     ),
     (
-        "entities set user --cascades",
-        ["--parent <ID>", "not provided", "entities set --help"],
+        "entities set user --no-parent --cascades",
+        ["'--no-parent'", "'--cascades'", "cannot be used with"],
     ),
     (
         "acquire user rpm=1",
@@ -257,7 +257,7 @@ const ARGUMENTS: [(&str, [&str; 3]); 62] = [
 ];
 
 /// Commands that are wrong for this table.
-const COMMANDS: [(&str, i32, [&str; 3]); 17] = [
+const COMMANDS: [(&str, i32, [&str; 3]); 18] = [
     ("peek a/b gpt-4", 2, ["entity", "\"a/b\"", "A-Z"]),
     ("peek user 1st", 2, ["resource", "\"1st\"", "A-Z"]),
     (
@@ -291,6 +291,11 @@ const COMMANDS: [(&str, i32, [&str; 3]); 17] = [
         "entities get user",
         1,
         ["user", "no item", "weirgate entities set"],
+    ),
+    (
+        "entities set user --cascades",
+        2,
+        ["user", "no parent", "give --parent ID"],
     ),
     (
         "entities set user --parent user",
