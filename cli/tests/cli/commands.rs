@@ -131,7 +131,7 @@ async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
         ("slots=3", "unlimited", false),
         ("--shadow", "unlimited", true),
     ] {
-        let after = &table.json([&set[..], &[change]].concat())["after"];
+        let after = &table.json([&set[..], &[change, "--yes"]].concat())["after"];
         assert_eq!(after["limits"].as_array().map(Vec::len), Some(2), "{after}");
         assert_eq!(
             (&after["status"], &after["is_shadow"]),
@@ -139,12 +139,29 @@ async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
             "{change}"
         );
     }
-    let replaced = table.json([&set[..], &["--replace", "rpm=6/minute"]].concat());
+    let replace = [&set[..], &["--replace", "rpm=6/minute"]].concat();
+    let unasked = table.run(&replace);
+    assert_eq!(unasked.code, Some(2), "{unasked:?}");
+    let drops =
+        "to drop limit slots, status unlimited, shadow of system in namespace default needs";
+    assert!(unasked.stderr.contains(drops), "{unasked:?}");
+    let replaced = table.json([&replace[..], &["--yes"]].concat());
     let rpm = &kept["config"]["limits"][0];
     assert_eq!(
         replaced["after"],
         json!({"limits": [rpm], "status": "enforced", "is_shadow": false})
     );
+    // Nothing is asked where nothing is lost.
+    for change in [
+        &["--replace", "rpm=7/minute"][..],
+        &["--replace", "rpm=7/minute", "--shadow"],
+        &["--replace", "rpm=7/minute", "--unlimited", "--shadow=false"],
+    ] {
+        table.text([&set[..], change].concat());
+    }
+    table.text([&set[..], &["--disabled", "--yes"]].concat());
+    let again = table.text([&set[..], &["--disabled", "slots=1"]].concat());
+    assert!(again.ends_with("configured\n"), "{again}");
     let nothing = table.run(set);
     assert_eq!(nothing.code, Some(2), "{nothing:?}");
     assert!(nothing.stderr.contains("LIMIT"), "{nothing:?}");
@@ -168,7 +185,11 @@ async fn an_entity_keeps_what_is_not_given() {
         ("--parent org", true, parent("org", true, json!("pro"))),
         ("--no-plan", true, parent("org", true, Value::Null)),
         ("--no-cascades", true, parent("org", false, Value::Null)),
-        ("--parent a --cascades", true, parent("a", true, Value::Null)),
+        (
+            "--parent a --cascades",
+            true,
+            parent("a", true, Value::Null),
+        ),
         (
             "--no-parent --plan pro",
             true,
@@ -566,7 +587,7 @@ async fn limits_of_several_entities_are_told_apart_and_a_stop_is_named() {
         "entity team is stopped: weirgate start --entity team ends that\n"
     );
     table.text("start --entity team");
-    table.text("limits set --resource gpt-4 --disabled");
+    table.text("limits set --resource gpt-4 --disabled --yes");
     let disabled = table.text("peek user gpt-4");
     assert_eq!(disabled, "disabled by its configuration\n");
 }

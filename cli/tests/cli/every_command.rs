@@ -24,9 +24,15 @@ enum Does {
 use Does::{Destroy, Read, Write};
 
 /// Every command that reads or changes the table, with arguments that are right.
-const ON_THE_TABLE: [(Does, &str, &[&str]); 49] = [
+const ON_THE_TABLE: [(Does, &str, &[&str]); 51] = [
     (Read, "limits get", &["--system"]),
     (Write, "limits set", &["--system", "rpm=5/minute"]),
+    (Destroy, "limits set", &["--system", "--disabled"]),
+    (
+        Destroy,
+        "limits set",
+        &["--resource", "gpt-4", "--replace", "rpm=5/day"],
+    ),
     (Destroy, "limits delete", &["--resource", "gpt-4"]),
     (Read, "limits list", &[]),
     (Read, "limits list", &["--resource", "gpt-4"]),
@@ -288,7 +294,8 @@ async fn every_command_that_destroys_asks_and_has_a_dry_run_that_writes_nothing(
                 .any(|line| line.trim_start().starts_with(option))
         };
         // The doctor writes with --acceptance alone, which asks.
-        let asks = does == Destroy || path == "doctor";
+        let destroys = |row: &(Does, &str, &[&str])| row.0 == Destroy && row.1 == path;
+        let asks = ON_THE_TABLE.iter().any(destroys) || path == "doctor";
         assert_eq!(has("--yes"), asks, "{help}");
         assert!(does != Destroy || has("--dry-run"), "{help}");
         if does != Destroy {

@@ -98,7 +98,7 @@ async fn what_denies_is_named_with_the_command_that_ends_it() {
             "weirgate start --entity user-1",
         ),
         (
-            "limits set --system --disabled",
+            "limits set --system --disabled --yes",
             "weirgate limits set --system --enforced",
         ),
         (
@@ -135,7 +135,7 @@ async fn what_a_level_without_limits_is_told_to_run_can_be_run() {
     let table = Table::new().await;
     table.text("limits set --system rpm=5/minute");
     for status in ["--disabled", "--unlimited"] {
-        table.text(["limits", "set", "--resource", "gpt-4", status]);
+        table.text(["limits", "set", "--resource", "gpt-4", status, "--yes"]);
         let reasons = table.json("why user-1 gpt-4");
         let found = next(&reasons);
         assert_eq!(

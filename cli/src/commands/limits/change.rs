@@ -16,7 +16,8 @@ use crate::level::LevelArgs;
 
 /// Sets the configuration of a level.
 ///
-/// What is not named stays as it is. Shows before and after of every limit.
+/// What is not named stays as it is. Shows before and after of every limit. Asks before it denies every
+/// acquire or drops something.
 #[derive(Debug, Args)]
 pub struct Set {
     #[command(flatten)]
@@ -43,9 +44,8 @@ pub struct Set {
     /// Class of the callers of the level's entities, whatever a request says (weirgate docs limits)
     #[arg(long, value_name = "NAME", value_parser = |text: &str| ClassName::new(text))]
     class: Option<ClassName>,
-    /// Shows what would be changed, and writes nothing
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    destroy: Destroy,
 }
 
 /// Deletes the configuration of a level.
@@ -78,11 +78,48 @@ impl Set {
                  --enforced, --disabled, --unlimited, --shadow, --class and --replace"
             )));
         }
-        change(context, &level, self.dry_run, |before| {
+        let next = |before: Option<&Config>| {
             let kept = before.filter(|_| !self.replace);
             Some(self.patch().onto(kept))
+        };
+        change(context, &level, self.destroy.dry_run, next, |before| {
+            let Some(deed) = self.destroys(&level, before) else {
+                return Ok(());
+            };
+            let namespace = &context.options().namespace;
+            let deed = format!("{deed} in namespace {namespace}");
+            self.destroy.confirm(&deed, "yes")
         })
         .await
+    }
+
+    /// Returns what is lost or denied from now on, if anything is.
+    fn destroys(&self, level: &ConfigLevel, before: Option<&Config>) -> Option<String> {
+        let status = before.map_or(ConfigStatus::Enforced, |before| before.status);
+        let disables = self.disabled && status != ConfigStatus::Disabled;
+        let disables = disables.then(|| format!("deny every acquire of {level}"));
+        let dropped = before
+            .filter(|_| self.replace)
+            .map(|before| self.dropped(before))
+            .filter(|dropped| !dropped.is_empty())
+            .map(|dropped| format!("drop {} of {level}", dropped.join(", ")));
+        let deeds: Vec<_> = disables.into_iter().chain(dropped).collect();
+        (!deeds.is_empty()).then(|| deeds.join(" and "))
+    }
+
+    /// Returns the limits and settings that `--replace` does not name.
+    fn dropped(&self, before: &Config) -> Vec<String> {
+        let patch = self.patch();
+        let named: Vec<_> = patch.limits.iter().map(Limit::name).collect();
+        let limits = before.limits.iter().map(Limit::name);
+        let limits = limits.filter(|name| !named.contains(name));
+        let limits = limits.map(|name| format!("limit {name}"));
+        let status = (before.status != ConfigStatus::Enforced && patch.status.is_none())
+            .then(|| format!("status {}", before.status.as_str()));
+        let shadow = (before.is_shadow && patch.is_shadow.is_none()).then(|| "shadow".to_owned());
+        let class = before.class.as_ref().filter(|_| patch.class.is_none());
+        let class = class.map(|class| format!("class {class}"));
+        (limits.chain(status).chain(shadow).chain(class)).collect()
     }
 
     fn patch(&self) -> ConfigPatch {
@@ -107,16 +144,17 @@ impl Delete {
         let namespace = &context.options().namespace;
         let deed = format!("delete the limits of {level} in namespace {namespace}");
         self.destroy.confirm(&deed, "yes")?;
-        change(context, &level, self.destroy.dry_run, |_| None).await
+        change(context, &level, self.destroy.dry_run, |_| None, |_| Ok(())).await
     }
 }
 
-/// Replaces the configuration of a level by what `next` makes of it.
+/// Replaces the configuration of a level by what `next` makes of it, if `confirm` lets it.
 async fn change(
     context: &Context,
     level: &ConfigLevel,
     dry_run: bool,
     next: impl FnOnce(Option<&Config>) -> Option<Config>,
+    confirm: impl FnOnce(Option<&Config>) -> Result<(), Failure>,
 ) -> Result<Outcome, Failure> {
     let limiter = context.limiter().await?;
     let Versioned { value, version } = stored(&limiter, level).await?;
@@ -136,6 +174,10 @@ async fn change(
         limiter.admin().check_configs(&planned).await?;
     }
     let writes = changed.changed && !dry_run;
+    if writes {
+        confirm(changed.before.as_ref())?;
+    }
+    // What was confirmed is what changes: another change in the meantime has another version.
     if writes && !limiter.admin().replace_config(level, version, next).await? {
         return Err(Failure::Failed(format!(
             "the configuration of {level} was changed by another command in the meantime, and is \
