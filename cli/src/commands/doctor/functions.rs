@@ -195,7 +195,7 @@ fn of_function(check: &'static str, name: &str, function: &Function, table: &str
                 version.unwrap_or("before 0.7"),
                 env!("CARGO_PKG_VERSION")
             ),
-            "deploy the older of them again; CHANGELOG.md says what differs",
+            "deploy the older of them again",
         ),
     }
 }
