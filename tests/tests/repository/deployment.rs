@@ -59,6 +59,16 @@ fn the_readme_deploys_a_release_by_the_commands_of_the_page() {
     }
 }
 
+/// Words as `wc -w` counts them.
+#[test]
+fn the_readme_has_600_words_at_most_and_its_first_code_within_15_lines() {
+    let readme = include_str!("../../../README.md");
+    let words = readme.split_whitespace().count();
+    assert!(words <= 600, "{words} words");
+    let code = readme.lines().position(|line| line.starts_with("```"));
+    assert!(code.is_some_and(|line| line < 15), "{code:?}");
+}
+
 /// A first deployment that fails rolls back. What it keeps then must not be in the way of the next
 /// one.
 #[test]
