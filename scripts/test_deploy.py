@@ -1,4 +1,4 @@
-"""Sees scripts/check_deploy.py find what is wrong in each file of agent/deploy, after one change to it.
+"""Sees scripts/check_deploy.py find what is wrong in each file of agent/deploy and in the example of a client, after one change to it.
 
 Usage: test_deploy.py
 """
@@ -10,8 +10,10 @@ from pathlib import Path
 
 import check_deploy
 
-SIDECAR, DAEMONSET = "kubernetes/sidecar.yaml", "kubernetes/daemonset.yaml"
-ECS, COMPOSE, LOCAL = "ecs-task.json", "compose.yaml", "compose.local.yaml"
+DEPLOY, EXAMPLES = "agent/deploy", "clients/typescript/examples"
+SIDECAR, DAEMONSET = f"{DEPLOY}/kubernetes/sidecar.yaml", f"{DEPLOY}/kubernetes/daemonset.yaml"
+ECS, COMPOSE, LOCAL = (f"{DEPLOY}/{name}" for name in ("ecs-task.json", "compose.yaml", "compose.local.yaml"))
+EXAMPLE = f"{EXAMPLES}/compose.yaml"
 IMAGE, OTHER = f"weirgate-agent:{check_deploy.VERSION}", "weirgate-agent:0.1.0"
 # A file, what is replaced in it and by what, and what the check says.
 BROKEN = [
@@ -32,14 +34,17 @@ BROKEN = [
     (COMPOSE, "healthcheck:\n      test", "labels:\n      test", "test must be"),
     (LOCAL, "condition: service_healthy", "condition: healthy", "healthy"),
     (LOCAL, IMAGE, OTHER, "weirgate-agent must be of"),
+    (EXAMPLE, "pids_limit: 64", "pid_limit: 64", "pid_limit"),
+    (EXAMPLE, "[CMD, /weirgate-agent, healthcheck]", "[CMD, /weirgate-agent, --version]", "test must be"),
 ]
 
 
 def main():
     for file, old, new, says in BROKEN:
         with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / "deploy"
-            shutil.copytree(check_deploy.ROOT / "agent/deploy", copy)
+            copy = Path(folder)
+            for each in (DEPLOY, EXAMPLES):
+                shutil.copytree(check_deploy.ROOT / each, copy / each)
             text = (copy / file).read_text(encoding="utf-8")
             if old not in text:
                 sys.exit(f"test_deploy: {file} must have {old!r}")
