@@ -1,12 +1,15 @@
 """Runs the commands of docs/guide/install.md that lead from the files of a release to a first denial, by the command line and by the
-agent. There is nothing on the path but the system's programs, and no compiler.
+agent. One shell reads them all at once, as from a paste, and waits for nothing. There is nothing on the path but the system's
+programs, and no compiler.
 
 The commands have fixed ports: scripts/alone.py gives them a network of their own.
 
 Usage: check_denial.py FOLDER
 """
 
+import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +20,9 @@ import dist
 
 # Seconds from nothing to the last denial.
 MOST = 60
-# Each block, and what its last command prints.
+# Printed after each block.
+MARK = "-- end of"
+# Each block, and what it prints last.
 BLOCKS = {"first-denial": "denied", "first-denial-agent": "HTTP/1.1 429 "}
 
 
@@ -32,35 +37,33 @@ def commands(name):
     if not text:
         fail(f"docs/guide/install.md must have the block {name}")
     own = next(architecture for architecture, names in dist.ARCHITECTURES.items() if platform.machine() in names)
-    return text.replace("VERSION", dist.VERSION).replace("x86_64", own).splitlines()
+    return text.replace("VERSION", dist.VERSION).replace("x86_64", own)
 
 
 def main(folder):
-    begun, started = time.monotonic(), []
+    # As the page ends both programs.
+    pasted = "".join(f"{commands(name)}echo '{MARK} {name}'\n" for name in BLOCKS) + "kill %1 %2\nwait\n"
     with tempfile.TemporaryDirectory() as home:
         for file in Path(folder).resolve().glob("*.tar.gz"):
             (Path(home) / file.name).symlink_to(file)
-        place = {"cwd": home, "env": {"PATH": "/usr/bin:/bin", "HOME": home}, "text": True}
+        begun = time.monotonic()
+        place = {"cwd": home, "env": {"PATH": "/usr/bin:/bin", "HOME": home}, "start_new_session": True, "text": True}
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        shell = subprocess.Popen(["bash"], **streams, **place)
         try:
-            for name, denial in BLOCKS.items():
-                for command in commands(name):
-                    if command.endswith(" &"):
-                        begin = ["bash", "-c", f"exec {command.removesuffix(' &')}"]
-                        started.append(subprocess.Popen(begin, stdout=subprocess.PIPE, **place))
-                        # It listens when it prints.
-                        started[-1].stdout.readline()
-                    else:
-                        done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=MOST, **place)
-                line = next((line for line in done.stdout.splitlines() if denial in line), None)
-                if line is None:
-                    fail(f"{name}: the last command must print {denial!r}, got {done}")
-                print(f"{name}: {line.strip()!r}, {time.monotonic() - begun:.1f} s from nothing")
-        finally:
-            for process in started:
-                process.terminate()
-                process.wait()
-    if time.monotonic() - begun > MOST:
-        fail(f"the denials must come within {MOST} s")
+            said, _ = shell.communicate(pasted, MOST)
+        except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGKILL)
+            said, _ = shell.communicate()
+            fail(f"the denials must come within {MOST} s, got {said}")
+    seconds = time.monotonic() - begun
+    for name, denial in BLOCKS.items():
+        block, mark, said = said.partition(f"{MARK} {name}\n")
+        line = next((line for line in block.splitlines() if denial in line), None)
+        if not mark or line is None:
+            fail(f"{name}: must print {denial!r}, got {block}")
+        print(f"{name}: {line.strip()!r}")
+    print(f"{seconds:.1f} s from nothing to the last denial")
 
 
 if __name__ == "__main__":
