@@ -90,7 +90,7 @@ drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ##
 
 # Skips stand with their reasons beside what they are about: in the template, scripts/check_policies.py, deny.toml.
 .PHONY: validate
-validate: cargo npm .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## Check the template, its policies, the dependencies
+validate: cargo go npm .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## Check the template, its policies, the dependencies
 	.venv/validate/bin/cfn-lint template.yaml scripts/restored-table.yaml scripts/deploy-roles.yaml
 	SAM_CLI_TELEMETRY=0 .venv/sam/bin/sam validate --lint --region us-east-1
 	.venv/validate/bin/checkov --framework cloudformation --skip-download --compact --quiet --file template.yaml
@@ -285,7 +285,7 @@ deploy: cargo .venv/sam/.cross .venv/aws/.installed ## Build and deploy an envir
 # For both processors by Zig: the functions against glibc 2.17, so one build runs in every runtime of Lambda, and the programs
 # static, against musl. From every folder it has the same bytes: the prefixes of paths are mapped, and scripts/dist.py writes no dates.
 .PHONY: release
-release: cargo npm .venv/sam/.cross release-build ## Build what users deploy and install, for arm64 and x86_64, into dist/
+release: cargo go npm .venv/sam/.cross release-build ## Build what users deploy and install, for arm64 and x86_64, into dist/
 
 .PHONY: targets
 targets:

@@ -1,5 +1,5 @@
 """Checks the files of a release: checksums and provenance, the processor and libc of each program, that the programs start, the
-images, and that no link of a page leads nowhere.
+images, that the clients install, and that no link of a page leads nowhere.
 
 Programs for the other processor are run by an emulator, where one is installed.
 
@@ -20,6 +20,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import check_clients
 import check_images
 import dist
 import image
@@ -180,6 +181,7 @@ def main(folder):
         for name, program in programs(folder / file).items():
             check_program(file, name, program)
     check_each_image(folder)
+    check_clients.check(folder)
     print(f"{len(files)} files, checksums agree")
 
 

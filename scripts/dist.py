@@ -223,6 +223,17 @@ def write_clients(folder):
         itself = sbom.files(ours(project["name"]), [Path(path) for path in written])
         needs = [ours(re.match(r"[\w-]+", name)[0]) for name in needed]
         write_bill(folder / f"{project['name']}-{registry}.cdx.json", itself, needs)
+    write_go(folder)
+
+
+def write_go(folder):
+    """Writes the Go client, which no registry has: its sources without the tests, and what it contains."""
+    sources = [path for path in (ROOT / "clients/go").glob("*.go") if not path.name.endswith("_test.go")]
+    names = [path.relative_to(ROOT) for path in sources] + ["clients/go/go.mod", "clients/go/README.md", *LICENSES]
+    archive = folder / f"weirgate-go-{VERSION}.tar.gz"
+    write_tar(archive, texts(names), ())
+    itself = sbom.component("library", "weirgate", VERSION, "MIT OR Apache-2.0", None, "golang")
+    write_bill(folder / "weirgate-golang.cdx.json", sbom.files(itself, [archive]), [])
 
 
 def write_all(folder, built):

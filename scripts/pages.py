@@ -49,6 +49,7 @@ line](docs/guide/command-line.md)). As a layer for Lambda functions two commands
 ```sh
 pip install ./weirgate-{version}-py3-none-any.whl    # Python: docs/guide/python.md
 npm install ./weirgate-{version}.tgz                 # Node: docs/guide/node.md
+tar -xzf weirgate-go-{version}.tar.gz                # Go: docs/guide/go.md
 ```
 
 ## Use

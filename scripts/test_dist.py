@@ -23,6 +23,7 @@ from unittest.mock import patch
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+import check_clients
 import check_dist
 import check_images
 import dist
@@ -172,7 +173,7 @@ def check_bills(folder):
             check(unsummed and all(name.startswith("weirgate") for name in unsummed), f"{binary}: no checksum of {unsummed}")
 
 
-    for name in ("weirgate-agent-image-arm64", "weirgate-local-image-x86_64", "weirgate-pypi", "weirgate-asgi-pypi", "weirgate-npm", "weirgate-express-npm"):
+    for name in ("weirgate-agent-image-arm64", "weirgate-local-image-x86_64", "weirgate-pypi", "weirgate-asgi-pypi", "weirgate-npm", "weirgate-express-npm", "weirgate-golang"):
         text = (folder / f"{name}.cdx.json").read_text()
         check(valid.validate_str(text) is None, f"{name}: {valid.validate_str(text)}")
         bill = json.loads(text)
@@ -255,6 +256,7 @@ def main():
         check_pages(one, names)
         check_install(one, scratch)
         check_bills(one)
+        check_clients.check(one)
         check_images_of(one, scratch)
         check_statement(one)
         notices = (one / "THIRD-PARTY").read_text()
