@@ -265,8 +265,9 @@ packages-go:
 packages-page:
 	@test -n "$(chromium)" || $(call install_packages,chromium fonts-dejavu-core)
 
-.PHONY: packages-bench
-packages-bench:
+# A store of the tests, and a rival in the benchmarks.
+.PHONY: packages-redis
+packages-redis:
 	@command -v redis-server >/dev/null || $(call install_packages,redis-server)
 
 # The stack policy forbids updates that replace the table. `prod` is refused while its alarms have no topic.

@@ -103,6 +103,8 @@ pub use weirgate_shared::{
     QuotaWindow, RefillRule, Resource, Scale, Schedule, ScheduleRule, SessionWindow, Switch, Usage,
     UsageState, Versioned, Weekday, Window, WindowCode, WindowError, WindowUsage, ZoneName,
 };
+#[cfg(feature = "redis")]
+pub use weirgate_store::RedisOptions;
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 
 /// Compiles the examples of both READMEs and of the guide with the tests.

@@ -24,6 +24,19 @@ impl Bound {
         }
     }
 
+    /// Counts a response. Returns why it is rejected, if so.
+    pub(crate) fn count(&self, bytes: u64) -> Result<(), String> {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.largest.fetch_max(bytes, Ordering::Relaxed);
+        match bytes > self.most {
+            true => Err(format!(
+                "the answer has {bytes} bytes, more than {}",
+                self.most
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the size of all responses, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -52,11 +65,6 @@ impl Intercept for Bound {
             .body()
             .content_length()
             .unwrap_or_default();
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.largest.fetch_max(bytes, Ordering::Relaxed);
-        if bytes > self.most {
-            return Err(format!("the answer has {bytes} bytes, more than {}", self.most).into());
-        }
-        Ok(())
+        Ok(self.count(bytes)?)
     }
 }

@@ -49,10 +49,11 @@ impl Table {
     /// # Errors
     /// [`StoreError`] of the request.
     pub async fn describe(&self) -> Result<TableFacts, StoreError> {
-        let request = self.client.describe_table().table_name(&self.name);
+        let table = self.in_dynamodb("DescribeTable")?;
+        let request = table.client.describe_table().table_name(&table.name);
         let described = request.send().await;
         let described =
-            described.map_err(|error| self.failed("DescribeTable".to_owned(), error))?;
+            described.map_err(|error| table.failed("DescribeTable".to_owned(), error))?;
         Ok(TableFacts::from(
             described
                 .table
@@ -65,10 +66,11 @@ impl Table {
     /// # Errors
     /// [`StoreError`] of the request.
     pub async fn expires_items(&self) -> Result<bool, StoreError> {
-        let request = self.client.describe_time_to_live().table_name(&self.name);
+        let table = self.in_dynamodb("DescribeTimeToLive")?;
+        let request = table.client.describe_time_to_live().table_name(&table.name);
         let described = request.send().await;
         let described =
-            described.map_err(|error| self.failed("DescribeTimeToLive".to_owned(), error))?;
+            described.map_err(|error| table.failed("DescribeTimeToLive".to_owned(), error))?;
         let ttl = described.time_to_live_description;
         Ok(ttl.is_some_and(|ttl| {
             let is_on = matches!(
@@ -85,10 +87,11 @@ impl Table {
     /// # Errors
     /// [`StoreError`] of the request.
     pub async fn is_recoverable(&self) -> Result<bool, StoreError> {
-        let request = self.client.describe_continuous_backups();
-        let described = request.table_name(&self.name).send().await;
+        let table = self.in_dynamodb("DescribeContinuousBackups")?;
+        let request = table.client.describe_continuous_backups();
+        let described = request.table_name(&table.name).send().await;
         let described = described
-            .map_err(|error| self.failed("DescribeContinuousBackups".to_owned(), error))?;
+            .map_err(|error| table.failed("DescribeContinuousBackups".to_owned(), error))?;
         let status = described
             .continuous_backups_description
             .and_then(|backups| backups.point_in_time_recovery_description)

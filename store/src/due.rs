@@ -1,13 +1,10 @@
 //! Lists the due items of the index, page by page.
 
-use std::collections::HashMap;
-
-use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::{Attr, EpochMillis, ItemKey, attr, read_key};
 
-#[cfg(feature = "memory")]
-use crate::memory::{Listing, Range};
-use crate::{ErrorKind, Item, StoreError, Table};
+use crate::list::{Listed, Listing, Range};
+use crate::schema::DUE;
+use crate::{Consistency, Item, StoreError, Table};
 
 /// An item that the reconciler must process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,40 +48,17 @@ impl Table {
         limit: i32,
         after: Option<&Item>,
     ) -> Result<DuePage, StoreError> {
-        let query = || async {
-            #[cfg(feature = "memory")]
-            if let Some(memory) = &self.memory {
-                memory.reach("Query")?;
-                return Ok(memory.query(&Listing {
-                    hash: attr::DUE_SHARD,
-                    range: attr::DUE,
-                    is_index: true,
-                    partition: due_shard,
-                    keys: Range::UpTo(now.0),
-                    is_descending: order == Order::NewestFirst,
-                    limit: Some(limit),
-                    after: after.map(|item| item.0.clone()),
-                }));
-            }
-            let request = self
-                .client
-                .query()
-                .table_name(&self.name)
-                .index_name(attr::DUE_INDEX)
-                .key_condition_expression("#shard = :shard AND #due <= :now")
-                .expression_attribute_names("#shard", attr::DUE_SHARD)
-                .expression_attribute_names("#due", attr::DUE)
-                .expression_attribute_values(":shard", AttributeValue::S(due_shard.to_owned()))
-                .expression_attribute_values(":now", AttributeValue::N(now.0.to_string()))
-                .scan_index_forward(order == Order::OldestFirst)
-                .set_exclusive_start_key(after.map(|item| item.0.clone()))
-                .limit(limit);
-            let found = request.send().await;
-            found.map_err(|error| self.failed(format!("Query of {due_shard}"), error))
+        let listing = Listing {
+            index: Some(DUE),
+            partition: due_shard,
+            keys: Range::UpTo(now.0),
+            is_descending: order == Order::NewestFirst,
+            limit: Some(limit),
+            consistency: Consistency::Eventual,
+            after: after.cloned(),
         };
-        let found = self.again(ErrorKind::is_transient, query).await?;
-        let read = |item: HashMap<String, AttributeValue>| {
-            let item = Item(item);
+        let Listed { items, last } = self.list(&listing).await?;
+        let read = |item: Item| {
             // Ignores a fractional `due`; the shard's decoder reports it.
             let due = item.attributes().find_map(|(name, value)| match value {
                 Attr::N(due) if name == attr::DUE => due.split('.').next()?.parse().ok(),
@@ -95,15 +69,9 @@ impl Table {
                 due_at: EpochMillis(due.unwrap_or_default()),
             })
         };
-        let due = found
-            .items
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(read)
-            .collect();
         Ok(DuePage {
-            due,
-            next: found.last_evaluated_key.map(Item),
+            due: items.into_iter().filter_map(read).collect(),
+            next: last,
         })
     }
 }

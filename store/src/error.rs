@@ -61,12 +61,28 @@ impl StoreError {
 
     /// Returns whether the request writes nothing.
     fn is_read(&self) -> bool {
-        let reads = ["GetItem", "BatchGetItem", "Query", "Scan", "Describe"];
+        let reads = [
+            "GetItem",
+            "BatchGetItem",
+            "Query",
+            "Scan",
+            "Describe",
+            "HGETALL",
+            "ZRANGE",
+        ];
         reads.iter().any(|name| self.request.starts_with(name))
+    }
+
+    /// Returns whether the request is a command of Redis, which is in capitals. The reason then has the remedy.
+    fn is_of_redis(&self) -> bool {
+        let mut letters = self.request.chars().take(2);
+        self.request.len() > 1 && letters.all(char::is_uppercase)
     }
 
     fn text_of_kind(&self) -> String {
         match self.meaning() {
+            // The remedies of kinds are DynamoDB's.
+            meaning if self.is_of_redis() => meaning.to_owned(),
             meaning if meaning == self.kind.meaning() => self.kind.to_string(),
             meaning => meaning.to_owned(),
         }

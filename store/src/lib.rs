@@ -7,6 +7,7 @@
 //!   answers
 //! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything
 //!   twice
+//! - `dynamo`: a table in DynamoDB, and what all requests to it have in common
 //! - `bound`: responses that are rejected for their size before they are read
 //! - `list`: items of one partition, page by page; `due`: those that are due
 //! - `scan`: the whole table, page by page
@@ -22,6 +23,7 @@
 //! - `schema`: the table's definition, for local use
 //! - `describe`: [`TableFacts`]: the table as AWS has it, against that definition
 //! - `memory` (feature `memory`): [`MemoryTable`], a table in the process for tests
+//! - `redis` (feature `redis`): a table in Redis or Valkey; [`RedisOptions`]
 //! - `meter`: [`CapacityMeter`] adds up the write units that DynamoDB reports
 //! - `throttles`: [`ThrottleMeter`] counts throttled requests by their reason
 
@@ -32,6 +34,7 @@ mod connect;
 mod date;
 mod describe;
 mod due;
+mod dynamo;
 mod endpoint;
 mod error;
 mod expression;
@@ -42,6 +45,8 @@ mod list;
 mod memory;
 mod meter;
 mod proxy;
+#[cfg(feature = "redis")]
+mod redis;
 mod request_endpoint;
 mod scan;
 mod schema;
@@ -65,6 +70,8 @@ pub use list::{Page, Position, Query, SortKeys};
 pub use memory::MemoryTable;
 pub use meter::{CapacityMeter, ConsumedUnits};
 pub use proxy::https_connector;
+#[cfg(feature = "redis")]
+pub use redis::RedisOptions;
 pub use scan::ScanPage;
 pub use schema::{BY_ENTITY, BY_RESOURCE, CHILDREN, Index, create_table, indexes};
 pub use skew::CorrectedClock;

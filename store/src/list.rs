@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::attr;
 
-#[cfg(feature = "memory")]
-use crate::memory::{Listing, Range};
-use crate::table::boxed;
+use crate::dynamo::DynamoTable;
+use crate::table::on_backend;
 use crate::{Consistency, ErrorKind, Index, Item, StoreError, Table};
 
 /// Which items to list.
@@ -74,6 +73,44 @@ pub struct Page {
     pub next: Option<Position>,
 }
 
+/// One page of a partition, as every backend lists it.
+#[derive(Debug)]
+pub(crate) struct Listing<'a> {
+    /// Index; `None` for the table itself.
+    pub(crate) index: Option<Index>,
+    pub(crate) partition: &'a str,
+    pub(crate) keys: Range<'a>,
+    pub(crate) is_descending: bool,
+    pub(crate) limit: Option<i32>,
+    pub(crate) consistency: Consistency,
+    /// Key attributes of the last item of the page before.
+    pub(crate) after: Option<Item>,
+}
+
+/// Range of sort keys of a [`Listing`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Range<'a> {
+    StartingWith(&'a str),
+    Between(&'a str, &'a str),
+    UpTo(i64),
+}
+
+/// The page.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) items: Vec<Item>,
+    /// Key attributes of the last item, unless this is the last page.
+    pub(crate) last: Option<Item>,
+}
+
+impl Listing<'_> {
+    /// Returns the names of the key attributes.
+    pub(crate) fn names(&self) -> (&'static str, &'static str) {
+        self.index
+            .map_or((attr::PK, attr::SK), |index| (index.hash, index.range.0))
+    }
+}
+
 impl Table {
     /// Returns one page of a listing, `after` the previous page.
     ///
@@ -81,76 +118,81 @@ impl Table {
     /// [`StoreError`] of the last of four attempts.
     pub async fn query(
         &self,
-        listing: Query<'_>,
+        query: Query<'_>,
         after: Option<&Position>,
     ) -> Result<Page, StoreError> {
-        let (hash, range) = listing
-            .index
-            .map_or((attr::PK, attr::SK), |index| (index.hash, index.range.0));
-        let is_strong = listing.index.is_none() && listing.consistency == Consistency::Strong;
-        let query = || async {
-            let text = |text: &str| AttributeValue::S(text.to_owned());
-            let start = after.map(|position| {
-                let keys = position.iter();
-                keys.map(|(name, key)| (name.clone(), text(key))).collect()
-            });
-            #[cfg(feature = "memory")]
-            if let Some(memory) = &self.memory {
-                memory.reach("Query")?;
-                return Ok(memory.query(&Listing {
-                    hash,
-                    range,
-                    is_index: listing.index.is_some(),
-                    partition: listing.partition,
-                    keys: match listing.keys {
-                        SortKeys::StartingWith(prefix) => Range::StartingWith(prefix),
-                        SortKeys::Between(first, last) => Range::Between(first, last),
-                    },
-                    is_descending: listing.is_descending,
-                    limit: listing.limit,
-                    after: start,
-                }));
-            }
-            let request = self
-                .client
-                .query()
-                .table_name(&self.name)
-                .set_index_name(listing.index.map(|index| index.name.to_owned()))
-                .expression_attribute_names("#hash", hash)
-                .expression_attribute_names("#range", range)
-                .expression_attribute_values(":hash", text(listing.partition))
-                .consistent_read(is_strong)
-                .scan_index_forward(!listing.is_descending)
-                .set_exclusive_start_key(start)
-                .set_limit(listing.limit)
-                .set_return_consumed_capacity(self.report());
-            let request = match listing.keys {
-                SortKeys::StartingWith(prefix) => request
-                    .key_condition_expression("#hash = :hash AND begins_with(#range, :prefix)")
-                    .expression_attribute_values(":prefix", text(prefix)),
-                SortKeys::Between(first, last) => request
-                    .key_condition_expression("#hash = :hash AND #range BETWEEN :first AND :last")
-                    .expression_attribute_values(":first", text(first))
-                    .expression_attribute_values(":last", text(last)),
-            };
-            let found = boxed(request.send()).await;
-            found.map_err(|error| self.failed(format!("Query of {}", listing.partition), error))
+        let listing = Listing {
+            index: query.index,
+            partition: query.partition,
+            keys: match query.keys {
+                SortKeys::StartingWith(prefix) => Range::StartingWith(prefix),
+                SortKeys::Between(first, last) => Range::Between(first, last),
+            },
+            is_descending: query.is_descending,
+            limit: query.limit,
+            consistency: query.consistency,
+            after: after.map(item),
         };
-        let found = self.again(ErrorKind::is_transient, query).await?;
+        let Listed { items, last } = self.list(&listing).await?;
+        Ok(Page {
+            items,
+            next: last.map(|Item(key)| position(key)),
+        })
+    }
+
+    pub(crate) async fn list(&self, listing: &Listing<'_>) -> Result<Listed, StoreError> {
+        let list = || async { on_backend!(self, table => table.list(listing)) };
+        self.again(ErrorKind::is_transient, list).await
+    }
+}
+
+impl DynamoTable {
+    pub(crate) async fn list(&self, listing: &Listing<'_>) -> Result<Listed, StoreError> {
+        let (hash, range) = listing.names();
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let request = self
+            .client
+            .query()
+            .table_name(&self.name)
+            .set_index_name(listing.index.map(|index| index.name.to_owned()))
+            .expression_attribute_names("#hash", hash)
+            .expression_attribute_names("#range", range)
+            .expression_attribute_values(":hash", text(listing.partition))
+            .consistent_read(listing.index.is_none() && listing.consistency == Consistency::Strong)
+            .scan_index_forward(!listing.is_descending)
+            .set_exclusive_start_key(listing.after.clone().map(|item| item.0))
+            .set_limit(listing.limit)
+            .set_return_consumed_capacity(self.report());
+        let request = match listing.keys {
+            Range::StartingWith(prefix) => request
+                .key_condition_expression("#hash = :hash AND begins_with(#range, :prefix)")
+                .expression_attribute_values(":prefix", text(prefix)),
+            Range::Between(first, last) => request
+                .key_condition_expression("#hash = :hash AND #range BETWEEN :first AND :last")
+                .expression_attribute_values(":first", text(first))
+                .expression_attribute_values(":last", text(last)),
+            Range::UpTo(last) => request
+                .key_condition_expression("#hash = :hash AND #range <= :last")
+                .expression_attribute_values(":last", AttributeValue::N(last.to_string())),
+        };
+        let found = request.send().await;
+        let found =
+            found.map_err(|error| self.failed(format!("Query of {}", listing.partition), error))?;
         if let (Some(meter), Some(capacity)) = (&self.meter, &found.consumed_capacity) {
             meter.count_read(capacity);
         }
-        let items = found
-            .items
-            .unwrap_or_default()
-            .into_iter()
-            .map(Item)
-            .collect();
-        Ok(Page {
-            items,
-            next: found.last_evaluated_key.map(position),
+        let items = found.items.unwrap_or_default();
+        Ok(Listed {
+            items: items.into_iter().map(Item).collect(),
+            last: found.last_evaluated_key.map(Item),
         })
     }
+}
+
+/// Returns the key attributes at a position.
+pub(crate) fn item(position: &Position) -> Item {
+    let text = |(name, key): (&String, &String)| (name.clone(), AttributeValue::S(key.clone()));
+    Item(position.iter().map(text).collect())
 }
 
 /// Returns the position of a last key. All keys of the listed indexes are strings.

@@ -6,18 +6,21 @@
 mod listing;
 mod scan;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_sdk_dynamodb::types::AttributeValue;
+use weirgate_shared::ItemKey;
 use weirgate_shared::evaluator::{Held, Item as Evaluated};
 use weirgate_shared::write::{Action, Condition, Update, mark_functions};
-use weirgate_shared::{ItemKey, read_key};
 
-use crate::{ErrorKind, Item, StoreError};
-
-pub(crate) use listing::{Listing, Range};
+use crate::bound::Bound;
+use crate::table::Batch;
+use crate::{
+    ActionOutcome, Consistency, ErrorKind, Item, ReturnValues, StoreError, TransactOutcome,
+    WriteOutcome,
+};
 
 /// A table in memory. Clones share it. A request is applied at once and never lost, items never
 /// expire, and any number of writes fits.
@@ -28,7 +31,7 @@ impl Default for MemoryTable {
     /// Returns a table that has nothing but the mark of functions of this release.
     fn default() -> Self {
         let table = Self(Arc::default());
-        let marked = table.update(&mark_functions());
+        let marked = table.apply(&mark_functions());
         assert!(marked.is_ok(), "an empty table has no mark");
         table
     }
@@ -41,10 +44,6 @@ struct State {
 }
 
 type Items = BTreeMap<ItemKey, Evaluated>;
-
-/// A failed condition of an action; the item as it was, if there is one.
-#[derive(Debug)]
-pub(crate) struct Failed(pub(crate) Option<Item>);
 
 impl MemoryTable {
     /// Sets whether every request fails as if no connection could be made.
@@ -61,7 +60,7 @@ impl MemoryTable {
     }
 
     /// Fails if the table is unavailable.
-    pub(crate) fn reach(&self, request: &str) -> Result<(), StoreError> {
+    fn reach(&self, request: &str) -> Result<(), StoreError> {
         if !self.0.is_unavailable.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -74,8 +73,30 @@ impl MemoryTable {
         })
     }
 
+    pub(crate) async fn warm(&self) -> Result<(), StoreError> {
+        self.reach("GetItem")
+    }
+
+    pub(crate) async fn create(&self) -> Result<(), StoreError> {
+        self.reach("CreateTable")
+    }
+
+    pub(crate) async fn update(
+        &self,
+        update: &Update,
+        answer: ReturnValues,
+    ) -> Result<WriteOutcome, StoreError> {
+        self.reach("UpdateItem")?;
+        Ok(match self.apply(update) {
+            Ok(new) => WriteOutcome::Applied((answer == ReturnValues::AllNew).then_some(new)),
+            Err(old) => WriteOutcome::ConditionFailed(
+                old.filter(|item| answer != ReturnValues::Never && !item.is_merged()),
+            ),
+        })
+    }
+
     /// Runs a write. Returns the new item, or the old one if a condition failed.
-    pub(crate) fn update(&self, update: &Update) -> Result<Item, Option<Item>> {
+    fn apply(&self, update: &Update) -> Result<Item, Option<Item>> {
         let mut items = self.locked();
         let mut changed = items.get(&update.key).cloned().unwrap_or_default();
         if !changed.apply(update) {
@@ -86,12 +107,16 @@ impl MemoryTable {
         Ok(new)
     }
 
-    /// Runs all actions, or none. Returns the failed conditions, by action.
-    pub(crate) fn transact(&self, actions: &[Action]) -> Result<(), Vec<Option<Failed>>> {
+    /// Runs all actions, or none.
+    pub(crate) async fn transact(&self, actions: &[Action]) -> Result<TransactOutcome, StoreError> {
+        self.reach("TransactWriteItems")?;
         let mut items = self.locked();
-        let failed: Vec<_> = actions.iter().map(|action| check(&items, action)).collect();
-        if failed.iter().any(Option::is_some) {
-            return Err(failed);
+        let outcomes: Vec<_> = actions.iter().map(|action| check(&items, action)).collect();
+        if outcomes
+            .iter()
+            .any(|outcome| *outcome != ActionOutcome::NotReported)
+        {
+            return Ok(TransactOutcome::ConditionFailed(outcomes));
         }
         for action in actions {
             match action {
@@ -103,15 +128,23 @@ impl MemoryTable {
                 Action::Check(..) => {}
             }
         }
-        Ok(())
+        Ok(TransactOutcome::Applied)
     }
 
     /// Returns the items with these keys, without those that do not exist.
-    pub(crate) fn read(&self, keys: &[HashMap<String, AttributeValue>]) -> Vec<Item> {
+    pub(crate) async fn read(
+        &self,
+        keys: &[ItemKey],
+        _: Consistency,
+        _: Option<&Bound>,
+    ) -> Result<Batch, StoreError> {
+        self.reach("BatchGetItem")?;
         let items = self.locked();
-        let key = |key: &HashMap<_, _>| read_key(Item(key.clone()).attributes());
-        let found = keys.iter().filter_map(|keys| items.get(&key(keys)?));
-        found.map(item).collect()
+        let found = keys.iter().filter_map(|key| items.get(key)).map(item);
+        Ok(Batch {
+            items: found.collect(),
+            kept_back: None,
+        })
     }
 
     fn locked(&self) -> MutexGuard<'_, Items> {
@@ -120,14 +153,19 @@ impl MemoryTable {
 }
 
 /// Returns whether a condition of one action of a transaction fails, and for which item.
-fn check(items: &Items, action: &Action) -> Option<Failed> {
+fn check(items: &Items, action: &Action) -> ActionOutcome {
     let (key, conditions): (&ItemKey, &[Condition]) = match action {
         Action::Update(update) => (&update.key, &update.conditions),
         Action::Delete(key, conditions) | Action::Check(key, conditions) => (key, conditions),
     };
     let (found, none) = (items.get(key), Evaluated::default());
-    let holds = |condition| found.unwrap_or(&none).holds(condition);
-    (!conditions.iter().all(holds)).then(|| Failed(found.map(item)))
+    match conditions
+        .iter()
+        .all(|condition| found.unwrap_or(&none).holds(condition))
+    {
+        true => ActionOutcome::NotReported,
+        false => ActionOutcome::ConditionFailed(found.map(item)).without_merged(),
+    }
 }
 
 fn item(item: &Evaluated) -> Item {

@@ -1,11 +1,10 @@
 //! Reads the whole table page by page, for what no index can find.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-#[cfg(feature = "memory")]
-use weirgate_shared::{ItemKey, attr};
 
-use crate::list::{Position, position};
-use crate::table::boxed;
+use crate::dynamo::DynamoTable;
+use crate::list::{Position, item, position};
+use crate::table::on_backend;
 use crate::{ErrorKind, Item, StoreError, Table};
 
 /// One page of a scan.
@@ -32,44 +31,37 @@ impl Table {
         limit: i32,
         after: Option<&Position>,
     ) -> Result<ScanPage, StoreError> {
-        let text = |text: &str| AttributeValue::S(text.to_owned());
-        let scan = || async {
-            #[cfg(feature = "memory")]
-            if let Some(memory) = &self.memory {
-                memory.reach("Scan")?;
-                let key = |position: &'_ Position| {
-                    let [pk, sk] = [attr::PK, attr::SK].map(|name| position.get(name).cloned());
-                    Some(ItemKey { pk: pk?, sk: sk? })
-                };
-                return Ok(memory.scan(prefix, limit, after.and_then(key)));
-            }
-            let start = after.map(|position| {
-                let keys = position.iter();
-                keys.map(|(name, key)| (name.clone(), text(key))).collect()
-            });
-            let request = self
-                .client
-                .scan()
-                .table_name(&self.name)
-                .filter_expression("begins_with(PK, :prefix)")
-                .expression_attribute_values(":prefix", text(prefix))
-                .limit(limit)
-                .set_exclusive_start_key(start)
-                .set_return_consumed_capacity(self.report());
-            let found = boxed(request.send()).await;
-            found.map_err(|error| self.failed("Scan".to_owned(), error))
-        };
-        let found = self.again(ErrorKind::is_transient, scan).await?;
+        let after = after.map(item);
+        let scan =
+            || async { on_backend!(self, table => table.scan(prefix, limit, after.as_ref())) };
+        self.again(ErrorKind::is_transient, scan).await
+    }
+}
+
+impl DynamoTable {
+    pub(crate) async fn scan(
+        &self,
+        prefix: &str,
+        limit: i32,
+        after: Option<&Item>,
+    ) -> Result<ScanPage, StoreError> {
+        let request = self
+            .client
+            .scan()
+            .table_name(&self.name)
+            .filter_expression("begins_with(PK, :prefix)")
+            .expression_attribute_values(":prefix", AttributeValue::S(prefix.to_owned()))
+            .limit(limit)
+            .set_exclusive_start_key(after.map(|item| item.0.clone()))
+            .set_return_consumed_capacity(self.report());
+        let found = request.send().await;
+        let found = found.map_err(|error| self.failed("Scan".to_owned(), error))?;
         if let (Some(meter), Some(capacity)) = (&self.meter, &found.consumed_capacity) {
             meter.count_read(capacity);
         }
+        let items = found.items.unwrap_or_default();
         Ok(ScanPage {
-            items: found
-                .items
-                .unwrap_or_default()
-                .into_iter()
-                .map(Item)
-                .collect(),
+            items: items.into_iter().map(Item).collect(),
             scanned: usize::try_from(found.scanned_count).unwrap_or_default(),
             next: found.last_evaluated_key.map(position),
         })

@@ -10,6 +10,8 @@ use aws_sdk_dynamodb::types::{
 use weirgate_shared::attr;
 use weirgate_shared::write::mark_functions;
 
+use crate::dynamo::DynamoTable;
+use crate::table::on_backend;
 use crate::{ReturnValues, StoreError, Table};
 
 /// A global secondary index: its keys, with their types (`S` or `N`). All project keys only.
@@ -44,19 +46,17 @@ pub const BY_ENTITY: Index = Index {
     range: (attr::GSI3SK, "S"),
 };
 
+/// Index of the items that the reconciler must process.
+pub(crate) const DUE: Index = Index {
+    name: attr::DUE_INDEX,
+    hash: attr::DUE_SHARD,
+    range: (attr::DUE, "N"),
+};
+
 /// Returns the table's indexes.
 #[must_use]
 pub const fn indexes() -> [Index; 4] {
-    [
-        CHILDREN,
-        BY_RESOURCE,
-        BY_ENTITY,
-        Index {
-            name: attr::DUE_INDEX,
-            hash: attr::DUE_SHARD,
-            range: (attr::DUE, "N"),
-        },
-    ]
+    [CHILDREN, BY_RESOURCE, BY_ENTITY, DUE]
 }
 
 impl Table {
@@ -65,11 +65,7 @@ impl Table {
     /// # Errors
     /// [`StoreError`] if it exists already, or DynamoDB refuses.
     pub async fn create(&self) -> Result<(), StoreError> {
-        #[cfg(feature = "memory")]
-        if let Some(memory) = &self.memory {
-            return memory.reach("CreateTable");
-        }
-        create_table(&self.client, &self.name).await?;
+        on_backend!(self, table => table.create())?;
         self.mark_functions().await
     }
 
@@ -81,6 +77,12 @@ impl Table {
         self.update(&mark_functions(), ReturnValues::Never)
             .await
             .map(drop)
+    }
+}
+
+impl DynamoTable {
+    pub(crate) async fn create(&self) -> Result<(), StoreError> {
+        create_table(&self.client, &self.name).await
     }
 }
 

@@ -84,7 +84,26 @@ impl CorrectedClock {
     /// The times are of the wall clock. After a Lambda function was frozen in between, its wall
     /// clock is right, and its monotonic clock has missed that time.
     pub(crate) fn observe(&self, date_seconds: i64, sent: EpochMillis, received: EpochMillis) {
-        let Some(bounds) = OffsetBounds::of_date(date_seconds, sent, received) else {
+        self.observe_within(date_seconds.checked_mul(1_000), 999, sent, received);
+    }
+
+    /// Updates the bounds by a response with the server's time in ms, as [`Self::observe`] does.
+    #[cfg(feature = "redis")]
+    pub(crate) fn observe_ms(&self, now_ms: i64, sent: EpochMillis, received: EpochMillis) {
+        self.observe_within(Some(now_ms), 0, sent, received);
+    }
+
+    /// The time of the response is known to this many ms.
+    fn observe_within(
+        &self,
+        date_ms: Option<i64>,
+        precision_ms: i64,
+        sent: EpochMillis,
+        received: EpochMillis,
+    ) {
+        let bounds =
+            date_ms.and_then(|date| OffsetBounds::of_date(date, precision_ms, sent, received));
+        let Some(bounds) = bounds else {
             return;
         };
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,12 +153,16 @@ impl Estimate {
 impl OffsetBounds {
     /// Returns the bounds of one response; `None` if the clock was set back in between.
     ///
-    /// A date D is an instant from D to D + 999 ms of DynamoDB's clock, at which the local clock
-    /// showed a time from `sent` to `received`.
-    fn of_date(date_seconds: i64, sent: EpochMillis, received: EpochMillis) -> Option<Self> {
-        let date = date_seconds.checked_mul(1_000)?;
+    /// A date D is an instant from D to D + `precision` of the server's clock, 999 ms of DynamoDB's, at which
+    /// the local clock showed a time from `sent` to `received`.
+    fn of_date(
+        date: i64,
+        precision: i64,
+        sent: EpochMillis,
+        received: EpochMillis,
+    ) -> Option<Self> {
         let least = date.checked_sub(received.0)? - AGREEMENT_MS;
-        let most = date.checked_sub(sent.0)? + 999 + AGREEMENT_MS;
+        let most = date.checked_sub(sent.0)? + precision + AGREEMENT_MS;
         (sent <= received).then_some(Self { least, most })
     }
 

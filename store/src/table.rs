@@ -8,27 +8,18 @@ mod read;
 mod retry;
 mod update;
 
-use std::error::Error;
 use std::pin::Pin;
 
-use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
-use aws_sdk_dynamodb::types::{ConsumedCapacity, ReturnConsumedCapacity};
-use weirgate_shared::ItemKey;
+use crate::dynamo::DynamoTable;
+use crate::{CapacityMeter, Connection, CorrectedClock, ErrorKind, StoreError, ThrottleMeter};
 
-use crate::error::throttle_reason;
-use crate::request_endpoint::RequestEndpoint;
-use crate::{
-    CapacityMeter, Connection, CorrectedClock, ErrorKind, StoreError, ThrottleMeter,
-    ThrottleReason, attribute,
-};
-
+pub(crate) use read::Batch;
 pub use read::{Consistency, ReadWithin};
 pub use retry::RetryPolicy;
 pub use update::{ReturnValues, WriteOutcome};
 
-/// Returns a request in a box, without its type: the SDK's futures are large, and so deep that those of an
-/// application around them would reach the compiler's recursion limit.
+/// Returns a request in a box, without its type: they are large, and so deep that those of an application
+/// around them would reach the compiler's recursion limit.
 pub(crate) fn boxed<'r, T>(
     request: impl Future<Output = T> + Send + 'r,
 ) -> Pin<Box<dyn Future<Output = T> + Send + 'r>> {
@@ -38,35 +29,45 @@ pub(crate) fn boxed<'r, T>(
 /// One table. Clones are cheap and share the connection.
 #[derive(Debug, Clone)]
 pub struct Table {
-    pub(crate) client: Client,
     pub(crate) name: String,
-    pub(crate) meter: Option<CapacityMeter>,
-    throttles: Option<ThrottleMeter>,
+    pub(crate) backend: Backend,
     skew: CorrectedClock,
-    endpoint: RequestEndpoint,
-    /// Table in memory that answers instead of DynamoDB.
-    #[cfg(feature = "memory")]
-    pub(crate) memory: Option<crate::MemoryTable>,
 }
+
+/// What answers the requests. All have the same methods, see [`on_backend`].
+#[derive(Debug, Clone)]
+pub(crate) enum Backend {
+    DynamoDb(Box<DynamoTable>),
+    #[cfg(feature = "memory")]
+    Memory(crate::MemoryTable),
+    #[cfg(feature = "redis")]
+    Redis(crate::redis::RedisTable),
+}
+
+/// Sends a request to the backend of a table: `on_backend!(self, table => table.warm())`.
+macro_rules! on_backend {
+    ($of:expr, $table:ident => $request:expr) => {
+        match &$of.backend {
+            crate::table::Backend::DynamoDb($table) => crate::table::boxed($request).await,
+            #[cfg(feature = "memory")]
+            crate::table::Backend::Memory($table) => crate::table::boxed($request).await,
+            #[cfg(feature = "redis")]
+            crate::table::Backend::Redis($table) => crate::table::boxed($request).await,
+        }
+    };
+}
+pub(crate) use on_backend;
 
 impl Table {
     /// Returns the table `name`, reached through a client.
     #[must_use]
     pub fn new(connection: Connection, name: impl Into<String>) -> Self {
-        let Connection {
-            client,
-            skew,
-            endpoint,
-        } = connection;
+        let (skew, name) = (connection.skew.clone(), name.into());
+        let table = DynamoTable::new(connection, name.clone());
         Self {
-            client,
-            name: name.into(),
-            meter: None,
-            throttles: None,
+            name,
+            backend: Backend::DynamoDb(Box::new(table)),
             skew,
-            endpoint,
-            #[cfg(feature = "memory")]
-            memory: None,
         }
     }
 
@@ -74,29 +75,43 @@ impl Table {
     #[cfg(feature = "memory")]
     #[must_use]
     pub fn in_memory(memory: &crate::MemoryTable, clock: impl crate::Clock + 'static) -> Self {
-        // No request gets as far as the client of this connection.
-        let options = crate::ConnectOptions {
-            local_endpoint: Some("http://memory.invalid".to_owned()),
-            clock: std::sync::Arc::new(clock),
-            ..crate::ConnectOptions::default()
-        };
         Self {
-            memory: Some(memory.clone()),
-            ..Self::new(crate::connect_with(options, |_| None), "in-memory")
+            name: "in-memory".to_owned(),
+            backend: Backend::Memory(memory.clone()),
+            skew: CorrectedClock::of(std::sync::Arc::new(clock)),
         }
+    }
+
+    /// Returns a table in Redis or Valkey. Sends nothing.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the URL is invalid.
+    #[cfg(feature = "redis")]
+    pub fn on_redis(options: &crate::RedisOptions) -> Result<Self, StoreError> {
+        let skew = CorrectedClock::of(std::sync::Arc::clone(&options.clock));
+        let table = crate::redis::RedisTable::new(options, skew.clone())?;
+        Ok(Self {
+            name: options.table.clone(),
+            backend: Backend::Redis(table),
+            skew,
+        })
     }
 
     /// Requests the capacity of every request from DynamoDB, and adds it up in `meter`.
     #[must_use]
     pub fn with_meter(mut self, meter: CapacityMeter) -> Self {
-        self.meter = Some(meter);
+        if let Backend::DynamoDb(table) = &mut self.backend {
+            table.meter = Some(meter);
+        }
         self
     }
 
     /// Counts every throttled request in `throttles`, each retry as well.
     #[must_use]
     pub fn with_throttle_meter(mut self, throttles: ThrottleMeter) -> Self {
-        self.throttles = Some(throttles);
+        if let Backend::DynamoDb(table) = &mut self.backend {
+            table.throttles = Some(throttles);
+        }
         self
     }
 
@@ -109,7 +124,11 @@ impl Table {
     /// Returns the region that requests are signed for, if it is known.
     #[must_use]
     pub fn region(&self) -> Option<&str> {
-        self.client.config().region().map(AsRef::as_ref)
+        match &self.backend {
+            Backend::DynamoDb(table) => table.client.config().region().map(AsRef::as_ref),
+            #[cfg(any(feature = "memory", feature = "redis"))]
+            _ => None,
+        }
     }
 
     /// Returns the connection's clock, corrected by every response.
@@ -124,60 +143,37 @@ impl Table {
     /// # Errors
     /// [`StoreError`] if it could not be read.
     pub async fn warm(&self) -> Result<(), StoreError> {
-        #[cfg(feature = "memory")]
-        if let Some(memory) = &self.memory {
-            return memory.reach("GetItem");
+        on_backend!(self, table => table.warm())
+    }
+
+    /// Asks a server of Redis whether it fits: its version, and that it evicts nothing. Tables in DynamoDB are not
+    /// asked. A server that cannot be asked now is asked at the first request.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the server is refused, or refuses the user.
+    pub async fn check_server(&self) -> Result<(), StoreError> {
+        #[cfg(feature = "redis")]
+        if let Backend::Redis(table) = &self.backend
+            && let Err(error) = table.warm().await
+            && !error.kind.is_transient()
+        {
+            return Err(error);
         }
-        let key = ItemKey {
-            pk: "-/SYSTEM#".to_owned(),
-            sk: "#VERSION".to_owned(),
-        };
-        let request = self
-            .client
-            .get_item()
-            .table_name(&self.name)
-            .set_key(Some(attribute::key(&key)));
-        request
-            .send()
-            .await
-            .map_err(|error| self.failed("GetItem".to_owned(), error))?;
         Ok(())
     }
 
-    pub(crate) fn report(&self) -> Option<ReturnConsumedCapacity> {
-        self.meter.as_ref().map(|_| ReturnConsumedCapacity::Indexes)
-    }
-
-    pub(crate) fn count(&self, consumed: Option<&ConsumedCapacity>) {
-        if let Some(meter) = &self.meter {
-            meter.count(consumed);
-        }
-    }
-
-    /// Returns the error of a request, and counts it if it was throttled.
-    pub(crate) fn failed<E>(&self, request: String, error: SdkError<E>) -> StoreError
-    where
-        E: ProvideErrorMetadata + Error + Send + Sync + 'static,
-    {
-        if let Some(reason) = throttle_reason(&error) {
-            self.throttled(reason);
-        }
-        StoreError::new(&self.name, self.endpoint.text(), request, error)
-    }
-
-    pub(crate) fn throttled(&self, reason: ThrottleReason) {
-        if let Some(throttles) = &self.throttles {
-            throttles.count(reason);
-        }
-    }
-
-    fn refused(&self, request: &str, reason: Box<dyn Error + Send + Sync>) -> StoreError {
-        StoreError {
-            kind: ErrorKind::Throttled { key_range: false },
-            request: request.to_owned(),
-            table: self.name.clone(),
-            reason: reason.to_string(),
-            source: Some(reason),
+    /// Returns the table in DynamoDB, for what no other backend has.
+    pub(crate) fn in_dynamodb(&self, request: &str) -> Result<&DynamoTable, StoreError> {
+        match &self.backend {
+            Backend::DynamoDb(table) => Ok(table),
+            #[cfg(any(feature = "memory", feature = "redis"))]
+            _ => Err(StoreError {
+                kind: ErrorKind::Rejected,
+                request: request.to_owned(),
+                table: self.name.clone(),
+                reason: "the table is not in DynamoDB".to_owned(),
+                source: None,
+            }),
         }
     }
 }

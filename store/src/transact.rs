@@ -10,10 +10,9 @@ use aws_sdk_dynamodb::types::{
 use weirgate_shared::write::Action;
 use weirgate_shared::{ItemKey, WriteId};
 
+use crate::dynamo::DynamoTable;
 use crate::error::CONDITION_FAILED;
-#[cfg(feature = "memory")]
-use crate::memory::Failed;
-use crate::table::boxed;
+use crate::table::{Backend, boxed};
 use crate::{ErrorKind, Item, RetryPolicy, StoreError, Table, attribute, expression};
 
 /// The outcome of a transaction.
@@ -56,9 +55,49 @@ impl Table {
         actions: &[Action],
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
-        self.sent(actions, self.transaction(actions, token)?).await
+        self.attempts(actions, token, |_| false).await
     }
 
+    /// Runs a transaction, with at most four attempts and always the same token. Pauses before each
+    /// retry that `retry` allows. With [`RetryPolicy::AlsoUnconfirmed`], an unconfirmed transaction
+    /// is repeated, and applied once. Does not retry if the clock was off, as with
+    /// [`Table::update_with`].
+    ///
+    /// # Errors
+    /// [`StoreError`] of the last attempt.
+    pub async fn transact_with(
+        &self,
+        actions: &[Action],
+        token: &WriteId,
+        retry: RetryPolicy,
+    ) -> Result<TransactOutcome, StoreError> {
+        self.attempts(actions, token, retry.of_plans()).await
+    }
+
+    async fn attempts(
+        &self,
+        actions: &[Action],
+        token: &WriteId,
+        may: impl Fn(ErrorKind) -> bool,
+    ) -> Result<TransactOutcome, StoreError> {
+        match &self.backend {
+            Backend::DynamoDb(table) => {
+                let request = table.transaction(actions, token)?;
+                self.again(may, || boxed(table.sent(actions, request.clone())))
+                    .await
+            }
+            #[cfg(feature = "memory")]
+            Backend::Memory(table) => self.again(may, || boxed(table.transact(actions))).await,
+            #[cfg(feature = "redis")]
+            Backend::Redis(table) => {
+                self.again(may, || boxed(table.transact(actions, token)))
+                    .await
+            }
+        }
+    }
+}
+
+impl DynamoTable {
     /// Returns the request for a transaction. Clones have the same text: DynamoDB Local treats
     /// another order of fields under the same token as other actions.
     fn transaction(
@@ -93,20 +132,7 @@ impl Table {
         actions: &[Action],
         request: TransactWriteItemsFluentBuilder,
     ) -> Result<TransactOutcome, StoreError> {
-        #[cfg(feature = "memory")]
-        if let Some(memory) = &self.memory {
-            memory.reach("TransactWriteItems")?;
-            let Err(failed) = memory.transact(actions) else {
-                return Ok(TransactOutcome::Applied);
-            };
-            let outcome = |failed: Option<Failed>| match failed {
-                Some(Failed(old)) => ActionOutcome::ConditionFailed(old).without_merged(),
-                None => ActionOutcome::NotReported,
-            };
-            let outcomes = failed.into_iter().map(outcome).collect();
-            return Ok(TransactOutcome::ConditionFailed(outcomes));
-        }
-        match boxed(request.send()).await {
+        match request.send().await {
             Ok(done) => {
                 for consumed in done.consumed_capacity() {
                     self.count(Some(consumed));
@@ -115,24 +141,6 @@ impl Table {
             }
             Err(error) => self.not_applied(actions, error),
         }
-    }
-
-    /// Runs a transaction, with at most four attempts and always the same token. Pauses before each
-    /// retry that `retry` allows. With [`RetryPolicy::AlsoUnconfirmed`], an unconfirmed transaction
-    /// is repeated, and applied once. Does not retry if the clock was off, as with
-    /// [`Table::update_with`].
-    ///
-    /// # Errors
-    /// [`StoreError`] of the last attempt.
-    pub async fn transact_with(
-        &self,
-        actions: &[Action],
-        token: &WriteId,
-        retry: RetryPolicy,
-    ) -> Result<TransactOutcome, StoreError> {
-        let request = self.transaction(actions, token)?;
-        self.again(retry.of_plans(), || self.sent(actions, request.clone()))
-            .await
     }
 
     fn part(&self, action: &Action) -> Result<TransactWriteItem, StoreError> {
@@ -243,7 +251,7 @@ impl Table {
 
 impl ActionOutcome {
     /// Treats a shard that was merged away as missing.
-    fn without_merged(self) -> Self {
+    pub(crate) fn without_merged(self) -> Self {
         match self {
             Self::ConditionFailed(old) => {
                 Self::ConditionFailed(old.filter(|item| !item.is_merged()))
@@ -295,7 +303,7 @@ fn why(actions: &[Action], reasons: &[CancellationReason]) -> String {
     parts.collect::<Vec<_>>().join("; ")
 }
 
-const fn key(action: &Action) -> &ItemKey {
+pub(crate) const fn key(action: &Action) -> &ItemKey {
     match action {
         Action::Update(update) => &update.key,
         Action::Delete(key, _) | Action::Check(key, _) => key,

@@ -14,7 +14,9 @@ use crate::session::{CircuitBreakerConfig, Session, Settings};
 use crate::values::{Error, OnUnavailable, Prefetch, VendorCount, check_on_unavailable};
 
 impl RateLimiter {
-    /// Builds a limiter on the table `table`, whose name is among the deployed stack's outputs.
+    /// Builds a limiter on the table `table`, whose name is among the deployed stack's outputs. With the feature
+    /// `redis`, also on a server of Redis or Valkey, at `redis://{user}:{password}@{host}:{port}/{database}`, or
+    /// `rediss://` for TLS.
     #[must_use]
     pub fn builder(table: impl Into<String>) -> Builder {
         Builder::new(table.into())
@@ -229,7 +231,7 @@ impl Builder {
         self
     }
 
-    /// Connects, without sending a request.
+    /// Connects, without sending a request. Only a server of Redis is asked whether it fits.
     ///
     /// The limiter works on the tokio runtime that awaits this. Its calls may come from any thread, with
     /// or without a runtime, if that one is a multi-thread runtime; otherwise only from that one. On
@@ -238,7 +240,8 @@ impl Builder {
     ///
     /// # Errors
     /// [`Error::Invalid`] for an invalid namespace, owner, principal, table name, time or prefetch,
-    /// a second clock or connection, or without a runtime.
+    /// a second clock or connection, or without a runtime. [`Error::Store`] if a server of Redis evicts keys, is
+    /// older than 7.0, or does not accept the user.
     pub async fn build(self) -> Result<RateLimiter, Error> {
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::Invalid(
@@ -316,6 +319,7 @@ impl Builder {
                 return Err(Error::Invalid(remedy.to_owned()));
             }
             TableSource::Table(table) => table,
+            TableSource::Name(url) if is_redis(&url) => on_redis(url, self.connection, self.clock)?,
             TableSource::Name(name) => {
                 let is_arn = name.starts_with("arn:");
                 let is_name = |b: u8| {
@@ -334,6 +338,7 @@ impl Builder {
                 Table::new(connect(connection).await, name)
             }
         };
+        table.check_server().await?;
         check_on_unavailable(self.on_unavailable)?;
         let settings = Settings {
             timeout: self.timeout,
@@ -355,4 +360,38 @@ impl Builder {
         let session = Session::new(runtime, table, namespace, settings, self.breaker);
         Ok(RateLimiter::new(session))
     }
+}
+
+fn is_redis(table: &str) -> bool {
+    ["redis://", "rediss://"]
+        .iter()
+        .any(|scheme| table.starts_with(scheme))
+}
+
+/// Of the options of a connection, clock and timeouts are of Redis too.
+#[cfg(feature = "redis")]
+fn on_redis(
+    url: String,
+    connection: Option<ConnectOptions>,
+    clock: Option<Arc<dyn Clock>>,
+) -> Result<Table, Error> {
+    let mut options = weirgate_store::RedisOptions::new(url);
+    if let Some(connection) = connection {
+        options.connect_timeout = connection.connect_timeout;
+        options.request_timeout = connection.request_timeout;
+        options.clock = connection.clock;
+    }
+    options.clock = clock.unwrap_or(options.clock);
+    Ok(Table::on_redis(&options)?)
+}
+
+#[cfg(not(feature = "redis"))]
+fn on_redis(
+    _: String,
+    _: Option<ConnectOptions>,
+    _: Option<Arc<dyn Clock>>,
+) -> Result<Table, Error> {
+    Err(Error::Invalid(
+        "a table on Redis needs the feature redis of the crate weirgate; add it".to_owned(),
+    ))
 }

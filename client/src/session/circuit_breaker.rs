@@ -340,7 +340,10 @@ impl From<Open> for Error {
 pub(crate) const fn is_failure(kind: ErrorKind) -> bool {
     matches!(
         kind,
-        ErrorKind::Unconfirmed | ErrorKind::Unreachable | ErrorKind::Throttled { key_range: false }
+        ErrorKind::Unconfirmed
+            | ErrorKind::Unreachable
+            | ErrorKind::Unavailable
+            | ErrorKind::Throttled { key_range: false }
     )
 }
 

@@ -172,6 +172,7 @@ const fn store_name(kind: ErrorKind) -> &'static str {
         ErrorKind::Throttled { .. } | ErrorKind::IndexThrottled => "throttled",
         ErrorKind::Conflict => "conflict",
         ErrorKind::Unreachable => "unreachable",
+        ErrorKind::Unavailable => "unavailable",
         ErrorKind::ClockSkew => "clock_skew",
         ErrorKind::Unconfirmed => "unconfirmed",
         ErrorKind::AccessDenied => "access_denied",

@@ -16,6 +16,8 @@ pub enum ErrorKind {
     Conflict,
     /// Not applied: no connection could be made, so nothing was sent.
     Unreachable,
+    /// Not applied: the server takes no writes for now. It loads its data, is a replica or out of memory.
+    Unavailable,
     /// Not applied: signed at a time too far from DynamoDB's. The response has corrected the clock,
     /// so plan the write again.
     ClockSkew,
@@ -57,6 +59,7 @@ impl ErrorKind {
             Self::IndexThrottled => "throttled in one place",
             Self::Conflict => "in conflict with another write",
             Self::Unreachable => "no connection, nothing was sent",
+            Self::Unavailable => "the server takes no writes for now",
             Self::ClockSkew => "signed by a clock that is off and now corrected",
             Self::Unconfirmed => "no answer, it may have been applied",
             Self::AccessDenied => "not permitted",
@@ -89,6 +92,7 @@ impl ErrorKind {
                 | Self::IndexThrottled
                 | Self::Conflict
                 | Self::Unreachable
+                | Self::Unavailable
                 | Self::ClockSkew
                 | Self::CredentialsUnavailable
                 | Self::Unconfirmed

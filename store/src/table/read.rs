@@ -1,14 +1,13 @@
 //! Reads items, each request with a consistency, a deadline or a bound.
 
-use std::collections::HashMap;
-
-use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes};
+use aws_sdk_dynamodb::types::KeysAndAttributes;
 use tokio::time::Instant;
-use weirgate_shared::ItemKey;
+use weirgate_shared::{ItemKey, read_key};
 
-use super::boxed;
+use super::on_backend;
 use super::retry::{ATTEMPTS, jitter};
 use crate::bound::Bound;
+use crate::dynamo::DynamoTable;
 use crate::{ErrorKind, Item, StoreError, Table, ThrottleReason, attribute};
 
 /// The result of a read with a size limit.
@@ -38,12 +37,11 @@ pub enum Consistency {
     Eventual,
 }
 
-type Key = HashMap<String, AttributeValue>;
-
-/// The response of one `BatchGetItem`.
-struct Batch {
-    items: Vec<Item>,
-    kept_back: Vec<Key>,
+/// The response to a request for items.
+pub(crate) struct Batch {
+    pub(crate) items: Vec<Item>,
+    /// Items that were not read, and why.
+    pub(crate) kept_back: Option<(Vec<ItemKey>, StoreError)>,
 }
 
 impl Table {
@@ -120,13 +118,12 @@ impl Table {
         key: &ItemKey,
         consistency: Consistency,
     ) -> Result<Option<Item>, StoreError> {
-        let batch = self
-            .batch(vec![attribute::key(key)], consistency, None)
-            .await?;
-        if !batch.kept_back.is_empty() {
-            return Err(self.kept_back(batch.kept_back.len()));
+        let keys = std::slice::from_ref(key);
+        let batch = on_backend!(self, table => table.read(keys, consistency, None))?;
+        match batch.kept_back {
+            Some((_, error)) => Err(error),
+            None => Ok(batch.items.into_iter().find(|item| !item.is_merged())),
         }
-        Ok(batch.items.into_iter().find(|item| !item.is_merged()))
     }
 
     pub(crate) async fn read_until_complete(
@@ -136,17 +133,18 @@ impl Table {
         deadline: Option<Instant>,
         bound: Option<&Bound>,
     ) -> Result<Vec<Item>, StoreError> {
-        let mut left: Vec<_> = keys.iter().map(attribute::key).collect();
+        let mut left = keys.to_vec();
         let (mut items, mut failures) = (vec![], 0);
         while !left.is_empty() {
-            let failure = match self.batch(left.clone(), consistency, bound).await {
+            let batch = on_backend!(self, table => table.read(&left, consistency, bound));
+            let failure = match batch {
                 Ok(batch) => {
                     items.extend(batch.items);
-                    left = batch.kept_back;
-                    if left.is_empty() {
+                    let Some((kept_back, why)) = batch.kept_back else {
                         break;
-                    }
-                    self.kept_back(left.len())
+                    };
+                    left = kept_back;
+                    why
                 }
                 Err(error) if bound.is_some_and(Bound::is_passed) => return Err(error),
                 Err(error) if error.kind.is_transient() => error,
@@ -163,25 +161,19 @@ impl Table {
         }
         Ok(items)
     }
+}
 
+impl DynamoTable {
     /// Sends one request for items.
-    async fn batch(
+    pub(crate) async fn read(
         &self,
-        keys: Vec<Key>,
+        keys: &[ItemKey],
         consistency: Consistency,
         bound: Option<&Bound>,
     ) -> Result<Batch, StoreError> {
-        #[cfg(feature = "memory")]
-        if let Some(memory) = &self.memory {
-            memory.reach("BatchGetItem")?;
-            return Ok(Batch {
-                items: memory.read(&keys),
-                kept_back: vec![],
-            });
-        }
         let is_strong = consistency == Consistency::Strong;
         let wanted = KeysAndAttributes::builder()
-            .set_keys(Some(keys))
+            .set_keys(Some(keys.iter().map(attribute::key).collect()))
             .consistent_read(is_strong)
             .build();
         let wanted = wanted.map_err(|error| self.refused("BatchGetItem", error.into()))?;
@@ -191,8 +183,8 @@ impl Table {
             .request_items(&self.name, wanted);
         let request = request.set_return_consumed_capacity(self.report());
         let found = match bound {
-            Some(bound) => boxed(request.customize().interceptor(bound.clone()).send()).await,
-            None => boxed(request.send()).await,
+            Some(bound) => request.customize().interceptor(bound.clone()).send().await,
+            None => request.send().await,
         };
         let mut found = found.map_err(|error| self.failed("BatchGetItem".to_owned(), error))?;
         if let Some(meter) = &self.meter {
@@ -210,10 +202,16 @@ impl Table {
             .map(Item)
             .collect();
         let kept_back = found.unprocessed_keys.take().unwrap_or_default();
-        Ok(Batch {
-            items,
-            kept_back: kept_back.into_values().flat_map(|more| more.keys).collect(),
-        })
+        let kept_back: Vec<_> = kept_back
+            .into_values()
+            .flat_map(|more| more.keys)
+            .filter_map(|key| read_key(Item(key).attributes()))
+            .collect();
+        let kept_back = (!kept_back.is_empty()).then(|| {
+            let why = self.kept_back(kept_back.len());
+            (kept_back, why)
+        });
+        Ok(Batch { items, kept_back })
     }
 
     /// Returns the error for items that DynamoDB left unprocessed because their partitions are over

@@ -5,8 +5,9 @@ use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{ReturnValue, ReturnValuesOnConditionCheckFailure};
 use weirgate_shared::write::Update;
 
-use super::boxed;
+use super::on_backend;
 use super::retry::RetryPolicy;
+use crate::dynamo::DynamoTable;
 use crate::{Item, StoreError, Table, attribute, expression};
 
 /// The outcome of a planned write.
@@ -41,16 +42,31 @@ impl Table {
         update: &Update,
         answer: ReturnValues,
     ) -> Result<WriteOutcome, StoreError> {
-        #[cfg(feature = "memory")]
-        if let Some(memory) = &self.memory {
-            memory.reach("UpdateItem")?;
-            return Ok(match memory.update(update) {
-                Ok(new) => WriteOutcome::Applied((answer == ReturnValues::AllNew).then_some(new)),
-                Err(old) => WriteOutcome::ConditionFailed(
-                    old.filter(|item| answer != ReturnValues::Never && !item.is_merged()),
-                ),
-            });
-        }
+        on_backend!(self, table => table.update(update, answer))
+    }
+
+    /// Runs a planned write, with at most four attempts, and a pause before each retry that `retry`
+    /// allows. Does not retry if the clock was off: the plan used that clock, so plan again.
+    ///
+    /// # Errors
+    /// [`StoreError`] of the last attempt.
+    pub async fn update_with(
+        &self,
+        update: &Update,
+        answer: ReturnValues,
+        retry: RetryPolicy,
+    ) -> Result<WriteOutcome, StoreError> {
+        self.again(retry.of_plans(), || self.update(update, answer))
+            .await
+    }
+}
+
+impl DynamoTable {
+    pub(crate) async fn update(
+        &self,
+        update: &Update,
+        answer: ReturnValues,
+    ) -> Result<WriteOutcome, StoreError> {
         let rendered = expression::render(update);
         let request = self
             .client
@@ -75,7 +91,7 @@ impl Table {
                 ReturnValues::Never => ReturnValuesOnConditionCheckFailure::None,
             })
             .set_return_consumed_capacity(self.report());
-        match boxed(request.send()).await {
+        match request.send().await {
             Ok(done) => {
                 self.count(done.consumed_capacity());
                 Ok(WriteOutcome::Applied(done.attributes.map(Item)))
@@ -100,20 +116,5 @@ impl Table {
                 error,
             )),
         }
-    }
-
-    /// Runs a planned write, with at most four attempts, and a pause before each retry that `retry`
-    /// allows. Does not retry if the clock was off: the plan used that clock, so plan again.
-    ///
-    /// # Errors
-    /// [`StoreError`] of the last attempt.
-    pub async fn update_with(
-        &self,
-        update: &Update,
-        answer: ReturnValues,
-        retry: RetryPolicy,
-    ) -> Result<WriteOutcome, StoreError> {
-        self.again(retry.of_plans(), || self.update(update, answer))
-            .await
     }
 }

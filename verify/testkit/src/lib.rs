@@ -15,6 +15,7 @@
 //! - [`leased`]: buckets with leases, as values and in the table
 //! - `lines`: the log lines of a function
 //! - `process`: [`Process`]: a deployed function on a test's table
+//! - `redis`: [`RedisServer`]: Debian's redis-server, for one test
 //! - [`server`]: the embedded database behind HTTP
 //! - [`template`](mod@template): `template.yaml`, read
 
@@ -29,6 +30,7 @@ pub mod leased;
 mod lines;
 mod partitions;
 mod process;
+mod redis;
 pub mod server;
 pub mod template;
 
@@ -37,3 +39,4 @@ pub use image::{attributes, bucket, live, snapshot};
 pub use lines::Lines;
 pub use partitions::{Counts, Limits, Partitions};
 pub use process::Process;
+pub use redis::RedisServer;

@@ -357,10 +357,10 @@ fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
 #[cfg(test)]
 mod tests {
     use weirgate::{EpochMillis, FakeClock, SystemClock};
-    use weirgate_store::MemoryTable;
+    use weirgate_store::{MemoryTable, RedisOptions};
     use weirgate_testkit::heat::Functions;
     use weirgate_testkit::server::serve;
-    use weirgate_testkit::{Dynamo, Fault, Limits, Partitions};
+    use weirgate_testkit::{Dynamo, Fault, Limits, Partitions, RedisServer};
 
     use super::contract::REFUSED;
     use super::*;
@@ -447,6 +447,21 @@ mod tests {
         let mut contract = Contract::new("contract");
         contract.repeats = false;
         // A request that DynamoDB refuses panics there.
+        for (group, tried) in contract
+            .run(&table, "contract", |group| group != REFUSED)
+            .await
+        {
+            assert_eq!(tried.differences, [], "{group}");
+            assert!(tried.held > 3, "{group}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_contract_holds_on_redis() {
+        let server = RedisServer::start();
+        let table = Table::on_redis(&RedisOptions::new(server.url())).expect("a URL");
+        let contract = Contract::new("contract");
+        // Lengths and sizes are DynamoDB's.
         for (group, tried) in contract
             .run(&table, "contract", |group| group != REFUSED)
             .await

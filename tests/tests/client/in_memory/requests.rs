@@ -2,16 +2,17 @@
 //! outcomes, old items of failed conditions and pages of lists included.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
 use weirgate::{EpochMillis, FakeClock};
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use weirgate_shared::{Attr, ItemKey, WriteId, attr};
 use weirgate_store::{
-    ActionOutcome, CHILDREN, Consistency, Item, MemoryTable, Order, Query, ReturnValues, SortKeys,
-    Table, TransactOutcome, WriteOutcome,
+    ActionOutcome, CHILDREN, Consistency, Item, MemoryTable, Order, Query, RedisOptions,
+    ReturnValues, SortKeys, Table, TransactOutcome, WriteOutcome,
 };
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::{Dynamo, RedisServer};
 
 use weirgate_tests::fleet::{START, config, runtime};
 
@@ -276,8 +277,42 @@ async fn told(table: &Table, requests: &[Request]) -> Vec<String> {
     told
 }
 
+/// Answers of a table on Redis with the items of no other one.
+async fn on_redis(server: &RedisServer, requests: &[Request]) -> Vec<String> {
+    static TABLES: AtomicU32 = AtomicU32::new(0);
+    let options = RedisOptions {
+        table: format!("t{}", TABLES.fetch_add(1, Ordering::Relaxed)),
+        use_server_time: false,
+        ..RedisOptions::new(server.url())
+    };
+    told(
+        &Table::on_redis(&options).expect("the URL is one"),
+        requests,
+    )
+    .await
+}
+
 proptest! {
     #![proptest_config(config(48))]
+
+    #[test]
+    fn a_table_on_redis_answers_every_request_as_one_in_memory(
+        all in prop::collection::vec(prop::collection::vec(request(), 1..30), 8),
+    ) {
+        let server = RedisServer::start();
+        // Its time goes on by itself, because timeouts of a paused one end while a socket is waited for.
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            for requests in &all {
+                let memory = Table::in_memory(&MemoryTable::default(), FakeClock::at(START));
+                let (one, other) = (told(&memory, requests).await, on_redis(&server, requests).await);
+                for (at, (one, other)) in one.iter().zip(&other).enumerate() {
+                    prop_assert_eq!(one, other, "after request {}: {:?}", at / 2, requests[at / 2]);
+                }
+            }
+            Ok(())
+        })?;
+    }
 
     #[test]
     fn a_table_in_memory_answers_every_request_as_dynamodb(requests in prop::collection::vec(request(), 1..30)) {

@@ -37,7 +37,7 @@ impl Server {
             .kill_on_drop(true)
             .spawn();
         let process = started.unwrap_or_else(|error| {
-            panic!("redis-server does not start ({error}): run `make packages-bench`")
+            panic!("redis-server does not start ({error}): run `make packages-redis`")
         });
         let server = Self {
             _process: process,

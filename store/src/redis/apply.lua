@@ -1,0 +1,412 @@
+-- Applies planned writes to items: all of them, or none.
+--
+-- An item is a hash. A field is the path of an attribute, its names joined by \31. A value begins with its
+-- type: `"text`, `t` and `f`, a number's digits, `#1,2` for a set of numbers in ascending order. A map is a
+-- field `{`, and its entries are fields below it. The field \30 has the ids of the last writes.
+--
+-- KEYS: the sorted sets of the indexes, the table's own first; for a transaction, its token; the items.
+-- ARGV: the id of the write, or empty in a transaction; milliseconds since it was first sent, 0 the first
+-- time; 1 to return items that were written; 1 to let items expire; for each item an action, packed:
+-- {kind, PK, SK, conditions, changes}.
+-- Returns 1 if applied or 0 if a condition failed, the server's time in milliseconds, and for each item its
+-- fields: after the write, or before it if its own condition failed.
+
+local find, sub, match, rep = string.find, string.sub, string.match, string.rep
+-- Ids that an item keeps, and the bytes of each: the id, and the time of its write.
+local KEPT, ID, SIZE = 16, 8, 14
+-- Seconds for which the token of a transaction is known.
+local TOKEN_TTL = 600
+
+local id, age, returns, expires = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4] == '1'
+local is_transaction = id == ''
+local first_item = #INDEXES + (is_transaction and 2 or 1)
+local token = is_transaction and KEYS[#INDEXES + 1]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function refuse(code, text)
+  error({ err = code .. ' ' .. text })
+end
+
+local function invalid(text, path)
+  refuse('INVALID', text .. ' at ' .. string.gsub(path, '\31', '.'))
+end
+
+-- Numbers are text, because Lua's are exact only up to 2^53.
+
+local function is_number(value)
+  return value and find(value, '^%-?%d') ~= nil
+end
+
+-- Returns the sign, the whole part and the fraction.
+local function parts(number)
+  return match(number, '^(%-?)(%d+)%.?(%d*)$')
+end
+
+-- Compares by sign, length and text. Returns a number below, equal to or above 0.
+local function compare(a, b)
+  if a == b then
+    return 0
+  end
+  local a_sign, a_whole, a_fraction = parts(a)
+  local b_sign, b_whole, b_fraction = parts(b)
+  if a_sign ~= b_sign then
+    return a_sign == '-' and -1 or 1
+  end
+  local is_less
+  if #a_whole ~= #b_whole then
+    is_less = #a_whole < #b_whole
+  elseif a_whole ~= b_whole then
+    is_less = a_whole < b_whole
+  else
+    is_less = a_fraction < b_fraction
+  end
+  return is_less == (a_sign == '') and -1 or 1
+end
+
+-- Adds digit by digit, of numbers of any length.
+local function add_digits(a, b)
+  local a_sign, a_whole, a_fraction = parts(a)
+  local b_sign, b_whole, b_fraction = parts(b)
+  local point = math.max(#a_fraction, #b_fraction)
+  -- A leading zero takes the last carry.
+  local length = math.max(#a_whole, #b_whole) + 1
+  local function digits(whole, fraction)
+    return rep('0', length - #whole) .. whole .. fraction .. rep('0', point - #fraction)
+  end
+  local larger, smaller, sign = digits(a_whole, a_fraction), digits(b_whole, b_fraction), a_sign
+  local step = a_sign == b_sign and 1 or -1
+  if step == -1 and larger < smaller then
+    larger, smaller, sign = smaller, larger, b_sign
+  end
+  local sum, carry = {}, 0
+  for at = #larger, 1, -1 do
+    local digit = larger:byte(at) - 48 + step * (smaller:byte(at) - 48) + carry
+    carry = math.floor(digit / 10)
+    sum[at] = digit - carry * 10
+  end
+  local text = table.concat(sum)
+  local whole, fraction = match(sub(text, 1, length), '^0*(%d+)$'), match(sub(text, length + 1), '^(.-)0*$')
+  if fraction ~= '' then
+    whole = whole .. '.' .. fraction
+  end
+  return whole == '0' and whole or sign .. whole
+end
+
+local EXACT = 2 ^ 52
+
+local function add(a, b)
+  local x, y = tonumber(a), tonumber(b)
+  if math.abs(x) < EXACT and math.abs(y) < EXACT and x % 1 == 0 and y % 1 == 0 then
+    return string.format('%.0f', x + y)
+  end
+  return add_digits(a, b)
+end
+
+-- Returns the numbers of a set, each with whether it is in it.
+local function members(set)
+  local all = {}
+  for number in string.gmatch(set or '', '[^#,]+') do
+    all[number] = true
+  end
+  return all
+end
+
+-- Returns the set of numbers, or nothing: a set is never empty.
+local function set_of(all)
+  local numbers = {}
+  for number in pairs(all) do
+    table.insert(numbers, number)
+  end
+  table.sort(numbers, function(a, b)
+    return compare(a, b) < 0
+  end)
+  return #numbers > 0 and '#' .. table.concat(numbers, ',')
+end
+
+-- Returns the fields below a map.
+local function below(item, path)
+  local fields, prefix = {}, path .. '\31'
+  for field in pairs(item) do
+    if sub(field, 1, #prefix) == prefix then
+      table.insert(fields, field)
+    end
+  end
+  return fields
+end
+
+-- Returns whether the value at a path is this one: a text, or of a map {suffix, text, ...}.
+local function equals(item, path, value)
+  if type(value) == 'string' then
+    return item[path] == value
+  end
+  for at = 1, #value, 2 do
+    if item[path .. value[at]] ~= value[at + 1] then
+      return false
+    end
+  end
+  return #below(item, path) == #value / 2 - 1
+end
+
+local HOLDS = {}
+
+local function holds(item, condition)
+  return HOLDS[condition[1]](item, condition[2], condition[3])
+end
+
+HOLDS['absent'] = function(item, path)
+  return not item[path]
+end
+HOLDS['present'] = function(item, path)
+  return item[path] ~= nil
+end
+HOLDS['equals'] = equals
+HOLDS['differs'] = function(item, path, value)
+  return not equals(item, path, value)
+end
+HOLDS['at_least'] = function(item, path, value)
+  return is_number(item[path]) and is_number(value) and compare(item[path], value) >= 0
+end
+HOLDS['at_most'] = function(item, path, value)
+  return is_number(item[path]) and is_number(value) and compare(item[path], value) <= 0
+end
+HOLDS['lacks'] = function(item, path, value)
+  return not members(item[path])[value]
+end
+HOLDS['absent_or'] = function(item, path, condition)
+  return not item[path] or holds(item, condition)
+end
+
+-- A change adds what it writes to `changed`: text, or false for a field that goes. All read the item as it was.
+
+local function remove(item, changed, path)
+  changed[path] = item[path] and false
+  if item[path] == '{' then
+    for _, field in ipairs(below(item, path)) do
+      changed[field] = false
+    end
+  end
+end
+
+local function set(item, changed, path, value)
+  remove(item, changed, path)
+  if type(value) == 'string' then
+    changed[path] = value
+    return
+  end
+  for at = 1, #value, 2 do
+    changed[path .. value[at]] = value[at + 1]
+  end
+end
+
+local CHANGE = { set = set, remove = remove }
+
+CHANGE['set_if_absent'] = function(item, changed, path, value)
+  if not item[path] then
+    set(item, changed, path, value)
+  end
+end
+CHANGE['copy'] = function(item, changed, path, from)
+  local value = item[from]
+  if not value then
+    invalid('nothing to copy', from)
+  end
+  if value == '{' then
+    value = { '', '{' }
+    for _, field in ipairs(below(item, from)) do
+      table.insert(value, sub(field, #from + 1))
+      table.insert(value, item[field])
+    end
+  end
+  set(item, changed, path, value)
+end
+CHANGE['next'] = function(item, changed, path, from, first)
+  if item[from] and not is_number(item[from]) then
+    invalid('no number', from)
+  end
+  set(item, changed, path, item[from] and add(item[from], '1') or first)
+end
+CHANGE['add'] = function(item, changed, path, value)
+  local before = item[path]
+  if sub(value, 1, 1) == '#' then
+    if before and sub(before, 1, 1) ~= '#' then
+      invalid('no set of numbers', path)
+    end
+    local all = members(before)
+    for number in pairs(members(value)) do
+      all[number] = true
+    end
+    changed[path] = set_of(all)
+  elseif before and not is_number(before) then
+    invalid('no number', path)
+  else
+    changed[path] = add(before or '0', value)
+  end
+end
+CHANGE['delete_from'] = function(item, changed, path, value)
+  if not item[path] then
+    return
+  end
+  if sub(item[path], 1, 1) ~= '#' then
+    invalid('no set of numbers', path)
+  end
+  local all = members(item[path])
+  for number in pairs(members(value)) do
+    all[number] = nil
+  end
+  changed[path] = set_of(all)
+end
+
+-- Calls a command with many arguments, in pieces that fit Lua's stack.
+local function call(command, key, arguments)
+  for at = 1, #arguments, 1000 do
+    redis.call(command, key, unpack(arguments, at, math.min(at + 999, #arguments)))
+  end
+end
+
+-- Returns the member of an index for an item with these keys of the index; nothing if it lacks one.
+local function entry(index, hash, range, pk, sk)
+  local key = pk .. '\0' .. sk
+  if not (hash and range) then
+    return nil
+  elseif index[1] == 'PK' then
+    return key
+  elseif is_number(range) then
+    -- Ordered as text: of one length.
+    local whole = sub(range, 1, 1) == '-' and '0' or match(range, '^%d+')
+    range = rep('0', 20 - #whole) .. whole
+  else
+    range = sub(range, 2)
+  end
+  return sub(hash, 2) .. '\0' .. range .. '\0' .. key
+end
+
+-- Returns a field after the changes.
+local function written(item, changed, field)
+  if changed[field] == nil then
+    return item[field]
+  end
+  return changed[field]
+end
+
+if token and redis.call('EXISTS', token) == 1 then
+  return { 1, now, {} }
+end
+
+local writes, failed, has_failed = {}, {}, false
+for at = first_item, #KEYS do
+  local key = KEYS[at]
+  local kind, pk, sk, conditions, changes = unpack(cmsgpack.unpack(ARGV[at - first_item + 5]))
+  local item, flat = {}, redis.call('HGETALL', key)
+  for field = 1, #flat, 2 do
+    item[flat[field]] = flat[field + 1]
+  end
+  if #flat > 0 and (item['PK'] ~= '"' .. pk or item['SK'] ~= '"' .. sk) then
+    refuse('FOREIGN', 'the key holds a hash that is not of this table')
+  end
+  local ids = item['\30'] or ''
+  if not is_transaction then
+    local known = find(ids, id, 1, true)
+    while known and (known - 1) % SIZE ~= 0 do
+      known = find(ids, id, known + 1, true)
+    end
+    if known then
+      return { 1, now, { flat } }
+    elseif age > 0 and #ids == KEPT * SIZE and struct.unpack('>I6', ids, ID + 1) >= now - age then
+      refuse('UNDECIDED', 'more writes than the item keeps ids of came after it')
+    end
+  end
+  local is_failed = false
+  for _, condition in ipairs(conditions) do
+    if not holds(item, condition) then
+      is_failed = true
+      break
+    end
+  end
+  failed[#failed + 1] = is_failed and flat
+  has_failed = has_failed or is_failed
+  local changed = {}
+  if kind == 'update' and not has_failed then
+    for _, change in ipairs(changes) do
+      local path = change[2]
+      local above = find(path, '\31', 1, true) and match(path, '^(.*)\31')
+      if above and item[above] ~= '{' then
+        invalid('no map holds what is changed', path)
+      end
+      CHANGE[change[1]](item, changed, path, change[3], change[4])
+    end
+    if #flat == 0 then
+      changed['PK'], changed['SK'] = '"' .. pk, '"' .. sk
+    end
+    if not is_transaction then
+      changed['\30'] = sub(ids, -SIZE * (KEPT - 1)) .. id .. struct.pack('>I6', now)
+    end
+  elseif kind == 'delete' then
+    for field in pairs(item) do
+      changed[field] = false
+    end
+  end
+  writes[#writes + 1] = { key, item, changed, pk, sk, kind }
+end
+if has_failed then
+  return { 0, now, failed }
+end
+
+-- Entries come before their items and go after them, so that an item without one cannot be.
+local gone = {}
+for _, write in ipairs(writes) do
+  local key, item, changed, pk, sk = unpack(write)
+  for at, index in ipairs(INDEXES) do
+    if changed[index[1]] ~= nil or changed[index[2]] ~= nil then
+      local before = entry(index, item[index[1]], item[index[2]], pk, sk)
+      local after = entry(index, written(item, changed, index[1]), written(item, changed, index[2]), pk, sk)
+      if after and after ~= before then
+        redis.call('ZADD', KEYS[at], 0, after)
+      end
+      if before and after ~= before then
+        table.insert(gone, { KEYS[at], before })
+      end
+    end
+  end
+end
+local answers = {}
+for _, write in ipairs(writes) do
+  local key, item, changed, _, _, kind = unpack(write)
+  if kind == 'delete' then
+    redis.call('DEL', key)
+  elseif kind == 'update' then
+    local new, old = {}, {}
+    for field, value in pairs(changed) do
+      if value then
+        new[#new + 1] = field
+        new[#new + 1] = value
+      else
+        old[#old + 1] = field
+      end
+    end
+    call('HSET', key, new)
+    call('HDEL', key, old)
+    local ttl = changed[TTL]
+    if expires and ttl and find(ttl, '^%d+$') and #ttl < 13 then
+      redis.call('EXPIREAT', key, ttl)
+    elseif ttl ~= nil then
+      redis.call('PERSIST', key)
+    end
+    if returns then
+      for field, value in pairs(item) do
+        if changed[field] == nil then
+          new[#new + 1] = field
+          new[#new + 1] = value
+        end
+      end
+      answers[#answers + 1] = new
+    end
+  end
+end
+for _, member in ipairs(gone) do
+  redis.call('ZREM', member[1], member[2])
+end
+if token then
+  redis.call('SET', token, 1, 'EX', TOKEN_TTL)
+end
+return { 1, now, answers }

@@ -1,0 +1,329 @@
+//! One connection that all callers share, made again after it was lost.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ErrorKind as RedisKind, RedisError, Value, cmd};
+use tokio::sync::RwLock;
+use tokio::time::Instant;
+
+use super::error;
+use crate::{Clock, ErrorKind, StoreError, SystemClock};
+
+/// How to reach Redis or Valkey.
+#[derive(Clone)]
+pub struct RedisOptions {
+    /// `redis://{user}:{password}@{host}:{port}/{database}`, or `rediss://` for TLS. User, password, port
+    /// (6379) and database (0) may be left out.
+    pub url: String,
+    /// Name of the table: prefix of all its keys. Default: `weirgate`.
+    pub table: String,
+    /// Timeout of a new connection, with its handshake. Default: 1 s.
+    pub connect_timeout: Duration,
+    /// Timeout of one request. Its outcome is then unknown, until it was repeated. Default: 1 s.
+    pub request_timeout: Duration,
+    /// Whether a server that evicts keys is accepted: a bucket that is evicted is full again. Default: no.
+    pub accept_eviction: bool,
+    /// Machine's clock, or another one for tests.
+    pub clock: Arc<dyn Clock>,
+    /// Whether the server's time corrects the clock, and items expire by it. Default: yes; not in tests that move
+    /// the clock.
+    pub use_server_time: bool,
+}
+
+impl RedisOptions {
+    /// Returns the options for a server, with the defaults.
+    #[must_use]
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            table: "weirgate".to_owned(),
+            connect_timeout: Duration::from_secs(1),
+            request_timeout: Duration::from_secs(1),
+            accept_eviction: false,
+            clock: Arc::new(SystemClock),
+            use_server_time: true,
+        }
+    }
+}
+
+/// Leaves out the URL, because it may have a password.
+impl fmt::Debug for RedisOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisOptions")
+            .field("table", &self.table)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("request_timeout", &self.request_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Oldest version of the protocol that is known to run the script.
+const LEAST_VERSION: u64 = 7;
+
+pub(super) struct Connection {
+    client: Client,
+    config: AsyncConnectionConfig,
+    connect_timeout: Duration,
+    accept_eviction: bool,
+    table: String,
+    /// Address, without user and password.
+    server: String,
+    open: RwLock<Open>,
+}
+
+/// The connection, and the number of those before it.
+#[derive(Default)]
+struct Open {
+    connection: Option<MultiplexedConnection>,
+    number: u64,
+    /// The last attempt that failed, for all that waited for it: each would wait as long for its own.
+    failed: Option<(Instant, StoreError)>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Returns a connection that the first request opens.
+    pub(super) fn new(options: &RedisOptions) -> Result<Self, StoreError> {
+        let invalid = |reason: String| StoreError {
+            kind: ErrorKind::Invalid,
+            request: "CONNECT".to_owned(),
+            table: options.table.clone(),
+            reason,
+            source: None,
+        };
+        // Braces name what a slot of a cluster is chosen by.
+        if options.table.is_empty() || options.table.contains(['{', '}']) {
+            return Err(invalid(format!(
+                "the table's name must not be empty or have braces, got {:?}; choose another one",
+                options.table
+            )));
+        }
+        // The URL itself may have a password.
+        let client = Client::open(options.url.as_str()).map_err(|error| {
+            invalid(format!(
+                "the URL of the store must be redis://user:password@host:port/database, or rediss:// for TLS, got \
+                 another one ({error}); correct it"
+            ))
+        })?;
+        let server = client.get_connection_info().addr().to_string();
+        Ok(Self {
+            client,
+            config: AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(options.connect_timeout))
+                .set_response_timeout(Some(options.request_timeout)),
+            connect_timeout: options.connect_timeout,
+            accept_eviction: options.accept_eviction,
+            table: options.table.clone(),
+            server,
+            open: RwLock::default(),
+        })
+    }
+
+    /// Makes the connection, if there is none.
+    pub(super) async fn open(&self) -> Result<(), StoreError> {
+        self.opened().await.map(drop)
+    }
+
+    /// Sends a command. An error is of a command that was sent, or of a connection that was not made.
+    pub(super) async fn send<T>(
+        &self,
+        request: &impl Fn() -> String,
+        send: impl AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+    ) -> Result<T, StoreError> {
+        let (number, mut connection) = self.opened().await?;
+        match send(&mut connection).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                if error::needs_connection(&error) {
+                    let mut open = self.open.write().await;
+                    if open.number == number {
+                        open.connection = None;
+                    }
+                }
+                Err(self.failed(request(), error))
+            }
+        }
+    }
+
+    pub(super) fn failed(&self, request: String, error: RedisError) -> StoreError {
+        let (kind, reason) = error::classify(&error, &self.server);
+        self.refused(kind, request, reason, Some(error))
+    }
+
+    pub(super) fn refused(
+        &self,
+        kind: ErrorKind,
+        request: String,
+        reason: String,
+        source: Option<RedisError>,
+    ) -> StoreError {
+        StoreError {
+            kind,
+            request,
+            table: self.table.clone(),
+            reason,
+            source: source.map(Into::into),
+        }
+    }
+
+    async fn opened(&self) -> Result<(u64, MultiplexedConnection), StoreError> {
+        let asked = Instant::now();
+        let copy = |open: &Open| Some((open.number, open.connection.clone()?));
+        if let Some(opened) = copy(&*self.open.read().await) {
+            return Ok(opened);
+        }
+        let mut open = self.open.write().await;
+        if let Some(opened) = copy(&open) {
+            return Ok(opened);
+        }
+        if let Some((at, error)) = &open.failed
+            && *at > asked
+        {
+            return Err(error.without_source());
+        }
+        let connected = self.connect().await;
+        let connection = connected.inspect_err(|error| {
+            open.failed = Some((Instant::now(), error.without_source()));
+        })?;
+        open.number += 1;
+        open.connection = Some(connection.clone());
+        Ok((open.number, connection))
+    }
+
+    async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+        let connecting = async {
+            let config = &self.config;
+            let mut connection = self
+                .client
+                .get_multiplexed_async_connection_with_config(config)
+                .await?;
+            let info: String = cmd("INFO").query_async(&mut connection).await?;
+            Ok::<_, RedisError>((connection, info))
+        };
+        let connected = tokio::time::timeout(self.connect_timeout, connecting).await;
+        let request = || "CONNECT".to_owned();
+        let (connection, info) = match connected {
+            Ok(Ok(connected)) => connected,
+            Ok(Err(error)) => {
+                let error = self.failed(request(), error);
+                // Nothing of the request itself was sent.
+                return Err(StoreError {
+                    kind: match error.kind {
+                        ErrorKind::Unconfirmed => ErrorKind::Unreachable,
+                        kind => kind,
+                    },
+                    ..error
+                });
+            }
+            Err(_) => {
+                let reason = format!("{} accepts no connection in time", self.server);
+                return Err(self.refused(ErrorKind::Unreachable, request(), reason, None));
+            }
+        };
+        match unfit(&info, self.accept_eviction) {
+            None => Ok(connection),
+            Some(reason) => {
+                let reason = format!("{} {reason}", self.server);
+                Err(self.refused(ErrorKind::Rejected, request(), reason, None))
+            }
+        }
+    }
+}
+
+/// Returns why a server is refused, by its answer to INFO, and the remedy.
+fn unfit(info: &str, accept_eviction: bool) -> Option<String> {
+    let field = |name: &str| {
+        let mut lines = info.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+    };
+    // Valkey also has the version of Redis that it began from.
+    let (name, version) = match field("valkey_version") {
+        Some(version) => ("Valkey", version),
+        None => ("Redis", field("redis_version")?),
+    };
+    let major = version
+        .split('.')
+        .next()
+        .and_then(|major| major.parse().ok());
+    if major.is_some_and(|major: u64| major < LEAST_VERSION) {
+        return Some(format!(
+            "must have version {LEAST_VERSION}.0 or newer, got {name} {version}; upgrade it"
+        ));
+    }
+    if field("redis_mode") == Some("cluster") {
+        return Some(format!(
+            "must be one server with its replicas, got a cluster of {name}; give another one"
+        ));
+    }
+    match field("maxmemory_policy") {
+        Some(policy) if policy != "noeviction" && !accept_eviction => Some(format!(
+            "must have the maxmemory-policy noeviction, got {policy}, by which buckets are evicted and then are full \
+             again; set it by CONFIG SET maxmemory-policy noeviction, or accept evictions"
+        )),
+        _ => None,
+    }
+}
+
+/// Returns the texts of an array of fields and values.
+pub(super) fn texts(value: Value) -> Result<Vec<(String, String)>, RedisError> {
+    match value {
+        Value::Nil => Ok(vec![]),
+        Value::Array(all) => {
+            let mut all = all.into_iter();
+            let mut pairs = Vec::with_capacity(all.len() / 2);
+            while let (Some(field), Some(text)) = (all.next(), all.next()) {
+                if let (Some(field), Some(text)) = (text_of(field), text_of(text)) {
+                    pairs.push((field, text));
+                }
+            }
+            Ok(pairs)
+        }
+        other => Err(RedisError::from((
+            RedisKind::UnexpectedReturnType,
+            "expected fields and values",
+            format!("{other:?}"),
+        ))),
+    }
+}
+
+/// Returns a text; `None` for the ids of writes, which are not UTF-8.
+fn text_of(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_loses_buckets_is_refused_with_the_value_and_the_remedy() {
+        let info = |version: &str, policy: &str| {
+            format!(
+                "# Server\r\n{version}\r\nredis_mode:standalone\r\nmaxmemory_policy:{policy}\r\n"
+            )
+        };
+        for version in ["redis_version:7.0.15", "redis_version:8.2.1"] {
+            assert_eq!(unfit(&info(version, "noeviction"), false), None);
+            assert_eq!(unfit(&info(version, "allkeys-lru"), true), None);
+            let reason = unfit(&info(version, "allkeys-lru"), false).expect("it is refused");
+            assert!(reason.contains("got allkeys-lru") && reason.contains("CONFIG SET"));
+        }
+        let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.0";
+        assert_eq!(unfit(&info(valkey, "noeviction"), false), None);
+        let old = unfit(&info("redis_version:6.2.14", "noeviction"), false);
+        assert!(old.is_some_and(|reason| reason.contains("got Redis 6.2.14; upgrade it")));
+    }
+}

@@ -1,0 +1,166 @@
+//! Names of keys, and the members of the sorted sets that list items.
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use weirgate_shared::{Attr, ItemKey, attr};
+
+use crate::list::{Listing, Range};
+use crate::{Index, Item, attribute, indexes};
+
+/// Separates the parts of a member; no key has it.
+const END: char = '\0';
+/// Is above every text.
+const ABOVE: u8 = 0xff;
+/// Digits of a number in a member, which orders numbers as texts.
+const DIGITS: usize = 20;
+
+/// Returns the Lua statements that name the indexes and the attribute of the expiry for `apply.lua`.
+pub(super) fn constants() -> String {
+    let all = [(attr::PK, attr::SK)].into_iter();
+    let all = all.chain(indexes().map(|index| (index.hash, index.range.0)));
+    let all: Vec<_> = all
+        .map(|(hash, range)| format!("{{ '{hash}', '{range}' }}"))
+        .collect();
+    format!(
+        "local TTL, INDEXES = '{}', {{ {} }}\n",
+        attr::TTL,
+        all.join(", ")
+    )
+}
+
+/// Names of the keys of one table.
+#[derive(Debug, Clone)]
+pub(super) struct Keys {
+    name: String,
+    /// The sorted sets, the table's own first, in the order of [`indexes`].
+    pub(super) indexes: Vec<String>,
+}
+
+impl Keys {
+    pub(super) fn new(name: &str) -> Self {
+        let names = ["items"].into_iter();
+        let names = names.chain(indexes().map(|index| index.name));
+        Self {
+            name: name.to_owned(),
+            indexes: names.map(|index| format!("{name}:{index}")).collect(),
+        }
+    }
+
+    /// Returns the key of an item: `{table}:{{namespace}/{entity}}:{PK} {SK}`. All shards and snapshots of an
+    /// entity are in one slot of a cluster, by the part in braces.
+    pub(super) fn item(&self, key: &ItemKey) -> String {
+        let ItemKey { pk, sk } = key;
+        format!("{}:{{{}}}:{pk} {sk}", self.name, tag(pk))
+    }
+
+    /// Returns the key of a transaction's token, in the slot of its first item.
+    pub(super) fn token(&self, first: &ItemKey, token: &str) -> String {
+        format!("{}:{{{}}}:token {token}", self.name, tag(&first.pk))
+    }
+
+    pub(super) fn of_index(&self, index: Option<Index>) -> &str {
+        let is = |known: &Index| Some(*known) == index;
+        let at = indexes().iter().position(is).map_or(0, |at| at + 1);
+        &self.indexes[at]
+    }
+}
+
+/// Returns `namespace/entity` of `namespace/KIND#entity#...`, or of another resource or plan.
+fn tag(pk: &str) -> String {
+    let Some((namespace, rest)) = pk.split_once('/') else {
+        return pk.to_owned();
+    };
+    let of = rest.split('#').nth(1).unwrap_or(rest);
+    format!("{namespace}/{of}")
+}
+
+/// Returns the bounds of a listing, the lower one first, as `ZRANGE ... BYLEX` takes them.
+pub(super) fn bounds(listing: &Listing<'_>) -> [Vec<u8>; 2] {
+    let hash = listing.partition;
+    let within = |from: &str| format!("[{hash}{END}{from}").into_bytes();
+    let below = |to: String, end: u8| {
+        let mut bound = format!("({hash}{END}{to}").into_bytes();
+        bound.push(end);
+        bound
+    };
+    // What follows a sort key in a member begins with `END`, which is below 1.
+    let [mut lower, mut upper] = match listing.keys {
+        Range::StartingWith(prefix) => [within(prefix), below(prefix.to_owned(), ABOVE)],
+        Range::Between(first, last) => [within(first), below(last.to_owned(), 1)],
+        Range::UpTo(last) => [within(""), below(padded(last), 1)],
+    };
+    if let Some(after) = listing
+        .after
+        .as_ref()
+        .and_then(|item| member(item, listing))
+    {
+        let bound = format!("({after}").into_bytes();
+        match listing.is_descending {
+            true => upper = bound,
+            false => lower = bound,
+        }
+    }
+    [lower, upper]
+}
+
+/// Returns the bounds of all items whose partition key begins with `prefix`, after this one.
+pub(super) fn bounds_of_scan(prefix: &str, after: Option<&Item>) -> [Vec<u8>; 2] {
+    let after = after
+        .and_then(Item::key)
+        .map(|key| format!("({}{END}{}", key.pk, key.sk));
+    let mut upper = format!("({prefix}").into_bytes();
+    upper.push(ABOVE);
+    [
+        after.unwrap_or_else(|| format!("[{prefix}")).into_bytes(),
+        upper,
+    ]
+}
+
+fn padded(number: i64) -> String {
+    format!("{:0DIGITS$}", number.max(0))
+}
+
+/// Returns the member of an item, of which at least the keys are there.
+fn member(item: &Item, listing: &Listing<'_>) -> Option<String> {
+    let ItemKey { pk, sk } = item.key()?;
+    if listing.index.is_none() {
+        return Some(format!("{pk}{END}{sk}"));
+    }
+    let (hash, range) = listing.names();
+    let text = |wanted: &str| {
+        item.attributes()
+            .find(|(name, _)| *name == wanted)
+            .and_then(|(_, value)| match value {
+                Attr::S(text) => Some(text.to_owned()),
+                Attr::N(number) => number.parse().ok().map(padded),
+                _ => None,
+            })
+    };
+    Some(format!(
+        "{}{END}{}{END}{pk}{END}{sk}",
+        text(hash)?,
+        text(range)?
+    ))
+}
+
+/// Returns the key of the item of a member, and the attributes that an index shows of it.
+pub(super) fn parse(member: &str, index: Option<Index>) -> Option<(ItemKey, Item)> {
+    let mut parts = member.split(END).map(str::to_owned);
+    let mut shown = HashMap::new();
+    if let Some(index) = index {
+        let (hash, range) = (parts.next()?, parts.next()?);
+        let range = match index.range.1 {
+            "N" => AttributeValue::N(range.parse::<u64>().ok()?.to_string()),
+            _ => AttributeValue::S(range),
+        };
+        shown.insert(index.hash.to_owned(), AttributeValue::S(hash));
+        shown.insert(index.range.0.to_owned(), range);
+    }
+    let key = ItemKey {
+        pk: parts.next()?,
+        sk: parts.next()?,
+    };
+    shown.extend(attribute::key(&key));
+    Some((key, Item(shown)))
+}

@@ -1,0 +1,174 @@
+//! Errors of Redis, by what they mean for a write, with the key or the remedy.
+
+use std::time::Duration;
+
+use weirgate_shared::write::Value;
+use weirgate_store::{ErrorKind, RedisOptions, ReturnValues, StoreError, Table, WriteOutcome};
+use weirgate_testkit::RedisServer;
+use weirgate_testkit::server::free_port;
+
+use super::{add, command, key, table};
+
+const ITEM: &str = "weirgate:{ns/one}:ns/ENTITY#one #S";
+
+async fn write(table: &Table) -> Result<WriteOutcome, StoreError> {
+    let update = add(key("one"), Value::Int(1));
+    table.update(&update, ReturnValues::None).await
+}
+
+async fn failed(table: &Table, kind: ErrorKind, parts: &[&str]) {
+    let error = write(table).await.expect_err("it is refused");
+    assert_eq!(error.kind, kind, "{error}");
+    let text = error.to_string();
+    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+}
+
+fn at(url: String) -> Table {
+    Table::on_redis(&RedisOptions::new(url)).expect("the URL is one")
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unreachable_and_is_found_when_it_is() {
+    let table = at(format!("redis://127.0.0.1:{}/", free_port()));
+    failed(
+        &table,
+        ErrorKind::Unreachable,
+        &["refuses connections", "127.0.0.1"],
+    )
+    .await;
+    let server = RedisServer::start();
+    let table = super::table(&server);
+    write(&table).await.expect("it is there");
+    let port = server.port().to_string();
+    drop(server);
+    let error = write(&table).await.expect_err("it is gone");
+    assert!(error.kind.is_transient(), "{error}");
+    failed(&table, ErrorKind::Unreachable, &["refuses connections"]).await;
+    let _server = RedisServer::with(&["--port", &port]);
+    write(&table).await.expect("it is there again");
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_missing_ones_and_are_not_shown() {
+    let server = RedisServer::with(&["--requirepass", "right"]);
+    let url = |user: &str| format!("redis://{user}127.0.0.1:{}/0", server.port());
+    for user in ["", ":wrong-one@", "other:wrong-one@"] {
+        let table = at(url(user));
+        let error = write(&table).await.expect_err("it is refused");
+        assert_eq!(error.kind, ErrorKind::MissingCredentials, "{error}");
+        assert!(
+            !format!("{error} {error:?}").contains("wrong-one"),
+            "{error:?}"
+        );
+    }
+    write(&at(url(":right@"))).await.expect("it is accepted");
+}
+
+#[tokio::test]
+async fn a_key_that_is_not_permitted_is_named() {
+    let server = RedisServer::start();
+    let user = ["ACL", "SETUSER", "some", "on", ">pass", "+@all", "~other*"];
+    command(&server, &user).await.expect("it is there");
+    let table = at(format!("redis://some:pass@127.0.0.1:{}/", server.port()));
+    failed(
+        &table,
+        ErrorKind::AccessDenied,
+        &[ITEM, "NOPERM", "allow the user"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_key_of_another_application_is_left_alone_and_named() {
+    let server = RedisServer::start();
+    let table = table(&server);
+    for place in [["SET", ITEM, "x", ""], ["HSET", ITEM, "field", "x"]] {
+        let words: Vec<_> = place.into_iter().filter(|word| !word.is_empty()).collect();
+        command(&server, &words).await.expect("it is there");
+        failed(&table, ErrorKind::Invalid, &[ITEM, "another application"]).await;
+        command(&server, &["DEL", ITEM]).await.expect("it is there");
+    }
+    let index = ["SET", "weirgate:items", "x"];
+    command(&server, &index).await.expect("it is there");
+    failed(&table, ErrorKind::Invalid, &["WRONGTYPE"]).await;
+    // Nothing of the write was applied.
+    let exists = command(&server, &["EXISTS", ITEM]).await;
+    assert_eq!(exists.expect("it is there"), redis::Value::Int(0));
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_for_now_is_transient() {
+    let server = RedisServer::with(&["--busy-reply-threshold", "20"]);
+    let table = table(&server);
+    write(&table).await.expect("it is there");
+    let there = async |words: &[&str]| {
+        let done = command(&server, words).await;
+        done.expect("it is there")
+    };
+    there(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    failed(&table, ErrorKind::Unavailable, &["OOM"]).await;
+    there(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    write(&table).await.expect("there is memory");
+
+    let primary = free_port().to_string();
+    there(&["REPLICAOF", "127.0.0.1", &primary]).await;
+    failed(&table, ErrorKind::Unavailable, &["READONLY"]).await;
+    there(&["REPLICAOF", "NO", "ONE"]).await;
+    write(&table).await.expect("it is a primary");
+
+    let long = async { command(&server, &["EVAL", "while true do end", "0"]).await };
+    let busy = async {
+        // The first write waits until the server says that it is busy.
+        let until = Duration::from_secs(2);
+        let refused = tokio::time::timeout(until, async {
+            loop {
+                if let Err(error) = write(&table).await {
+                    return error;
+                }
+            }
+        });
+        let error = refused.await.expect("it is busy");
+        assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+        let killed = redis::cmd("SCRIPT").arg("KILL").to_owned();
+        let client = redis::Client::open(server.url()).expect("the URL is one");
+        let mut connection = client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("it is there");
+        let killed: redis::RedisResult<()> = killed.query_async(&mut connection).await;
+        killed.expect("it runs");
+    };
+    let (killed, ()) = tokio::join!(long, busy);
+    assert!(killed.is_err());
+    write(&table).await.expect("it is idle");
+}
+
+#[tokio::test]
+async fn a_server_that_evicts_is_refused_unless_it_is_accepted() {
+    let server = RedisServer::with(&["--maxmemory-policy", "allkeys-lru"]);
+    let remedy = "CONFIG SET maxmemory-policy noeviction";
+    let table = table(&server);
+    failed(&table, ErrorKind::Rejected, &["allkeys-lru", remedy]).await;
+    assert!(table.check_server().await.is_err());
+    let accepting = Table::on_redis(&RedisOptions {
+        accept_eviction: true,
+        ..RedisOptions::new(server.url())
+    });
+    write(&accepting.expect("the URL is one"))
+        .await
+        .expect("it is accepted");
+}
+
+#[test]
+fn a_url_of_something_else_is_refused_without_its_password() {
+    for url in [
+        "http://user:wrong-one@host",
+        "redis://user:wrong-one@:6379:1/",
+        "redis",
+    ] {
+        let error = Table::on_redis(&RedisOptions::new(url)).expect_err("it is refused");
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("redis://user:password@host") && !text.contains("wrong-one"));
+    }
+}

@@ -1,0 +1,128 @@
+//! Limiters on a table on Redis, by the interface of applications alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate::{Config, ConfigLevel, EntityId, Error, ErrorKind, Limit, RateLimiter, Resource};
+use weirgate_testkit::RedisServer;
+use weirgate_tests::fleet::{granted, is_granted, slots, tokens};
+
+async fn limiter(server: &RedisServer) -> RateLimiter {
+    let built = RateLimiter::builder(server.url()).build().await;
+    built.expect("the server fits")
+}
+
+/// Refills a token in more time than a test takes.
+fn scarce() -> [Limit; 2] {
+    [Limit::per_day("rpd", 40).expect("a limit"), slots(4)]
+}
+
+#[tokio::test]
+async fn limiters_take_deny_settle_release_and_peek() {
+    let server = RedisServer::start();
+    let (one, other) = (limiter(&server).await, limiter(&server).await);
+    let limits = scarce();
+    let available = async |limiter: &RateLimiter| {
+        let balances = limiter.peek("e-1", "gpt-4").limits(&limits).send().await;
+        let balances = balances.expect("it is read");
+        ["rpd", "slots"].map(|name| balances.limit(name).expect("it is one").available)
+    };
+    assert_eq!(available(&one).await, [tokens(40), tokens(4)]);
+    let mut grant = granted(&one, &limits, &[("rpd", 30)]).await;
+    let leased = one.acquire("e-1", "gpt-4").limits(&limits).take("slots", 4);
+    let leased = leased.lease(Duration::from_secs(60)).send().await;
+    let leased = leased.expect("it is decided").granted().expect("it fits");
+    assert!(!is_granted(&other, &limits, &[("rpd", 11)]).await);
+    assert!(!is_granted(&other, &limits, &[("slots", 1)]).await);
+    assert_eq!(available(&other).await, [tokens(10), tokens(0)]);
+    let _ = grant.adjust("rpd", 5).await.expect("it is settled");
+    let _ = leased.release().await.expect("it is released");
+    assert_eq!(available(&other).await, [tokens(35), tokens(4)]);
+    let third = limiter(&server).await;
+    assert!(is_granted(&third, &limits, &[("rpd", 35), ("slots", 1)]).await);
+    let listed = other
+        .admin()
+        .entity_buckets(&EntityId::new("e-1").expect("an id"), None)
+        .await;
+    assert_eq!(listed.expect("it is listed").items.len(), 1);
+}
+
+#[tokio::test]
+async fn limits_that_one_limiter_stores_bind_the_others_and_are_listed() {
+    let server = RedisServer::start();
+    let (one, other) = (limiter(&server).await, limiter(&server).await);
+    let level = ConfigLevel::Resource(Resource::new("gpt-4").expect("a name"));
+    let config = Config::of([Limit::per_day("rpd", 3).expect("a limit")]);
+    one.admin()
+        .set_config(&level, &config)
+        .await
+        .expect("it is stored");
+    let mut grants = 0;
+    for _ in 0..5 {
+        let asked = other.acquire("e-1", "gpt-4").take("rpd", 1).send().await;
+        grants += u32::from(asked.expect("it is decided").is_granted());
+    }
+    assert_eq!(grants, 3);
+    let stored = other.admin().config(&level).await.expect("it is read");
+    assert_eq!(stored, Some(config));
+    let changes = other.admin().audit_all(None).await.expect("it is listed");
+    assert_eq!(changes.items.len(), 1);
+    assert!(
+        other
+            .admin()
+            .delete_config(&level)
+            .await
+            .expect("it is deleted")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limiters_side_by_side_never_take_more_than_the_limit() {
+    let server = RedisServer::start();
+    let limits = Arc::new(scarce());
+    let mut callers = vec![];
+    for _ in 0..3 {
+        let limiter = Arc::new(limiter(&server).await);
+        for _ in 0..8 {
+            let (limiter, limits) = (Arc::clone(&limiter), Arc::clone(&limits));
+            callers.push(tokio::spawn(async move {
+                let mut grants = 0;
+                for _ in 0..10 {
+                    grants += u32::from(is_granted(&limiter, &*limits, &[("rpd", 1)]).await);
+                }
+                grants
+            }));
+        }
+    }
+    let mut grants = 0;
+    for caller in callers {
+        grants += caller.await.expect("it ends");
+    }
+    assert_eq!(grants, 40);
+}
+
+#[tokio::test]
+async fn a_server_that_evicts_is_refused_at_the_start_and_one_that_is_away_is_not() {
+    let server = RedisServer::with(&["--maxmemory-policy", "volatile-lru"]);
+    let built = RateLimiter::builder(server.url()).build().await;
+    let error = built.expect_err("it is refused");
+    let is_refusal = matches!(&error, Error::Store(error) if error.kind == ErrorKind::Rejected);
+    assert!(
+        is_refusal && error.to_string().contains("volatile-lru"),
+        "{error}"
+    );
+    let away = format!(
+        "redis://127.0.0.1:{}/",
+        weirgate_testkit::server::free_port()
+    );
+    let limiter = RateLimiter::builder(away)
+        .build()
+        .await
+        .expect("it is built");
+    let asked = limiter
+        .acquire("e-1", "gpt-4")
+        .limits(&scarce())
+        .take("rpd", 1);
+    let asked = asked.send_now().await;
+    assert!(asked.expect_err("it is away").is_transient());
+}

@@ -1,0 +1,113 @@
+//! Answers that are lost: the store repeats the write with its id, and the item tells whether it was applied.
+
+use std::time::Duration;
+
+use weirgate_shared::write::{Action, Condition, Path, Value};
+use weirgate_store::{
+    ErrorKind, RedisOptions, ReturnValues, Table, TransactOutcome, WriteOutcome, random_id,
+};
+use weirgate_testkit::RedisServer;
+
+use super::proxy::Proxy;
+use super::{add, key, only_if, shown, table};
+
+const ONCE: Option<&str> = Some("N(\"1\")");
+
+async fn behind(proxy: &Proxy) -> Table {
+    let table = Table::on_redis(&RedisOptions {
+        request_timeout: Duration::from_millis(300),
+        ..RedisOptions::new(proxy.url())
+    });
+    let table = table.expect("the URL is one");
+    table.warm().await.expect("it is there");
+    table
+}
+
+#[tokio::test]
+async fn a_write_whose_answer_is_lost_is_applied_once_and_known() {
+    let server = RedisServer::start();
+    for swallows in [false, true] {
+        let proxy = Proxy::before(server.port()).await;
+        let table = behind(&proxy).await;
+        match swallows {
+            true => proxy.swallow_answers(),
+            false => proxy.lose_next_answer(),
+        }
+        let key = key(&format!("swallows-{swallows}"));
+        // The condition no longer holds when the write is repeated.
+        let update = only_if(Condition::Absent(Path::of("a")), add(key, Value::Int(1)));
+        let outcome = table.update(&update, ReturnValues::AllNew).await;
+        let WriteOutcome::Applied(Some(new)) = outcome.expect("it is known") else {
+            panic!("it is applied");
+        };
+        assert_eq!(shown(&new, "a").as_deref(), ONCE);
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_whose_answer_is_lost_is_applied_once_and_known() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let (table, token) = (behind(&proxy).await, random_id());
+    let gone = add(key("gone"), Value::Int(1));
+    let placed = table.update(&gone, ReturnValues::None);
+    placed.await.expect("it is there");
+    proxy.lose_next_answer();
+    let exists = Condition::Present(Path::of("PK"));
+    let actions = [
+        Action::Update(add(key("one"), Value::Int(1))),
+        Action::Delete(key("gone"), vec![exists]),
+    ];
+    for _ in 0..2 {
+        let outcome = table.transact(&actions, &token).await;
+        assert_eq!(outcome.expect("it is known"), TransactOutcome::Applied);
+    }
+    let items = table
+        .read(&[key("one"), key("gone")])
+        .await
+        .expect("it is there");
+    assert_eq!(items.len(), 1);
+    assert_eq!(shown(&items[0], "a").as_deref(), ONCE);
+}
+
+/// The item no longer has the id: a repeated write could be applied twice.
+#[tokio::test]
+async fn a_write_that_too_many_others_followed_stays_unconfirmed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let (lossy, other) = (behind(&proxy).await, table(&server));
+    let update = add(key("hot"), Value::Int(1));
+    // The server has the script from here on, so that the first answer that is lost is of the write.
+    let first = other.update(&update, ReturnValues::None).await;
+    first.expect("it is applied");
+    proxy.swallow_answers();
+    let writes = async {
+        for _ in 0..50 {
+            let write = other.update(&update, ReturnValues::None).await;
+            write.expect("it is applied");
+        }
+    };
+    let (lost, ()) = tokio::join!(lossy.update(&update, ReturnValues::None), writes);
+    assert_eq!(
+        lost.expect_err("it is unknown").kind,
+        ErrorKind::Unconfirmed
+    );
+    let items = other.read(&[key("hot")]).await.expect("it is there");
+    assert_eq!(shown(&items[0], "a").as_deref(), Some("N(\"52\")"));
+}
+
+#[tokio::test]
+async fn a_script_that_the_server_forgot_is_sent_again() {
+    let server = RedisServer::start();
+    let table = table(&server);
+    for sum in 1..4 {
+        let flushed = super::command(&server, &["SCRIPT", "FLUSH"]).await;
+        flushed.expect("it is there");
+        let update = add(key("one"), Value::Int(1));
+        let added = table.update(&update, ReturnValues::AllNew);
+        let WriteOutcome::Applied(Some(new)) = added.await.expect("it is there") else {
+            panic!("it is applied");
+        };
+        assert_eq!(shown(&new, "a"), Some(format!("N(\"{sum}\")")));
+    }
+}
