@@ -37,6 +37,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `calendar` | quotas by hour, day, week, month and year, in all time zones |
+//! | `redis` | a table in Redis or Valkey instead: `RateLimiter::builder("redis://...")` |
 //! | `tower` | a layer for axum, hyper and tonic |
 //! | `yaml` | limits from a file that is read again when it changes |
 //! | `blocking` | `.wait()` on every future, for threads without an async runtime and `spawn_blocking` |

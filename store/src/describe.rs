@@ -49,7 +49,7 @@ impl Table {
     /// # Errors
     /// [`StoreError`] of the request.
     pub async fn describe(&self) -> Result<TableFacts, StoreError> {
-        let table = self.in_dynamodb("DescribeTable")?;
+        let table = self.in_dynamodb()?;
         let request = table.client.describe_table().table_name(&table.name);
         let described = request.send().await;
         let described =
@@ -66,7 +66,7 @@ impl Table {
     /// # Errors
     /// [`StoreError`] of the request.
     pub async fn expires_items(&self) -> Result<bool, StoreError> {
-        let table = self.in_dynamodb("DescribeTimeToLive")?;
+        let table = self.in_dynamodb()?;
         let request = table.client.describe_time_to_live().table_name(&table.name);
         let described = request.send().await;
         let described =
@@ -87,7 +87,7 @@ impl Table {
     /// # Errors
     /// [`StoreError`] of the request.
     pub async fn is_recoverable(&self) -> Result<bool, StoreError> {
-        let table = self.in_dynamodb("DescribeContinuousBackups")?;
+        let table = self.in_dynamodb()?;
         let request = table.client.describe_continuous_backups();
         let described = request.table_name(&table.name).send().await;
         let described = described

@@ -11,7 +11,7 @@ mod update;
 use std::pin::Pin;
 
 use crate::dynamo::DynamoTable;
-use crate::{CapacityMeter, Connection, CorrectedClock, ErrorKind, StoreError, ThrottleMeter};
+use crate::{CapacityMeter, Connection, CorrectedClock, StoreError, ThrottleMeter};
 
 pub(crate) use read::Batch;
 pub use read::{Consistency, ReadWithin};
@@ -100,8 +100,10 @@ impl Table {
     /// Requests the capacity of every request from DynamoDB, and adds it up in `meter`.
     #[must_use]
     pub fn with_meter(mut self, meter: CapacityMeter) -> Self {
-        if let Backend::DynamoDb(table) = &mut self.backend {
-            table.meter = Some(meter);
+        match &mut self.backend {
+            Backend::DynamoDb(table) => table.meter = Some(meter),
+            #[cfg(any(feature = "memory", feature = "redis"))]
+            _ => {}
         }
         self
     }
@@ -109,8 +111,10 @@ impl Table {
     /// Counts every throttled request in `throttles`, each retry as well.
     #[must_use]
     pub fn with_throttle_meter(mut self, throttles: ThrottleMeter) -> Self {
-        if let Backend::DynamoDb(table) = &mut self.backend {
-            table.throttles = Some(throttles);
+        match &mut self.backend {
+            Backend::DynamoDb(table) => table.throttles = Some(throttles),
+            #[cfg(any(feature = "memory", feature = "redis"))]
+            _ => {}
         }
         self
     }
@@ -163,13 +167,13 @@ impl Table {
     }
 
     /// Returns the table in DynamoDB, for what no other backend has.
-    pub(crate) fn in_dynamodb(&self, request: &str) -> Result<&DynamoTable, StoreError> {
+    pub(crate) fn in_dynamodb(&self) -> Result<&DynamoTable, StoreError> {
         match &self.backend {
             Backend::DynamoDb(table) => Ok(table),
             #[cfg(any(feature = "memory", feature = "redis"))]
             _ => Err(StoreError {
-                kind: ErrorKind::Rejected,
-                request: request.to_owned(),
+                kind: crate::ErrorKind::Rejected,
+                request: "Describe".to_owned(),
                 table: self.name.clone(),
                 reason: "the table is not in DynamoDB".to_owned(),
                 source: None,

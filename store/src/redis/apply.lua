@@ -97,7 +97,8 @@ local EXACT = 2 ^ 52
 
 local function add(a, b)
   local x, y = tonumber(a), tonumber(b)
-  if math.abs(x) < EXACT and math.abs(y) < EXACT and x % 1 == 0 and y % 1 == 0 then
+  local is_whole = not find(a, '.', 1, true) and not find(b, '.', 1, true)
+  if is_whole and math.abs(x) < EXACT and math.abs(y) < EXACT then
     return string.format('%.0f', x + y)
   end
   return add_digits(a, b)

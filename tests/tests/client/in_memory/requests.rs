@@ -1,4 +1,4 @@
-//! Random requests of every kind to a table in memory and to the embedded DynamoDB: the same
+//! Random requests of every kind to a table in memory, to the embedded DynamoDB and to Redis: the same
 //! outcomes, old items of failed conditions and pages of lists included.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -297,7 +297,7 @@ proptest! {
 
     #[test]
     fn a_table_on_redis_answers_every_request_as_one_in_memory(
-        all in prop::collection::vec(prop::collection::vec(request(), 1..30), 8),
+        all in prop::collection::vec(prop::collection::vec(request(), 1..30), 4),
     ) {
         let server = RedisServer::start();
         // Its time goes on by itself, because timeouts of a paused one end while a socket is waited for.
