@@ -2,8 +2,8 @@
 
 use weirgate_shared::{Attr, EpochMillis, ItemKey, attr, read_key};
 
-use crate::list::{Listed, Listing, Range};
-use crate::schema::DUE;
+use crate::index::DUE;
+use crate::request::{Listed, Listing, Range};
 use crate::{Consistency, Item, StoreError, Table};
 
 /// An item that the reconciler must process.

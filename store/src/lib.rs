@@ -9,6 +9,7 @@
 //!   twice
 //! - `dynamo`: a table in DynamoDB, and what all requests to it have in common
 //! - `bound`: responses that are rejected for their size before they are read
+//! - `request`: what every backend is asked, and what it answers; `index`: the table's indexes
 //! - `list`: items of one partition, page by page; `due`: those that are due
 //! - `scan`: the whole table, page by page
 //! - `transact`: planned writes to several items that all happen, or none
@@ -40,6 +41,7 @@ mod error;
 mod expression;
 mod idle;
 mod ids;
+mod index;
 mod list;
 #[cfg(feature = "memory")]
 mod memory;
@@ -47,6 +49,7 @@ mod meter;
 mod proxy;
 #[cfg(feature = "redis")]
 mod redis;
+mod request;
 mod request_endpoint;
 mod scan;
 mod schema;
@@ -65,16 +68,18 @@ pub use describe::{IndexState, TableFacts};
 pub use due::{Due, DuePage, Order};
 pub use error::{ErrorKind, StoreError, chain};
 pub use ids::{random_bits, random_id, seed_ids_of_thread};
-pub use list::{Page, Position, Query, SortKeys};
+pub use index::{BY_ENTITY, BY_RESOURCE, CHILDREN, Index, indexes};
+pub use list::{Page, Query, SortKeys};
 #[cfg(feature = "memory")]
 pub use memory::MemoryTable;
 pub use meter::{CapacityMeter, ConsumedUnits};
 pub use proxy::https_connector;
 #[cfg(feature = "redis")]
 pub use redis::RedisOptions;
-pub use scan::ScanPage;
-pub use schema::{BY_ENTITY, BY_RESOURCE, CHILDREN, Index, create_table, indexes};
+pub use request::{
+    ActionOutcome, Consistency, Position, ReturnValues, ScanPage, TransactOutcome, WriteOutcome,
+};
+pub use schema::create_table;
 pub use skew::CorrectedClock;
-pub use table::{Consistency, ReadWithin, RetryPolicy, ReturnValues, Table, WriteOutcome};
+pub use table::{ReadWithin, RetryPolicy, Table};
 pub use throttles::{ThrottleMeter, ThrottleReason};
-pub use transact::{ActionOutcome, TransactOutcome};

@@ -1,11 +1,9 @@
 //! Lists the items of one partition of the table, or of an index, page by page.
 
-use std::collections::{BTreeMap, HashMap};
-
 use aws_sdk_dynamodb::types::AttributeValue;
-use weirgate_shared::attr;
 
 use crate::dynamo::DynamoTable;
+use crate::request::{Listed, Listing, Position, Range, item, position};
 use crate::table::on_backend;
 use crate::{Consistency, ErrorKind, Index, Item, StoreError, Table};
 
@@ -61,9 +59,6 @@ pub enum SortKeys<'a> {
     Between(&'a str, &'a str),
 }
 
-/// Position of a page in a listing: the key attributes of the last item before it.
-pub type Position = BTreeMap<String, String>;
-
 /// One page of items.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
@@ -71,44 +66,6 @@ pub struct Page {
     pub items: Vec<Item>,
     /// Position of the next page; `None` after the last one.
     pub next: Option<Position>,
-}
-
-/// One page of a partition, as every backend lists it.
-#[derive(Debug)]
-pub(crate) struct Listing<'a> {
-    /// Index; `None` for the table itself.
-    pub(crate) index: Option<Index>,
-    pub(crate) partition: &'a str,
-    pub(crate) keys: Range<'a>,
-    pub(crate) is_descending: bool,
-    pub(crate) limit: Option<i32>,
-    pub(crate) consistency: Consistency,
-    /// Key attributes of the last item of the page before.
-    pub(crate) after: Option<Item>,
-}
-
-/// Range of sort keys of a [`Listing`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Range<'a> {
-    StartingWith(&'a str),
-    Between(&'a str, &'a str),
-    UpTo(i64),
-}
-
-/// The page.
-#[derive(Debug)]
-pub(crate) struct Listed {
-    pub(crate) items: Vec<Item>,
-    /// Key attributes of the last item, unless this is the last page.
-    pub(crate) last: Option<Item>,
-}
-
-impl Listing<'_> {
-    /// Returns the names of the key attributes.
-    pub(crate) fn names(&self) -> (&'static str, &'static str) {
-        self.index
-            .map_or((attr::PK, attr::SK), |index| (index.hash, index.range.0))
-    }
 }
 
 impl Table {
@@ -187,21 +144,4 @@ impl DynamoTable {
             last: found.last_evaluated_key.map(Item),
         })
     }
-}
-
-/// Returns the key attributes at a position.
-pub(crate) fn item(position: &Position) -> Item {
-    let text = |(name, key): (&String, &String)| (name.clone(), AttributeValue::S(key.clone()));
-    Item(position.iter().map(text).collect())
-}
-
-/// Returns the position of a last key. All keys of the listed indexes are strings.
-pub(crate) fn position(key: HashMap<String, AttributeValue>) -> Position {
-    let text = |value: AttributeValue| match value {
-        AttributeValue::S(text) => Some(text),
-        _ => None,
-    };
-    key.into_iter()
-        .filter_map(|(name, value)| Some((name, text(value)?)))
-        .collect()
 }

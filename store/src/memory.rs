@@ -16,7 +16,7 @@ use weirgate_shared::evaluator::{Held, Item as Evaluated};
 use weirgate_shared::write::{Action, Condition, Update, mark_functions};
 
 use crate::bound::Bound;
-use crate::table::Batch;
+use crate::request::Batch;
 use crate::{
     ActionOutcome, Consistency, ErrorKind, Item, ReturnValues, StoreError, TransactOutcome,
     WriteOutcome,

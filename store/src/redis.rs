@@ -21,9 +21,8 @@ use weirgate_shared::{EpochMillis, ItemKey, WriteId};
 use self::connection::{Connection, texts};
 use self::index::Keys;
 use crate::bound::Bound;
-use crate::list::{Listed, Listing, position};
-use crate::table::Batch;
-use crate::transact::key;
+
+use crate::request::{Batch, Listed, Listing, key, position};
 use crate::{
     ActionOutcome, Consistency, CorrectedClock, ErrorKind, Item, ReturnValues, ScanPage,
     StoreError, TransactOutcome, WriteOutcome, random_bits,

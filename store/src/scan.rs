@@ -3,20 +3,9 @@
 use aws_sdk_dynamodb::types::AttributeValue;
 
 use crate::dynamo::DynamoTable;
-use crate::list::{Position, item, position};
+use crate::request::{Position, ScanPage, item, position};
 use crate::table::on_backend;
 use crate::{ErrorKind, Item, StoreError, Table};
-
-/// One page of a scan.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ScanPage {
-    /// Items whose partition key has the prefix.
-    pub items: Vec<Item>,
-    /// Number of items read, with any key.
-    pub scanned: usize,
-    /// Position of the next page; `None` after the last one.
-    pub next: Option<Position>,
-}
 
 impl Table {
     /// Reads the next items of the whole table, at most `limit` (from 1) and 1 MB, and returns those

@@ -13,10 +13,8 @@ use std::pin::Pin;
 use crate::dynamo::DynamoTable;
 use crate::{CapacityMeter, Connection, CorrectedClock, StoreError, ThrottleMeter};
 
-pub(crate) use read::Batch;
-pub use read::{Consistency, ReadWithin};
+pub use read::ReadWithin;
 pub use retry::RetryPolicy;
-pub use update::{ReturnValues, WriteOutcome};
 
 /// Returns a request in a box, without its type: they are large, and so deep that those of an application
 /// around them would reach the compiler's recursion limit.

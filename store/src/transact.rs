@@ -12,28 +12,12 @@ use weirgate_shared::{ItemKey, WriteId};
 
 use crate::dynamo::DynamoTable;
 use crate::error::CONDITION_FAILED;
+use crate::request::key;
 use crate::table::{Backend, boxed};
-use crate::{ErrorKind, Item, RetryPolicy, StoreError, Table, attribute, expression};
-
-/// The outcome of a transaction.
-#[derive(Debug, Clone, PartialEq)]
-pub enum TransactOutcome {
-    /// All actions were applied.
-    Applied,
-    /// A condition of at least one action did not hold, so nothing was applied: the outcome of
-    /// every action, in their order.
-    ConditionFailed(Vec<ActionOutcome>),
-}
-
-/// The outcome of one action in a transaction whose condition failed.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ActionOutcome {
-    /// A condition of this action did not hold; the item as it was, if there is one.
-    ConditionFailed(Option<Item>),
-    /// DynamoDB reports no failed condition of this action: all held, or something else prevented
-    /// the check.
-    NotReported,
-}
+use crate::{
+    ActionOutcome, ErrorKind, Item, RetryPolicy, StoreError, Table, TransactOutcome, attribute,
+    expression,
+};
 
 /// Maximum number of actions in one transaction.
 const MOST_ACTIONS: usize = 100;
@@ -249,18 +233,6 @@ impl DynamoTable {
     }
 }
 
-impl ActionOutcome {
-    /// Treats a shard that was merged away as missing.
-    pub(crate) fn without_merged(self) -> Self {
-        match self {
-            Self::ConditionFailed(old) => {
-                Self::ConditionFailed(old.filter(|item| !item.is_merged()))
-            }
-            Self::NotReported => Self::NotReported,
-        }
-    }
-}
-
 fn part_of(reason: CancellationReason) -> ActionOutcome {
     match reason.code() {
         Some(CONDITION_FAILED) => ActionOutcome::ConditionFailed(reason.item.map(Item)),
@@ -301,11 +273,4 @@ fn why(actions: &[Action], reasons: &[CancellationReason]) -> String {
         ))
     });
     parts.collect::<Vec<_>>().join("; ")
-}
-
-pub(crate) const fn key(action: &Action) -> &ItemKey {
-    match action {
-        Action::Update(update) => &update.key,
-        Action::Delete(key, _) | Action::Check(key, _) => key,
-    }
 }

@@ -3,7 +3,7 @@
 use weirgate_shared::{Attr, ItemKey, attr, read_key};
 
 use super::{MemoryTable, item};
-use crate::list::{Listed, Listing, Range};
+use crate::request::{Listed, Listing, Range};
 use crate::{Item, StoreError};
 
 /// A sort key, and the key of its item, which orders items of an index with the same one.

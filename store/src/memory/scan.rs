@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use super::{MemoryTable, item};
-use crate::list::position;
+use crate::request::position;
 use crate::{Item, ScanPage, StoreError, attribute};
 
 impl MemoryTable {

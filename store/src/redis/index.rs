@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::{Attr, ItemKey, attr};
 
-use crate::list::{Listing, Range};
+use crate::request::{Listing, Range};
 use crate::{Index, Item, attribute, indexes};
 
 /// Separates the parts of a member; no key has it.

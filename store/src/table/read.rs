@@ -8,7 +8,8 @@ use super::on_backend;
 use super::retry::{ATTEMPTS, jitter};
 use crate::bound::Bound;
 use crate::dynamo::DynamoTable;
-use crate::{ErrorKind, Item, StoreError, Table, ThrottleReason, attribute};
+use crate::request::Batch;
+use crate::{Consistency, ErrorKind, Item, StoreError, Table, ThrottleReason, attribute};
 
 /// The result of a read with a size limit.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,23 +26,6 @@ pub enum ReadWithin {
         /// Size of the responses, in bytes, with the one that was not read.
         bytes: u64,
     },
-}
-
-/// Consistency of a read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Consistency {
-    /// Current items: one read unit for each 4 KB.
-    Strong,
-    /// Items as of a short time ago, usually within a second: half a unit for each 4 KB. Enough to
-    /// plan a write, whose condition detects a changed item.
-    Eventual,
-}
-
-/// The response to a request for items.
-pub(crate) struct Batch {
-    pub(crate) items: Vec<Item>,
-    /// Items that were not read, and why.
-    pub(crate) kept_back: Option<(Vec<ItemKey>, StoreError)>,
 }
 
 impl Table {

@@ -8,28 +8,7 @@ use weirgate_shared::write::Update;
 use super::on_backend;
 use super::retry::RetryPolicy;
 use crate::dynamo::DynamoTable;
-use crate::{Item, StoreError, Table, attribute, expression};
-
-/// The outcome of a planned write.
-#[derive(Debug, Clone, PartialEq)]
-pub enum WriteOutcome {
-    /// The write was applied; the item as it is now, if it was requested.
-    Applied(Option<Item>),
-    /// A condition did not hold; the item as it was, if there is one. A shard that was merged away
-    /// counts as missing.
-    ConditionFailed(Option<Item>),
-}
-
-/// Whether a write returns the item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReturnValues {
-    /// Returns the new item.
-    AllNew,
-    /// Returns no new item.
-    None,
-    /// Returns no item, even if a condition failed: for items of any size.
-    Never,
-}
+use crate::{Item, ReturnValues, StoreError, Table, WriteOutcome, attribute, expression};
 
 impl Table {
     /// Runs a planned write once.
