@@ -11,10 +11,10 @@ mod field;
 mod index;
 mod plan;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use redis::{RedisError, Script, Value, cmd, pipe};
-use tokio::time::Instant;
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{EpochMillis, ItemKey, WriteId};
 
@@ -32,6 +32,8 @@ pub use connection::RedisOptions;
 
 /// Items of a page without a limit.
 const PAGE: i32 = 1_000;
+/// Allowance for what the server's clock is not known to, in ms.
+const CLOCK_MARGIN_MS: i64 = 1_000;
 /// Removes an entry if its item does not exist: it has expired.
 const DROP: &str =
     "return redis.call('EXISTS', KEYS[2]) == 0 and redis.call('ZREM', KEYS[1], ARGV[1]) or 0";
@@ -61,7 +63,7 @@ impl RedisTable {
         let code = index::constants() + include_str!("redis/apply.lua");
         let script = Script::new(&code);
         Ok(Self(Arc::new(Shared {
-            connection: Connection::new(options)?,
+            connection: Connection::new(options, skew.clone())?,
             keys: Keys::new(&options.table),
             apply: (code, script),
             skew,
@@ -84,9 +86,12 @@ impl RedisTable {
     ) -> Result<WriteOutcome, StoreError> {
         // The item keeps the id, so that a repeated write is applied once.
         let id = random_bits().to_be_bytes();
-        let action = Action::Update(update.clone());
         let is_returned = answer == ReturnValues::AllNew;
-        let applied = self.apply(std::slice::from_ref(&action), &id, is_returned, None);
+        let (items, packed) = (
+            vec![self.0.keys.item(&update.key)],
+            vec![plan::pack_update(update)],
+        );
+        let applied = self.apply(&items, &packed, &id, is_returned, None);
         Ok(match applied.await? {
             Answer::Applied(items) => {
                 let new = items.into_iter().next().flatten().flatten();
@@ -106,16 +111,25 @@ impl RedisTable {
         actions: &[Action],
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
-        let Some(first) = actions.first() else {
-            let reason = "a transaction must have an action, got none; leave it out".to_owned();
-            let request = "EVALSHA".to_owned();
-            return Err(self
-                .0
-                .connection
-                .refused(ErrorKind::Invalid, request, reason, None));
-        };
-        let token = self.0.keys.token(key(first), token.as_str());
-        Ok(match self.apply(actions, &[], false, Some(token)).await? {
+        let items: Vec<_> = actions
+            .iter()
+            .map(|action| self.0.keys.item(key(action)))
+            .collect();
+        let different: BTreeSet<_> = items.iter().collect();
+        if items.is_empty() || different.len() < items.len() {
+            let reason = format!(
+                "a transaction must have actions of different items, got {} of {}; leave some out",
+                items.len(),
+                different.len()
+            );
+            let request = format!("EVALSHA of {}", items.join(", "));
+            let connection = &self.0.connection;
+            return Err(connection.refused(ErrorKind::Invalid, request, reason, None));
+        }
+        let packed: Vec<_> = actions.iter().map(plan::pack).collect();
+        let token = self.0.keys.token(key(&actions[0]), token.as_str());
+        let applied = self.apply(&items, &packed, &[], false, Some(token));
+        Ok(match applied.await? {
             Answer::Applied(_) => TransactOutcome::Applied,
             Answer::ConditionFailed(failed) => {
                 let outcomes = failed.into_iter().map(|failed| match failed {
@@ -130,19 +144,25 @@ impl RedisTable {
     /// Runs the script, and once more if the outcome of the first time is unknown.
     async fn apply(
         &self,
-        actions: &[Action],
+        items: &[String],
+        packed: &[Vec<u8>],
         id: &[u8],
         is_returned: bool,
         token: Option<String>,
     ) -> Result<Answer, StoreError> {
         let Shared { keys, apply, .. } = &*self.0;
-        let items: Vec<_> = actions
-            .iter()
-            .map(|action| keys.item(key(action)))
-            .collect();
-        let packed: Vec<_> = actions.iter().map(plan::pack).collect();
         let request = || format!("EVALSHA of {}", items.join(", "));
-        let run = async |age: u128| {
+        // Before the first time, by the server's clock; without one, any write of others may have been after it.
+        let since = match self.0.use_server_time {
+            true => self.0.skew.now().0.saturating_sub(CLOCK_MARGIN_MS),
+            false => 0,
+        };
+        let run = async |is_repeated: bool| {
+            let since = if is_repeated {
+                since.to_string()
+            } else {
+                String::new()
+            };
             let command = |name: &str, script: &str| {
                 let mut command = cmd(name);
                 command
@@ -150,12 +170,12 @@ impl RedisTable {
                     .arg(keys.indexes.len() + usize::from(token.is_some()) + items.len())
                     .arg(&keys.indexes)
                     .arg(&token)
-                    .arg(&items)
+                    .arg(items)
                     .arg(id)
-                    .arg(age.to_string())
+                    .arg(&since)
                     .arg(u8::from(is_returned))
                     .arg(u8::from(self.0.use_server_time))
-                    .arg(&packed);
+                    .arg(packed);
                 command
             };
             let sent = self.0.skew.local();
@@ -171,13 +191,10 @@ impl RedisTable {
             self.read_answer(answer.await?, sent)
                 .map_err(|error| self.0.connection.failed(request(), error))
         };
-        let begun = Instant::now();
-        match run(0).await {
+        match run(false).await {
             Err(error) if error.kind == ErrorKind::Unconfirmed => {
                 tracing::debug!(%error, "repeating with the same id");
-                // A millisecond more than it can have been, so that none of the item's ids is too old to tell.
-                let age = begun.elapsed().as_millis() + 2;
-                match run(age).await {
+                match run(true).await {
                     // It says nothing about the first time.
                     Err(again) if again.kind.was_not_applied() => Err(error),
                     again => again,

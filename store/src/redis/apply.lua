@@ -5,8 +5,8 @@
 -- field `{`, and its entries are fields below it. The field \30 has the ids of the last writes.
 --
 -- KEYS: the sorted sets of the indexes, the table's own first; for a transaction, its token; the items.
--- ARGV: the id of the write, or empty in a transaction; milliseconds since it was first sent, 0 the first
--- time; 1 to return items that were written; 1 to let items expire; for each item an action, packed:
+-- ARGV: the id of the write, or empty in a transaction; of a repeated write the server's time before it was
+-- first sent, in milliseconds, else empty; 1 to return items that were written; 1 to let items expire; for each item an action, packed:
 -- {kind, PK, SK, conditions, changes}.
 -- Returns 1 if applied or 0 if a condition failed, the server's time in milliseconds, and for each item its
 -- fields: after the write, or before it if its own condition failed.
@@ -17,7 +17,7 @@ local KEPT, ID, SIZE = 16, 8, 14
 -- Seconds for which the token of a transaction is known.
 local TOKEN_TTL = 600
 
-local id, age, returns, expires = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4] == '1'
+local id, since, returns, expires = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4] == '1'
 local is_transaction = id == ''
 local first_item = #INDEXES + (is_transaction and 2 or 1)
 local token = is_transaction and KEYS[#INDEXES + 1]
@@ -313,8 +313,8 @@ for at = first_item, #KEYS do
     end
     if known then
       return { 1, now, { flat } }
-    elseif age > 0 and #ids == KEPT * SIZE and struct.unpack('>I6', ids, ID + 1) >= now - age then
-      refuse('UNDECIDED', 'more writes than the item keeps ids of came after it')
+    elseif since and #ids == KEPT * SIZE and struct.unpack('>I6', ids, ID + 1) >= since then
+      refuse('UNDECIDED', 'more writes came after it than the item keeps ids of')
     end
   end
   local is_failed = false

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ErrorKind as RedisKind, RedisError, Value, cmd};
+use rustls::crypto::{CryptoProvider, ring};
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 
 use super::error;
-use crate::{Clock, ErrorKind, StoreError, SystemClock};
+use crate::{Clock, CorrectedClock, ErrorKind, StoreError, SystemClock};
 
 /// How to reach Redis or Valkey.
 #[derive(Clone)]
@@ -71,6 +72,8 @@ pub(super) struct Connection {
     table: String,
     /// Address, without user and password.
     server: String,
+    /// Corrected by the server's time, if that is used.
+    skew: Option<CorrectedClock>,
     open: RwLock<Open>,
 }
 
@@ -93,7 +96,7 @@ impl fmt::Debug for Connection {
 
 impl Connection {
     /// Returns a connection that the first request opens.
-    pub(super) fn new(options: &RedisOptions) -> Result<Self, StoreError> {
+    pub(super) fn new(options: &RedisOptions, skew: CorrectedClock) -> Result<Self, StoreError> {
         let invalid = |reason: String| StoreError {
             kind: ErrorKind::Invalid,
             request: "CONNECT".to_owned(),
@@ -115,6 +118,11 @@ impl Connection {
                  another one ({error}); correct it"
             ))
         })?;
+        // The client takes the only provider that is built in, and panics if an application has several.
+        if options.url.starts_with("rediss") && CryptoProvider::get_default().is_none() {
+            // Another thread may have been faster.
+            let _ = ring::default_provider().install_default();
+        }
         let server = client.get_connection_info().addr().to_string();
         Ok(Self {
             client,
@@ -125,6 +133,7 @@ impl Connection {
             accept_eviction: options.accept_eviction,
             table: options.table.clone(),
             server,
+            skew: options.use_server_time.then_some(skew),
             open: RwLock::default(),
         })
     }
@@ -201,6 +210,7 @@ impl Connection {
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+        let sent = self.skew.as_ref().map(CorrectedClock::local);
         let connecting = async {
             let config = &self.config;
             let mut connection = self
@@ -230,6 +240,10 @@ impl Connection {
                 return Err(self.refused(ErrorKind::Unreachable, request(), reason, None));
             }
         };
+        let now = field(&info, "server_time_usec").and_then(|now| now.parse::<i64>().ok());
+        if let (Some(skew), Some(sent), Some(now)) = (&self.skew, sent, now) {
+            skew.observe_ms(now / 1_000, sent, skew.local());
+        }
         match unfit(&info, self.accept_eviction) {
             None => Ok(connection),
             Some(reason) => {
@@ -240,12 +254,15 @@ impl Connection {
     }
 }
 
+/// Returns a field of an answer to INFO.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = info.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
+
 /// Returns why a server is refused, by its answer to INFO, and the remedy.
 fn unfit(info: &str, accept_eviction: bool) -> Option<String> {
-    let field = |name: &str| {
-        let mut lines = info.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-    };
+    let field = |name: &str| field(info, name);
     // Valkey also has the version of Redis that it began from.
     let (name, version) = match field("valkey_version") {
         Some(version) => ("Valkey", version),

@@ -1,17 +1,30 @@
 //! Planned writes as arguments of `apply.lua`: arrays and texts in `MessagePack`.
 
-use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Value};
+use weirgate_shared::ItemKey;
+use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
 
 use super::field::{field, fields, scalar};
 
 /// Returns the argument for one action.
 pub(super) fn pack(action: &Action) -> Vec<u8> {
+    match action {
+        Action::Update(update) => pack_update(update),
+        Action::Delete(key, conditions) => pack_parts("delete", key, conditions, &[]),
+        Action::Check(key, conditions) => pack_parts("check", key, conditions, &[]),
+    }
+}
+
+pub(super) fn pack_update(update: &Update) -> Vec<u8> {
+    pack_parts("update", &update.key, &update.conditions, &update.changes)
+}
+
+fn pack_parts(
+    kind: &str,
+    key: &ItemKey,
+    conditions: &[Condition],
+    changes: &[AttributeUpdate],
+) -> Vec<u8> {
     let mut packed = Packed(vec![]);
-    let (kind, key, conditions, changes): (_, _, &[_], &[_]) = match action {
-        Action::Update(update) => ("update", &update.key, &update.conditions, &update.changes),
-        Action::Delete(key, conditions) => ("delete", key, conditions, &[]),
-        Action::Check(key, conditions) => ("check", key, conditions, &[]),
-    };
     packed.array(5).text(kind).text(&key.pk).text(&key.sk);
     packed.array(conditions.len());
     for condition in conditions {

@@ -159,6 +159,13 @@ async fn a_server_that_evicts_is_refused_unless_it_is_accepted() {
         .expect("it is accepted");
 }
 
+#[tokio::test]
+async fn a_server_without_tls_is_unreachable_by_it() {
+    let server = RedisServer::start();
+    let table = at(format!("rediss://127.0.0.1:{}/", server.port()));
+    failed(&table, ErrorKind::Unreachable, &["127.0.0.1"]).await;
+}
+
 #[test]
 fn a_url_of_something_else_is_refused_without_its_password() {
     for url in [
