@@ -22,7 +22,7 @@ demo: cargo ## Run the whole backend on this machine, with traffic, until Ctrl-C
 	$(cargo_target)/debug/weirgate local --demo
 
 .PHONY: test
-test: cargo ## Unit, property and integration tests
+test: cargo packages-redis ## Unit, property and integration tests
 	cargo test --locked --workspace
 
 .PHONY: lint
