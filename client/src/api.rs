@@ -20,7 +20,7 @@ pub use acquire_all::{AcquireAll, Grants};
 pub use admin::{
     Admin, BalanceEdit, BalanceReport, ConfigChange, ConfigReport, ConfiguredLevel,
     EffectiveBucket, EffectiveLimits, EraseReport, LimitScale, LimitsEdit, LimitsReport,
-    LiveLeases, OperationOutcome, PauseEdit, PauseReport, PolicyEdit, PolicyReport, Purge,
+    LiveLeases, OperationOutcome, PauseEdit, PauseReport, PlanUse, PolicyEdit, PolicyReport, Purge,
     PurgeReport, StoredBucket, StoredLease, SwitchEdit, SwitchReport,
 };
 pub use builder::Builder;

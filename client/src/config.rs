@@ -12,7 +12,7 @@ mod switches;
 
 pub(crate) use ancestors::{Ancestors, ancestors, read_entities};
 pub(crate) use edit::ConfigEdit;
-pub(crate) use freshness::Freshness;
+pub(crate) use freshness::{Freshness, ResolvedConfig};
 pub(crate) use functions::check_functions;
 pub(crate) use resolve::{LimitsSlot, resolve};
 pub(crate) use schema::check as check_schema;

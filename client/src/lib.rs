@@ -83,7 +83,7 @@ pub use api::{
     Acquire, AcquireAll, Admin, BalanceEdit, BalanceReport, Balances, Builder, ConfigChange,
     ConfigReport, ConfiguredLevel, EffectiveBucket, EffectiveLimits, EraseReport, Grants,
     LimitScale, LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, PauseEdit,
-    PauseReport, Peek, PolicyEdit, PolicyReport, Purge, PurgeReport, RateLimiter, Refund,
+    PauseReport, Peek, PlanUse, PolicyEdit, PolicyReport, Purge, PurgeReport, RateLimiter, Refund,
     ScopeError, StoredBucket, StoredLease, SwitchEdit, SwitchReport, TopUser, Unreadable,
     UsageReport, UsageRow, UsageScope, UsageTotal,
 };

@@ -118,6 +118,7 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
         degraded: Some(Degraded {
             reason: "DynamoDB is unavailable".to_owned(),
         }),
+        missing_plan: None,
     });
     examples.is(&Disabled {
         entity: entity.clone(),
@@ -130,6 +131,7 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
         limit: "tpm".to_owned(),
         requested: MilliTokens::from_tokens(300_000),
         capacity: MilliTokens::from_tokens(200_000),
+        missing_plan: None,
     });
     examples.is(&Balances {
         retry_after: None,

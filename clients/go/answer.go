@@ -58,7 +58,8 @@ type grantedJSON struct {
 	Degraded *struct {
 		Reason string `json:"reason"`
 	} `json:"degraded"`
-	StartsAtMs *int64 `json:"starts_at_ms,omitempty"`
+	StartsAtMs  *int64 `json:"starts_at_ms,omitempty"`
+	MissingPlan string `json:"missing_plan,omitempty"`
 }
 
 type settledJSON struct {
@@ -118,6 +119,7 @@ type problemJSON struct {
 	Grant        string    `json:"grant,omitempty"`
 	RetryAfterMs *int64    `json:"retry_after_ms,omitempty"`
 	StartsInMs   *int64    `json:"starts_in_ms,omitempty"`
+	MissingPlan  string    `json:"missing_plan,omitempty"`
 	Paused       bool      `json:"paused,omitempty"`
 	Violated     []string  `json:"violated-policies,omitempty"`
 	Blocking     *Blocking `json:"blocking,omitempty"`

@@ -288,7 +288,7 @@ func (c *Client) granted(found *answer) (*Grant, error) {
 	if found.decode(&read) != nil || read.Grant == "" {
 		return nil, notOfTheAgent(&request{path: acquirePath})
 	}
-	grant := &Grant{client: c, limits: statuses(read.Limits), header: found.rateLimitFields()}
+	grant := &Grant{client: c, limits: statuses(read.Limits), header: found.rateLimitFields(), missingPlan: read.MissingPlan}
 	grant.update(settledJSON{Grant: &read.Grant, Lease: read.Lease, Amounts: read.Amounts})
 	if read.WouldDeny != nil {
 		for _, status := range statuses(read.WouldDeny.Limits) {

@@ -669,7 +669,7 @@ func TestAnAnswerWithoutEveryFieldIsNotOneOfTheAgent(t *testing.T) {
 		{"level": {"level": "plan", "plan": "pro"}, "config": null, "is_from_file": false}`
 	whole := map[string]string{
 		"acquire": `{"grant": "g1", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 1}], "limits": [` + status + `],
-			"would_deny": {"retry_after_ms": 5, "limits": [` + status + `]}, "degraded": {"reason": "no answer"}, "starts_at_ms": 5}`,
+			"would_deny": {"retry_after_ms": 5, "limits": [` + status + `]}, "degraded": {"reason": "no answer"}, "starts_at_ms": 5, "missing_plan": "pro"}`,
 		"settle":        `{"grant": "g2", "settlement": "settled", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 0.5}]}`,
 		"report_vendor": `{"paused_until_ms": 5}`,
 		"peek":          `{"status": "enforced", "limits": [` + status + `], "retry_after_ms": 12}`,

@@ -24,6 +24,7 @@ type object = map[string]any
 type scenarioFile struct {
 	Database           string
 	AllowsLimitChanges *bool `json:"allows_limit_changes"`
+	HasFile            bool  `json:"has_file"`
 	Limits             map[string]json.RawMessage
 	Scenarios          []struct {
 		Name  string
@@ -36,6 +37,7 @@ func TestTheClientKeepsTheContract(t *testing.T) {
 	allowed := []string{"WEIRGATE_AGENT_ALLOW_LIMIT_CHANGES", "true"}
 	agents := map[string]*agent{
 		"available":     startAgent(t, backend.with(allowed...)),
+		"with_file":     startAgent(t, backend.with(append(allowed, "WEIRGATE_AGENT_LIMITS_FILE", contract+"agent.yaml")...)),
 		"unchanging":    startAgent(t, backend.variables),
 		"unavailable":   startAgent(t, with(withoutDatabase, allowed...)),
 		"without_table": startAgent(t, backend.with(append(allowed, "WEIRGATE_TABLE", "missing")...)),
@@ -54,6 +56,9 @@ func TestTheClientKeepsTheContract(t *testing.T) {
 		kind := file.Database
 		if kind == "" {
 			kind = "available"
+		}
+		if file.HasFile {
+			kind = "with_file"
 		}
 		if file.AllowsLimitChanges != nil && !*file.AllowsLimitChanges {
 			kind = "unchanging"
@@ -186,8 +191,8 @@ func (r *run) step(at int, step map[string]json.RawMessage) {
 }
 
 func (r *run) entity(name string) string {
-	if name == "" {
-		return ""
+	if name == "" || name == "orphan" {
+		return name
 	}
 	return r.prefix + name
 }
@@ -467,6 +472,9 @@ func held(outcome string, grant *weirgate.Grant) object {
 	if at, is := grant.StartsAt(); is {
 		found["starts_ms"] = float64(time.Until(at).Milliseconds())
 	}
+	if plan := grant.MissingPlan(); plan != "" {
+		found["missing_plan"] = plan
+	}
 	if !grant.IsEnded() {
 		found["grant"] = grant.Token()
 	}
@@ -501,6 +509,9 @@ func (r *run) refused(err error) object {
 			short = append(short, limit)
 		}
 		found["short"], found["paused"] = short, refused.IsPaused()
+		if plan := refused.MissingPlan(); plan != "" {
+			found["missing_plan"] = plan
+		}
 		if after, is := refused.RetryAfter(); is {
 			found["retry_after_ms"] = float64(after.Milliseconds())
 		}
@@ -517,7 +528,7 @@ func (r *run) refused(err error) object {
 func (r *run) holds(key string, expected any, found object) bool {
 	actual := found[key]
 	switch key {
-	case "outcome", "class", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "paused", "acquires", "state", "level",
+	case "outcome", "class", "missing_plan", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "paused", "acquires", "state", "level",
 		"amounts", "used":
 		return reflect.DeepEqual(actual, expected)
 	case "limits", "before", "after":

@@ -89,6 +89,13 @@ func (e *RefusedError) StartsIn() (time.Duration, bool) {
 // IsPaused returns whether the request waits for the end of a pause, for which a vendor asked, or an operator.
 func (e *RefusedError) IsPaused() bool { return e.Problem["paused"] == true }
 
+// MissingPlan returns the plan of the entity, or of an ancestor, of which no level has a configuration: other levels take its
+// place. It is empty otherwise, and of a disabled resource.
+func (e *RefusedError) MissingPlan() string {
+	plan, _ := e.Problem["missing_plan"].(string)
+	return plan
+}
+
 // ServeHTTP answers with the status, the fields and the problem.
 func (e *RefusedError) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	for name, values := range e.Header {

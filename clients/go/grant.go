@@ -17,11 +17,12 @@ import (
 type Grant struct {
 	client *Client
 	// As the acquire answered.
-	limits    []LimitStatus
-	wouldDeny []string
-	degraded  string
-	header    http.Header
-	startsAt  time.Time
+	limits      []LimitStatus
+	wouldDeny   []string
+	degraded    string
+	missingPlan string
+	header      http.Header
+	startsAt    time.Time
 
 	mu           sync.Mutex
 	token        string
@@ -96,6 +97,10 @@ func (g *Grant) WouldDeny() []string { return g.wouldDeny }
 
 // Degraded returns why the agent decided without DynamoDB, or the client without the agent; empty if neither did.
 func (g *Grant) Degraded() string { return g.degraded }
+
+// MissingPlan returns the plan of the entity, or of an ancestor, of which no level has a configuration: other levels take its
+// place. It is empty otherwise, after a restoration, and if the agent could not read whether the plan exists.
+func (g *Grant) MissingPlan() string { return g.missingPlan }
 
 // Header returns the RateLimit fields, for an HTTP response.
 func (g *Grant) Header() http.Header { return g.header }

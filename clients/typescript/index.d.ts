@@ -420,6 +420,11 @@ export declare class Grant {
   readonly wouldDeny: readonly string[];
   /** Why the agent decided without DynamoDB, or the client without the agent; null if neither did. */
   readonly degraded: string | null;
+  /**
+   * Plan of the entity, or of an ancestor, of which no level has a configuration: other levels take its place. Null also
+   * after `restore`, and if the agent could not read whether the plan exists.
+   */
+  readonly missingPlan: string | null;
   /** The `RateLimit` fields, for an HTTP response. */
   readonly headers: Readonly<Record<string, string>>;
 
@@ -478,6 +483,11 @@ export declare class Refused extends WeirgateError {
   /** Names of the short limits. A limit of another entity, such as a parent, has a number: `rpm#2`. */
   readonly limits: readonly string[];
   readonly blocking: Blocking | null;
+  /**
+   * Plan of the entity, or of an ancestor, of which no level has a configuration: other levels take its place. Not of
+   * `Disabled`.
+   */
+  readonly missingPlan: string | null;
 }
 
 /** Too few tokens now. */

@@ -98,6 +98,8 @@ pub const PARENT_ID: &str = "parent_id";
 pub const ENTITY_PLAN: &str = "plan";
 /// Number of entities that have a plan.
 pub const ENTITIES: &str = "entities";
+/// Number of levels of a plan that have a configuration.
+pub const LEVELS: &str = "levels";
 /// Whether takes of an entity also take from its parent.
 pub const CASCADE: &str = "cascade";
 /// Classes of callers of a configured limit, by name; their percentages are in text.

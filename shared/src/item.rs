@@ -23,7 +23,8 @@ mod switches;
 pub use attribute::{Attr, write_units};
 pub use audit::{PURGE, read_audit, write_audit};
 pub use config::{
-    know_quotas, read_config, read_entity, read_plan_count, read_schema, write_config, write_entity,
+    PlanCount, know_quotas, read_config, read_entity, read_plan_count, read_schema, write_config,
+    write_entity,
 };
 pub use description::{read_description, write_description};
 pub use edit::read_edit;

@@ -10,8 +10,8 @@ use crate::{EntityId, EpochMillis, Namespace, Resource, Window};
 pub use audit::{AuditId, AuditKey, AuditSubject, LISTED_AUDIT, audit_partitions};
 pub use config::{
     ConfigFilter, ConfigKey, EntityKey, LISTED_CONFIG, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES,
-    config_partitions, entity_partitions, functions_key, operation_key, plan_count_key,
-    plan_partitions, schema_key, switches_key,
+    PlanKey, config_partitions, entity_partitions, functions_key, operation_key, plan_partitions,
+    schema_key, switches_key,
 };
 
 /// Sort key of every bucket shard.

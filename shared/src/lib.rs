@@ -92,17 +92,17 @@ pub use id::{
     WriteId,
 };
 pub use item::{
-    Attr, ItemError, PURGE, ShardReader, is_merged, know_quotas, read_audit, read_config,
-    read_description, read_edit, read_entity, read_key, read_leases, read_live, read_operation,
-    read_plan_count, read_readable_leases, read_schema, read_shard, read_snapshot, read_stamp,
-    read_switches, write_audit, write_config, write_description, write_entity, write_lease,
-    write_leases, write_shard, write_units,
+    Attr, ItemError, PURGE, PlanCount, ShardReader, is_merged, know_quotas, read_audit,
+    read_config, read_description, read_edit, read_entity, read_key, read_leases, read_live,
+    read_operation, read_plan_count, read_readable_leases, read_schema, read_shard, read_snapshot,
+    read_stamp, read_switches, write_audit, write_config, write_description, write_entity,
+    write_lease, write_leases, write_shard, write_units,
 };
 pub use key::{
     AuditId, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigFilter, ConfigKey, EntityKey,
-    ItemKey, LISTED_AUDIT, LISTED_CONFIG, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES, SnapshotKey,
-    audit_partitions, config_partitions, due_shards, entity_partitions, functions_key,
-    operation_key, plan_count_key, plan_partitions, resource_partitions, schema_key, switches_key,
+    ItemKey, LISTED_AUDIT, LISTED_CONFIG, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES, PlanKey,
+    SnapshotKey, audit_partitions, config_partitions, due_shards, entity_partitions, functions_key,
+    operation_key, plan_partitions, resource_partitions, schema_key, switches_key,
 };
 pub use lease::{Lease, LeaseReturn};
 pub use limit::{

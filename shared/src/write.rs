@@ -31,9 +31,9 @@ use update::{tokens, window_end};
 
 pub use balances::{BalanceChange, change_balances};
 pub use configure::{
-    MAX_ANCESTORS, PLAN_STEP, count_entity, describe_entity, mark_functions, no_entities,
-    purge_config, same_config, same_parent, set_entity, write_audit_event, write_config,
-    write_schema_version,
+    MAX_ANCESTORS, PLAN_STEP, count_entity, count_level, describe_entity, mark_functions,
+    no_entities, purge_config, same_config, same_parent, set_entity, write_audit_event,
+    write_config, write_schema_version,
 };
 pub use copy::{MAX_CARRIED_LIMITS, MAX_LIVES, UsageCopy};
 pub use due::{forget_due, postpone};

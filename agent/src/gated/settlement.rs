@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate::{
     Decision, Degraded, Denied, EpochMillis, Error, Grant, LimitName, LimitStatus, MilliTokens,
-    RateLimiter, Settlement, VendorReport,
+    PlanName, RateLimiter, Settlement, VendorReport,
 };
 
 use super::measures::{Call, Measures, Outcome};
@@ -58,6 +58,7 @@ impl Granted {
                 .flat_map(|denied| denied.limits.iter().cloned())
                 .collect(),
             degraded: waived.iter().find_map(|denied| denied.degraded.clone()),
+            missing_plan: None,
         })
     }
 
@@ -65,6 +66,12 @@ impl Granted {
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
         self.0.iter().find_map(Grant::degraded)
+    }
+
+    /// Returns the plan of an entity, or of an ancestor, that does not exist: the first one.
+    #[must_use]
+    pub fn missing_plan(&self) -> Option<&PlanName> {
+        self.0.iter().find_map(Grant::missing_plan)
     }
 
     /// Turns the grants into one token, which alone can settle them from now on.

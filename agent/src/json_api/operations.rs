@@ -66,6 +66,8 @@ struct GrantedBody<'a> {
     limits: &'a [LimitStatus],
     would_deny: Option<Denied>,
     degraded: Option<Degraded>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing_plan: Option<PlanName>,
 }
 
 /// When the first lease of a grant expires.
@@ -182,6 +184,7 @@ pub(super) async fn acquire(gated: &GatedLimiter, request: &Request) -> Result<A
             let (limits, amounts) = (granted.limits(), granted.amounts());
             let (lease, starts_at_ms) = (Lease::until(granted.expires_at()), granted.starts_at());
             let (would_deny, degraded) = (granted.would_deny(), granted.degraded().cloned());
+            let missing_plan = granted.missing_plan().cloned();
             let fields = Policies::granted(&limits, &names(request))
                 .with_degraded(degraded.is_some())
                 .fields();
@@ -195,6 +198,7 @@ pub(super) async fn acquire(gated: &GatedLimiter, request: &Request) -> Result<A
                 limits: &limits,
                 would_deny,
                 degraded,
+                missing_plan,
             });
             Ok((fields, body))
         }

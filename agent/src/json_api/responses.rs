@@ -8,7 +8,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode, header};
 use serde::Serialize;
 use weirgate::http::{Policies, PolicyNames, Problem};
-use weirgate::{Denied, Disabled, Error, NeverFits};
+use weirgate::{Denied, Disabled, Error, NeverFits, PlanName};
 
 use super::request_body::shown;
 use crate::gated::{Outcome, SettleError};
@@ -63,6 +63,17 @@ struct DeniedBody<'a> {
     retry_after_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     starts_in_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing_plan: Option<&'a PlanName>,
+}
+
+/// A request above a limit's capacity.
+#[derive(Serialize)]
+struct NeverFitsBody<'a> {
+    #[serde(flatten)]
+    problem: &'a Problem,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing_plan: Option<&'a PlanName>,
 }
 
 /// A problem that its status names, or its type.
@@ -87,6 +98,7 @@ impl Refusal {
             problem,
             retry_after_ms: denied.retry_after.map(ms),
             starts_in_ms: denied.starts_in.map(ms),
+            missing_plan: denied.missing_plan.as_ref(),
         };
         Self {
             fields: Policies::denied(denied, names).fields(),
@@ -95,11 +107,15 @@ impl Refusal {
     }
 
     pub(super) fn never_fits(never: &NeverFits, names: &PolicyNames) -> Self {
-        let problem = Problem::never_fits(never, names);
+        let problem = &Problem::never_fits(never, names);
+        let body = NeverFitsBody {
+            problem,
+            missing_plan: never.missing_plan.as_ref(),
+        };
         Self::of(
             problem.status(),
             Outcome::NeverFits,
-            problem,
+            body,
             Applied::No,
             false,
         )

@@ -433,6 +433,7 @@ pub(super) fn merge(
             starts_in: None,
             limits,
             degraded: None,
+            missing_plan: None,
         }));
     }
 }

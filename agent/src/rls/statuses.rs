@@ -134,6 +134,7 @@ fn policy(status: &LimitStatus) -> Option<Policy> {
                 starts_in: None,
                 limits,
                 degraded: None,
+                missing_plan: None,
             },
             &names,
         ),

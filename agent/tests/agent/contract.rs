@@ -28,7 +28,11 @@ fn the_agent_keeps_the_contract() {
 
 /// Starts an agent with the limits of the contract, which reaches the database that a file wants.
 fn agent(file: &ScenarioFile) -> Agent {
-    let limits = std::fs::read_to_string(folder().join("limits.yaml")).unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder().join(name)).unwrap();
+    let mut limits = read("limits.yaml");
+    if file.has_file {
+        limits += &read("agent.yaml").replace("weirgate: 1", "");
+    }
     let settings = Settings {
         has_table: file.database != Database::WithoutTable,
         allows_limit_changes: file.allows_limit_changes,
@@ -166,6 +170,9 @@ struct ScenarioFile {
     database: Database,
     #[serde(default = "yes")]
     allows_limit_changes: bool,
+    /// Whether the agent has the limits file of the contract.
+    #[serde(default)]
+    has_file: bool,
     limits: BTreeMap<String, Value>,
     scenarios: Vec<Scenario>,
 }
@@ -297,7 +304,7 @@ fn prepared(request: &Request, file: &ScenarioFile, prefix: &str) -> Request {
     let mut request = request.clone();
     for (key, value) in &mut request {
         match (key.as_str(), value) {
-            ("entity", Value::String(entity)) if !entity.is_empty() => {
+            ("entity", Value::String(entity)) if !entity.is_empty() && entity != "orphan" => {
                 entity.insert_str(0, prefix);
             }
             ("scope" | "level", Value::Object(of)) => *of = prepared(of, file, prefix),
@@ -334,9 +341,9 @@ fn named(key: &str, expected: &Value, file: &ScenarioFile) -> Value {
 fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
     let actual = &answer[key];
     match key {
-        "outcome" | "lease" | "ended" | "degraded" | "applied" | "status" | "short"
-        | "would_deny" | "paused" | "acquires" | "state" | "level" | "class" | "limits"
-        | "before" | "after" => actual == expected,
+        "outcome" | "missing_plan" | "lease" | "ended" | "degraded" | "applied" | "status"
+        | "short" | "would_deny" | "paused" | "acquires" | "state" | "level" | "class"
+        | "limits" | "before" | "after" => actual == expected,
         "used" => numbers(expected) == numbers(actual),
         "amounts" => {
             let buckets = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -393,6 +400,7 @@ fn held(answer: &Answer, outcome: Value) -> Value {
         "lease": !body["lease"].is_null(),
         "would_deny": would_deny.map(|status| &status["limit"]).collect::<Vec<_>>(),
         "degraded": body["degraded"].is_object(),
+        "missing_plan": body["missing_plan"],
     })
 }
 
@@ -433,6 +441,7 @@ fn refused(answer: &Answer) -> Value {
         "retry_after_ms": body["retry_after_ms"],
         "starts_ms": body["starts_in_ms"],
         "applied": body["applied"],
+        "missing_plan": body["missing_plan"],
         "text": body["detail"],
     })
 }

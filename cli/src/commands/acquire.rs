@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command};
 use serde::Serialize;
-use weirgate::{ClassName, Decision, Denied, Disabled, Grant, Limit, LimitStatus, NeverFits};
+use weirgate::{
+    ClassName, Decision, Denied, Disabled, Grant, Limit, LimitStatus, NeverFits, PlanName,
+};
 use weirgate_shared::{exact_span, rounded_span};
 
 use self::child::{Held, OnLost};
@@ -117,6 +119,8 @@ enum Answer<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         starts_at_ms: Option<i64>,
         limits: Vec<LimitStatus>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        missing_plan: Option<&'a PlanName>,
     },
     Denied(&'a Denied),
     NeverFits(&'a NeverFits),
@@ -197,16 +201,19 @@ impl Acquire {
                 Ok(Outcome::Exit(code))
             }
             Ok(Decision::Granted(grant)) if self.command.is_empty() => {
+                note_missing_plan(context, grant.missing_plan());
                 granted(context, &grant)?;
                 // The caller of this command uses the slots now, until the lease expires.
                 std::mem::forget(grant);
                 Ok(Outcome::Done)
             }
             Ok(Decision::Granted(grant)) => {
+                note_missing_plan(context, grant.missing_plan());
                 let held = Held::new(grant, self.lease, self.on_lost);
                 held.run(&self.command, signals).await
             }
             Ok(Decision::Denied(denied)) => {
+                note_missing_plan(context, denied.missing_plan.as_ref());
                 let later = denied.starts_in.map(rounded_span);
                 let later =
                     later.map(|starts| format!("; in a longer --queue it starts in {starts}"));
@@ -215,6 +222,7 @@ impl Acquire {
                 Ok(Outcome::Denied)
             }
             Ok(Decision::NeverFits(never)) => {
+                note_missing_plan(context, never.missing_plan.as_ref());
                 self.refused(context, &Answer::NeverFits(&never), &never)?;
                 Ok(Outcome::NeverFits)
             }
@@ -240,12 +248,23 @@ async fn show_wait(context: &Context, most: Option<Duration>) -> Infallible {
     }
 }
 
+/// Says that a plan does not exist, whose limits the entity or an ancestor would have.
+fn note_missing_plan(context: &Context, plan: Option<&PlanName>) {
+    if let Some(plan) = plan {
+        context.output().note(format!(
+            "plan {plan} has no limits: run `weirgate limits set --plan {plan} rpm=600/minute`, or give \
+             the entity another plan"
+        ));
+    }
+}
+
 fn granted(context: &Context, grant: &Grant) -> Result<(), Failure> {
     let answer = Answer::Granted {
         lease_id: grant.lease_id(),
         expires_at_ms: grant.expires_at().map(|at| at.0),
         starts_at_ms: grant.starts_at().map(|at| at.0),
         limits: grant.limits(),
+        missing_plan: grant.missing_plan(),
     };
     let output = context.output();
     output.print(&answer, |_| {

@@ -302,8 +302,7 @@ impl<'a> Acquire<'a> {
         let decision = pin!(self.decision());
         let decision = instrumented(session, &request.entity, &request.resource, decision).await?;
         count_decision(session, &decision);
-        Ok(decision
-            .map(|granted| Grant::of(granted.by_bucket, granted.degraded, granted.uncounted)))
+        Ok(decision.map(Grant::of))
     }
 
     async fn decision(&self) -> Result<Decision<Granted>, Error> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::Instant;
-use weirgate_shared::EpochMillis;
+use weirgate_shared::{EpochMillis, PlanName};
 
 use super::acquire::Acquire;
 use super::limiter::RateLimiter;
@@ -153,11 +153,12 @@ impl<'a> AcquireAll<'a> {
                     Uncounted::Any => Uncounted::Any,
                     Uncounted::Limits(_) => part.uncounted,
                 };
-                Grant::of(
-                    all.by_ref().take(part.buckets),
-                    given.degraded.clone(),
+                Grant::of(Granted {
+                    by_bucket: all.by_ref().take(part.buckets).collect(),
+                    degraded: given.degraded.clone(),
                     uncounted,
-                )
+                    missing_plan: part.missing_plan,
+                })
             };
             Grants(parts.into_iter().map(grant).collect())
         }))
@@ -271,6 +272,7 @@ impl<'a> AcquireAll<'a> {
         let part = |asked: &ResolvedRequest| RequestPart {
             buckets: asked.targets.len(),
             uncounted: asked.uncounted.clone(),
+            missing_plan: asked.missing_plan.clone(),
         };
         *parts = all.iter().map(part).collect();
         Ok(all
@@ -285,6 +287,8 @@ struct RequestPart {
     /// Number of its buckets.
     buckets: usize,
     uncounted: Uncounted,
+    /// Plan of its entity or of an ancestor that does not exist.
+    missing_plan: Option<PlanName>,
 }
 
 /// The grants of several requests, in their order. Each can be adjusted; all can be released or

@@ -27,6 +27,7 @@ pub use operate::{
     BalanceEdit, BalanceReport, LimitsEdit, LimitsReport, OperationOutcome, PauseEdit, PauseReport,
     PolicyEdit, PolicyReport, SwitchEdit, SwitchReport,
 };
+pub use plans::PlanUse;
 pub use purge::{Purge, PurgeReport};
 
 use crate::bucket::BucketRegistry;

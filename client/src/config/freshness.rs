@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::EntityId;
+use weirgate_shared::{EntityId, PlanName};
 
 #[cfg(feature = "yaml")]
 use crate::file::FileLevels;
@@ -83,6 +83,8 @@ pub(crate) struct ResolvedConfig {
     pub(crate) config: Option<Arc<EffectiveConfig>>,
     /// Parent that the entity cascades to.
     pub(crate) parent: Option<EntityId>,
+    /// Plan of the entity, if it is known not to exist.
+    pub(crate) missing_plan: Option<PlanName>,
     /// Time of the last read of the oldest part, successful or not.
     pub(super) read_at: Moment,
     pub(super) valid_until: Moment,

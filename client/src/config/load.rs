@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Config, ConfigLevel, Entity, EntityId, EntityKey, LimitsVersion, PlanName, Versioned,
-    read_entity, schema_key, switches_key,
+    Config, ConfigLevel, Entity, EntityId, EntityKey, LimitsVersion, PlanKey, PlanName, Versioned,
+    read_entity, read_plan_count, schema_key, switches_key,
 };
 use weirgate_store::{Consistency, Item};
 
@@ -19,7 +19,7 @@ use super::switches::{record_switches, stored_switches};
 #[cfg(feature = "yaml")]
 use crate::file::FileLevels;
 use crate::queue::ShardState;
-use crate::session::{Cached, Moment, Session};
+use crate::session::{Cached, Moment, Session, deadline, quarter_left};
 use crate::values::{EffectiveConfig, Error, count};
 
 type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
@@ -81,7 +81,8 @@ impl<'a> ConfigLoad<'a> {
             let plan = self.plan();
             let mut levels = self.levels.iter();
             if levels.find_map(|(level, _)| level.plan()) == plan.as_ref() {
-                return Ok(self.resolved(None));
+                let is_plan_there = self.is_plan_there().await;
+                return Ok(self.resolved(None, is_plan_there.as_ref()));
             }
             self.find_levels();
         };
@@ -103,7 +104,9 @@ impl<'a> ConfigLoad<'a> {
         let bucket = self.first.key.item_key().pk;
         tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
         let failed = self.session.env.ages.now();
-        Ok(self.resolved(Some(failed)))
+        let known = self.doubtful_plan();
+        let known = known.and_then(|plan| self.session.config_cache.plan(&plan));
+        Ok(self.resolved(Some(failed), known.as_ref()))
     }
 
     /// Finds the levels in the cache. Those that this load has read stay.
@@ -126,6 +129,73 @@ impl<'a> ConfigLoad<'a> {
             return Some(plan.clone());
         }
         self.entity.as_ref()?.value.value.as_ref()?.plan.clone()
+    }
+
+    /// Returns the plan of the entity, if the levels of it that were read have no configuration. It may
+    /// have limits on other resources.
+    fn doubtful_plan(&self) -> Option<PlanName> {
+        let has_config = |(level, known): &(ConfigLevel, KnownLevel)| {
+            let stored = known.as_ref().and_then(|known| known.value.value.as_ref());
+            level.plan().is_some() && (stored.is_some() || self.file_config(level).is_some())
+        };
+        let plan = self.plan().filter(|plan| !self.has_file_plan(plan))?;
+        (!self.levels.iter().any(has_config)).then_some(plan)
+    }
+
+    /// Returns whether the plan of the entity exists, if its levels leave that open. A read that fails
+    /// changes nothing that is known, and fails no acquire.
+    async fn is_plan_there(&self) -> Option<Cached<bool>> {
+        let (session, plan) = (self.session, self.doubtful_plan()?);
+        let at = session.env.ages.now();
+        let known = session.config_cache.plan(&plan);
+        let is_due = |known: &Cached<bool>| at.since(known.read_at) >= self.max_age;
+        if known.as_ref().is_some_and(|known| !is_due(known)) {
+            return known;
+        }
+        let namespace = session.namespace.clone();
+        let key = PlanKey { namespace, plan };
+        let keys = [key.item_key()];
+        // The decision needs most of the time, and can be made without it.
+        let until = deadline(quarter_left(self.until));
+        let read = read_items(session, &keys, self.consistency(), until, false, "a plan").await;
+        let count = read.and_then(|items| {
+            let count = items.first().map(|item| read_plan_count(item.attributes()));
+            count
+                .transpose()
+                .map_err(|error| unreadable(&keys[0], error))
+        });
+        match count {
+            Ok(count) => {
+                let is_there = count.is_some_and(|count| count.levels > 0);
+                let read = Cached {
+                    read_at: at,
+                    value: is_there,
+                };
+                session
+                    .config_cache
+                    .insert_plan(self.generation, key.plan, read.clone());
+                Some(read)
+            }
+            Err(error) => {
+                tracing::debug!(%error, plan = %key.plan, "not known whether the plan exists");
+                // As new as the limits, so that each acquire does not read again.
+                known.map(|known| Cached {
+                    read_at: at,
+                    ..known
+                })
+            }
+        }
+    }
+
+    #[cfg(feature = "yaml")]
+    fn has_file_plan(&self, plan: &PlanName) -> bool {
+        self.file.as_ref().is_some_and(|file| file.has_plan(plan))
+    }
+
+    #[cfg(not(feature = "yaml"))]
+    const fn has_file_plan(&self, _: &PlanName) -> bool {
+        let _ = self;
+        false
     }
 
     #[cfg(feature = "yaml")]
@@ -270,14 +340,19 @@ impl<'a> ConfigLoad<'a> {
         Ok(())
     }
 
-    /// Combines the levels. `failed` is the time of a failed read.
-    fn resolved(self, failed: Option<Moment>) -> ResolvedConfig {
+    /// Combines the levels. `failed` is the time of a failed read, `is_plan_there` whether the plan exists.
+    fn resolved(
+        self,
+        failed: Option<Moment>,
+        is_plan_there: Option<&Cached<bool>>,
+    ) -> ResolvedConfig {
         let oldest = self
             .levels
             .iter()
             .filter_map(|(_, known)| Some(known.as_ref()?.read_at));
         let oldest = oldest
             .chain(self.entity.as_ref().map(|known| known.read_at))
+            .chain(is_plan_there.map(|known| known.read_at))
             .min()
             .unwrap_or_else(|| self.session.env.ages.now());
         let known = self.levels.iter().filter_map(|(_, known)| known.as_ref());
@@ -307,6 +382,9 @@ impl<'a> ConfigLoad<'a> {
         ResolvedConfig {
             config,
             parent: self.parent(),
+            missing_plan: self
+                .plan()
+                .filter(|_| is_plan_there.is_some_and(|there| !there.value)),
             read_at: failed.unwrap_or(oldest),
             valid_until: valid_until(oldest, failed, self.session),
             generation: self.generation,

@@ -46,6 +46,7 @@ pub(crate) async fn decide(
         buckets,
         disabled,
         uncounted,
+        missing_plan,
         ..
     } = match targets {
         Ok(resolved) => resolved,
@@ -64,7 +65,10 @@ pub(crate) async fn decide(
         answer_by,
     };
     if let Some(never) = decider.never_fits() {
-        return Ok(Decision::NeverFits(never));
+        return Ok(Decision::NeverFits(NeverFits {
+            missing_plan,
+            ..never
+        }));
     }
     // The decision needs most of the time, and can be made without the switches.
     let patience = quarter_left(answer_by);
@@ -105,15 +109,23 @@ pub(crate) async fn decide(
         }
         Ok(decision) => decision,
     };
-    Ok(decision.map(|granted| Granted {
-        uncounted,
-        ..granted.claim()
-    }))
+    Ok(match decision {
+        Decision::Granted(granted) => Decision::Granted(Granted {
+            uncounted,
+            missing_plan,
+            ..granted.claim()
+        }),
+        Decision::Denied(denied) => Decision::Denied(Denied {
+            missing_plan,
+            ..denied
+        }),
+        other => other,
+    })
 }
 
 /// Returns what was taken for a request that turned out to be stopped.
 async fn give_back(granted: Granted) {
-    let grant = Grant::of(granted.by_bucket, granted.degraded, granted.uncounted);
+    let grant = Grant::of(granted);
     if let Err(error) = grant.roll_back().await {
         tracing::debug!(%error, "tokens of a stopped request not returned: they count as taken");
     }
@@ -182,6 +194,7 @@ impl Decider<'_> {
                         by_bucket: all,
                         degraded: None,
                         uncounted: Uncounted::default(),
+                        missing_plan: None,
                     }));
                 }
                 Outcome::Denied(denials) => denials,
@@ -428,6 +441,7 @@ impl Decider<'_> {
                     limit: limit.name().base().to_owned(),
                     requested,
                     capacity,
+                    missing_plan: None,
                 });
             }
             let status = never_status(key, &limit, requested);

@@ -93,6 +93,7 @@ pub(crate) fn fall_back(
                 starts_in: None,
                 limits: vec![],
                 degraded: None,
+                missing_plan: None,
             })
         }
         (OnUnavailable::Allow, targets, _) => Ok(Decision::Granted(Granted {
@@ -106,6 +107,7 @@ pub(crate) fn fall_back(
                 Some(_) => Uncounted::default(),
                 None => Uncounted::Any,
             },
+            missing_plan: None,
         })),
         (OnUnavailable::Local { .. }, None, _) => return Err(error),
         (OnUnavailable::Local { percent }, Some(targets), _) => {
@@ -119,6 +121,7 @@ pub(crate) fn fall_back(
                         by_bucket: holds.into_iter().zip(targets).map(one).collect(),
                         degraded: Some(degraded),
                         uncounted: Uncounted::default(),
+                        missing_plan: None,
                     }))
                 }
                 Err(short) => denied(short),

@@ -8,10 +8,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use weirgate_shared::{EntityId, EpochMillis, LimitName, MilliTokens, Resource};
+use weirgate_shared::{EntityId, EpochMillis, LimitName, MilliTokens, PlanName, Resource};
 use weirgate_store::base64;
 
-use super::granted::{BucketGrant, Uncounted};
+use super::granted::{BucketGrant, Granted, Uncounted};
 use super::local::LocalHold;
 use super::targets::{MAX_BUCKETS, check_parts};
 use crate::bucket::{BucketRegistry, Hold, HoldToken};
@@ -44,28 +44,26 @@ pub struct Grant {
     degraded: Option<Degraded>,
     /// Limits of which nothing is counted.
     uncounted: Uncounted,
+    missing_plan: Option<PlanName>,
 }
 
 impl Grant {
     /// Builds the grant of one request.
-    pub(crate) fn of(
-        given: impl IntoIterator<Item = BucketGrant>,
-        degraded: Option<Degraded>,
-        uncounted: Uncounted,
-    ) -> Self {
+    pub(crate) fn of(granted: Granted) -> Self {
         let mut grant = Self {
             holds: vec![],
             local: vec![],
             would_deny: None,
-            degraded,
-            uncounted,
+            degraded: granted.degraded,
+            uncounted: granted.uncounted,
+            missing_plan: granted.missing_plan,
         };
         for BucketGrant {
             hold,
             local,
             would_deny,
             uncounted,
-        } in given
+        } in granted.by_bucket
         {
             grant.uncounted.extend(uncounted);
             grant.holds.extend(hold);
@@ -83,6 +81,7 @@ impl Grant {
             would_deny: None,
             degraded: None,
             uncounted,
+            missing_plan: None,
         }
     }
 
@@ -99,6 +98,15 @@ impl Grant {
     #[must_use]
     pub const fn degraded(&self) -> Option<&Degraded> {
         self.degraded.as_ref()
+    }
+
+    /// Returns the plan of the entity, or else of an ancestor that it cascades to, although no level of it
+    /// has a configuration: the limits of the resource and of the system hold instead. `None` also for a
+    /// [restored](crate::RateLimiter::restore_grant) grant, and if it could not be read whether the plan
+    /// exists.
+    #[must_use]
+    pub const fn missing_plan(&self) -> Option<&PlanName> {
+        self.missing_plan.as_ref()
     }
 
     /// Returns the denial that shadow mode waived. Nothing was taken of the limits that were short.

@@ -1,6 +1,6 @@
 //! What a decision grants.
 
-use weirgate_shared::{EpochMillis, LimitName};
+use weirgate_shared::{EpochMillis, LimitName, PlanName};
 
 use super::local::LocalHold;
 use crate::bucket::{BucketTarget, Hold};
@@ -15,6 +15,8 @@ pub(crate) struct Granted {
     pub(crate) degraded: Option<Degraded>,
     /// Limits of which nothing is counted, besides those of the buckets.
     pub(crate) uncounted: Uncounted,
+    /// Plan of the entity or of an ancestor that does not exist.
+    pub(crate) missing_plan: Option<PlanName>,
 }
 
 /// Limits of which nothing is counted for a grant: they are not enforced, shadow mode waived them, or

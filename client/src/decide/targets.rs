@@ -6,14 +6,14 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weirgate_shared::{
     Ask, BucketKey, ClassName, ConfigStatus, Effect, EntityId, Limit, LimitKind, LimitName,
-    LimitsVersion, MAX_SHARDS, MilliTokens, Resource,
+    LimitsVersion, MAX_SHARDS, MilliTokens, PlanName, Resource,
 };
 
 use super::granted::Uncounted;
 use super::request::{NamedAmounts, RequestSpec, invalid};
 use super::stop::{by_last_read, stopped};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
-use crate::config::{Freshness, resolve};
+use crate::config::{Freshness, ResolvedConfig, resolve};
 use crate::session::{Settings, quarter_left};
 use crate::values::{
     BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, PoolAsks, check_debt,
@@ -42,6 +42,8 @@ pub(crate) struct ResolvedRequest {
     pub(crate) uncounted: Uncounted,
     /// Whether the limits may have changed since they were read.
     pub(crate) limits_may_be_stale: bool,
+    /// Plan of an entity of the chain that does not exist, of the first one.
+    pub(crate) missing_plan: Option<PlanName>,
 }
 
 impl ResolvedRequest {
@@ -53,6 +55,7 @@ impl ResolvedRequest {
         Self {
             disabled,
             has_unlimited: self.has_unlimited || other.has_unlimited,
+            missing_plan: self.missing_plan.or(other.missing_plan),
             limits_may_be_stale: self.limits_may_be_stale || other.limits_may_be_stale,
             ..self
         }
@@ -224,13 +227,19 @@ impl RequestSpec {
             .await?;
             let is_own = Arc::ptr_eq(&bucket, &own);
             resolved_request.limits_may_be_stale |= resolved.may_be_stale(session.env.ages.now());
+            if resolved_request.missing_plan.is_none() {
+                resolved_request
+                    .missing_plan
+                    .clone_from(&resolved.missing_plan);
+            }
             let config = resolved.config.as_deref();
             if is_own
                 && given.is_none()
-                && let Err(error) = check_configured(&bucket.key, config, amounts)
+                && let Err(error) = check_configured(&bucket.key, &resolved, amounts)
             {
                 if age == Freshness::AnyAge && resolved.may_be_stale(session.env.ages.now()) {
                     // What is missing may be new.
+                    resolved_request.missing_plan = None;
                     age = Freshness::Recent;
                     next = Some(bucket);
                     continue;
@@ -444,16 +453,17 @@ fn check_class(class: &ClassName, targets: &[BucketTarget]) -> Result<(), Error>
 /// Requires that the configuration of a bucket has the limits that are requested.
 fn check_configured(
     bucket: &BucketKey,
-    config: Option<&EffectiveConfig>,
+    resolved: &ResolvedConfig,
     amounts: &NamedAmounts<'_>,
 ) -> Result<(), Error> {
-    let Some(config) = config else {
+    let Some(config) = &resolved.config else {
         return Err(Error::NotConfigured {
             entity: bucket.entity.clone(),
             resource: bucket.resource.clone(),
+            missing_plan: resolved.missing_plan.clone(),
         });
     };
-    let EffectiveConfig { level, limits, .. } = config;
+    let EffectiveConfig { level, limits, .. } = &**config;
     match missing_limit(amounts, limits.named()) {
         Some(name) if config.status == ConfigStatus::Enforced => invalid(format!(
             "limit {name:?} is not among those configured for {level}: {}; take one of them, or configure it",

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use quick_cache::sync::Cache;
 use weirgate_shared::{
-    AuditId, Config, ConfigLevel, Entity, EntityId, EpochMillis, Switch, Switches, Versioned,
+    AuditId, Config, ConfigLevel, Entity, EntityId, EpochMillis, PlanName, Switch, Switches,
+    Versioned,
 };
 use weirgate_store::Consistency;
 
@@ -24,6 +25,8 @@ const GROUPS: usize = 1_024;
 pub(crate) struct ConfigCache {
     levels: Cache<ConfigLevel, Cached<Arc<Versioned<Config>>>>,
     entities: Cache<EntityId, Cached<Arc<Versioned<Entity>>>>,
+    /// Whether plans exist, of those that have no limits on some resource.
+    plans: Cache<PlanName, Cached<bool>>,
     pub(crate) switches: SwitchCache,
     /// Number of changes by this process; a change invalidates resolved limits.
     generation: AtomicU64,
@@ -64,6 +67,7 @@ impl Default for ConfigCache {
         Self {
             levels: Cache::new(MAX_ENTRIES),
             entities: Cache::new(MAX_ENTRIES),
+            plans: Cache::new(MAX_ENTRIES),
             switches: SwitchCache::default(),
             generation: AtomicU64::default(),
             changed_at: Locked::new(vec![0; GROUPS]),
@@ -94,6 +98,21 @@ impl ConfigCache {
 
     pub(crate) fn entity(&self, entity: &EntityId) -> Option<Cached<Arc<Versioned<Entity>>>> {
         self.entities.get(entity)
+    }
+
+    /// Returns whether a plan exists.
+    pub(crate) fn plan(&self, plan: &PlanName) -> Option<Cached<bool>> {
+        self.plans.get(plan)
+    }
+
+    /// Inserts whether a plan exists, unless this process has changed the plan since `generation`, or a
+    /// later read was faster.
+    pub(crate) fn insert_plan(&self, generation: u64, plan: PlanName, read: Cached<bool>) {
+        let changed_at = self.changed_at.lock();
+        let known = self.plans.peek(&plan).map(|known| known.read_at);
+        if changed_at[group(&plan)] <= generation && known <= Some(read.read_at) {
+            self.plans.insert(plan, read);
+        }
     }
 
     /// Inserts what was read, unless this process has changed it since `generation`, or a later read
@@ -127,6 +146,10 @@ impl ConfigCache {
             CacheKey::Level(level) => {
                 changed_at[group(level)] = generation;
                 self.levels.remove(level);
+                if let Some(plan) = level.plan() {
+                    changed_at[group(plan)] = generation;
+                    self.plans.remove(plan);
+                }
             }
             CacheKey::Entity(entity) => {
                 changed_at[group(entity)] = generation;
@@ -137,6 +160,7 @@ impl ConfigCache {
                 changed_at.fill(generation);
                 self.levels.clear();
                 self.entities.clear();
+                self.plans.clear();
             }
             CacheKey::Nothing => {}
         }

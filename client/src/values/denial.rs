@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use weirgate_shared::{
-    ConfigLevel, EntityId, EpochMillis, LimitMode, MilliTokens, Resource, Shard, rounded_span,
+    ConfigLevel, EntityId, EpochMillis, LimitMode, MilliTokens, PlanName, Resource, Shard,
+    rounded_span,
 };
 
 use super::limit_status::{LimitStatus, most_restrictive, status_for, whole};
@@ -47,6 +48,13 @@ pub struct Denied {
     pub limits: Vec<LimitStatus>,
     /// Reason for a denial without DynamoDB.
     pub degraded: Option<Degraded>,
+    /// Plan of the entity, or else of an ancestor that it cascades to, although no level of it has a
+    /// configuration: the limits of the resource and of the system hold instead.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
+    pub missing_plan: Option<PlanName>,
 }
 
 impl Denied {
@@ -89,6 +97,7 @@ impl Denied {
             starts_in: sooner(self.starts_in),
             limits,
             degraded: self.degraded,
+            missing_plan: self.missing_plan,
         }
     }
 }
@@ -170,6 +179,13 @@ pub struct NeverFits {
     /// Capacity of the limit.
     #[cfg_attr(feature = "serde", serde(rename = "capacity_tokens"))]
     pub capacity: MilliTokens,
+    /// Plan of the entity, or else of an ancestor that it cascades to, although no level of it has a
+    /// configuration: the limits of the resource and of the system hold instead.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
+    pub missing_plan: Option<PlanName>,
 }
 
 impl fmt::Display for NeverFits {
@@ -217,6 +233,7 @@ pub(crate) fn denial_of(limits: Vec<LimitStatus>) -> Denied {
         starts_in: None,
         limits,
         degraded: None,
+        missing_plan: None,
     }
 }
 

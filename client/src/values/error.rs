@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate_shared::{
-    BucketKey, ConfigError, EntityId, ItemError, LimitError, NameError, Resource, WindowError,
-    rounded_span,
+    BucketKey, ConfigError, EntityId, ItemError, LimitError, NameError, PlanName, Resource,
+    WindowError, rounded_span,
 };
 use weirgate_store::{ErrorKind, StoreError};
 
@@ -38,13 +38,17 @@ pub enum Error {
     },
     /// No limits were given, and no limit level has a configuration. It is remembered for a second.
     #[error(
-        "no limits are configured for entity {entity} on resource {resource}: run `weirgate limits set --resource {resource} rpm=600/minute`, or give limits with the call"
+        "no limits are configured for entity {entity}{} on resource {resource}: run `weirgate limits set {} rpm=600/minute`, or give limits with the call",
+        missing_plan.as_ref().map(|plan| format!(", whose plan {plan} does not exist,")).unwrap_or_default(),
+        missing_plan.as_ref().map_or_else(|| format!("--resource {resource}"), |plan| format!("--plan {plan}"))
     )]
     NotConfigured {
         /// The entity.
         entity: EntityId,
         /// The resource.
         resource: Resource,
+        /// Plan of the entity, if no level of it has a configuration.
+        missing_plan: Option<PlanName>,
     },
     /// The namespace has a schema version that this code does not support.
     #[error(

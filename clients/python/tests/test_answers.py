@@ -24,7 +24,7 @@ LIMIT = {
 GRANTED = {
     "grant": "g1", "lease": {"expires_at_ms": 1_900_000_000_000}, "amounts": [{"rpm": 1}], "limits": [LIMIT],
     "would_deny": {"retry_after_ms": 5, "limits": [{**LIMIT, "requested_tokens": 50}], "degraded": None},
-    "degraded": {"reason": "no answer"}, "starts_at_ms": 1_900_000_000_000,
+    "degraded": {"reason": "no answer"}, "starts_at_ms": 1_900_000_000_000, "missing_plan": "pro",
 }
 SETTLED = {"grant": "g2", "settlement": "settled", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 0.5}]}
 QUOTA_STATUS = {
@@ -74,6 +74,7 @@ CHANGED = {"changed": True, "before": CONFIG, "after": CONFIG}
 PROBLEM = {
     "type": "about:blank", "title": "Denied", "status": 429, "detail": "too few", "applied": "no", "retry": False,
     "grant": "g3", "paused": True, "retry_after_ms": 1_500, "starts_in_ms": 2_500, "violated-policies": ["rpm"], "retry_after": 2,
+    "missing_plan": "pro",
     "blocking": {"policy": "rpm", "quota": 10, "remaining": 0, "requested": 1},
 }
 WRONG = [
@@ -164,6 +165,7 @@ def use(found):
             getattr(found, name, None)
         for name in ("retry_after", "starts_in"):
             (getattr(found, name, None) or 0) + 1
+        (getattr(found, "missing_plan", None) or "") + ""
     elif found is None or isinstance(found, float):
         (found or 0) + 1
     elif isinstance(found, weirgate.Balances):
@@ -181,7 +183,7 @@ def use(found):
         [(config.caller_class or "") + "" for config in (found.before, found.after) if config]
     elif not isinstance(found, weirgate.Settlement):
         found.limits, found.would_deny, found.degraded, found.headers, found.amount("rpm"), found.remaining("rpm")
-        found.token, found.expires_at, found.amounts, (found.starts_at or 0) + 1
+        found.token, found.expires_at, found.amounts, (found.starts_at or 0) + 1, (found.missing_plan or "") + ""
 
 
 class Subject:

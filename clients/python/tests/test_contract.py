@@ -123,10 +123,12 @@ class Subject:
                 "paused": denied.is_paused,
                 "retry_after_ms": None if after is None else after * 1000,
                 "starts_ms": None if denied.starts_in is None else denied.starts_in * 1000,
+                "missing_plan": denied.missing_plan,
                 "text": str(denied),
             }
         except weirgate.NeverFits as never:
-            return {"outcome": "never_fits", "short": list(never.limits), "text": str(never)}
+            short = list(never.limits)
+            return {"outcome": "never_fits", "short": short, "missing_plan": never.missing_plan, "text": str(never)}
         except weirgate.Disabled as disabled:
             return {"outcome": "disabled", "text": str(disabled)}
         except weirgate.InvalidRequest as invalid:
@@ -153,6 +155,7 @@ def held(outcome, grant):
         "starts_ms": None if grant.starts_at is None else (grant.starts_at - time.time()) * 1000,
         "would_deny": list(grant.would_deny),
         "degraded": grant.degraded is not None,
+        "missing_plan": grant.missing_plan,
     }
 
 
@@ -204,7 +207,7 @@ def seconds(request, field):
 def prepared(request, named, prefix):
     """Returns the request with its named limits, and with entities of this scenario alone."""
     request = dict(request)
-    if request.get("entity"):
+    if request.get("entity") and request["entity"] != "orphan":
         request["entity"] = prefix + request["entity"]
     for of in ("scope", "level"):
         if isinstance(request.get(of), dict):
@@ -228,7 +231,7 @@ def holds(key, expected, answer):
     actual = answer.get(key)
     if key in ("outcome", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "amounts"):
         return actual == expected
-    if key in ("paused", "used", "acquires", "state", "level", "limits", "before", "after", "class"):
+    if key in ("paused", "used", "acquires", "state", "level", "limits", "before", "after", "class", "missing_plan"):
         return actual == expected
     if key == "remaining":
         # A limit that refills may have gained while the scenario ran.
@@ -257,16 +260,18 @@ class Contract:
 
     def agent(self, file):
         database, allows = file.get("database", "available"), file.get("allows_limit_changes", True)
-        if (database, allows) not in self.agents:
+        kind = database, allows, file.get("has_file", False)
+        if kind not in self.agents:
             variables = {
                 "available": self.backend.variables,
                 "unavailable": without_database(),
                 "without_table": {**self.backend.variables, "WEIRGATE_TABLE": "missing"},
             }[database]
-            agent = Agent({**variables, "WEIRGATE_AGENT_ALLOW_LIMIT_CHANGES": str(allows).lower()})
+            limits_file = {"WEIRGATE_AGENT_LIMITS_FILE": str(CONTRACT / "agent.yaml")} if kind[2] else {}
+            agent = Agent({**variables, **limits_file, "WEIRGATE_AGENT_ALLOW_LIMIT_CHANGES": str(allows).lower()})
             type(self).addClassCleanup(agent.stop)
-            self.agents[database, allows] = agent
-        return self.agents[database, allows]
+            self.agents[kind] = agent
+        return self.agents[kind]
 
     def check(self, file, scenario):
         agent = self.agent(file)

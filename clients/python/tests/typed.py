@@ -61,10 +61,12 @@ def denied() -> Optional[float]:
         with client.acquire("ann", "api", {"rpm": 1}, wait=0.5) as grant:
             assert_type(grant.adjust({"rpm": 0.5}), weirgate.Settlement)
             assert_type(grant.starts_at, Optional[float])
+            assert_type(grant.missing_plan, Optional[str])
             assert_type(grant.vendor_said(status=429, headers={"retry-after": "20"}), Optional[float])
             grant.vendor_said(status="429")  # type: ignore[arg-type]
     except weirgate.Denied as refused:
         assert_type(refused.is_paused, bool)
+        assert_type(refused.missing_plan, Optional[str])
         assert_type(refused.starts_in, Optional[float])
         return refused.retry_after
     except weirgate.NotConfigured as missing:

@@ -31,6 +31,11 @@ export class Refused extends WeirgateError {
     return this.problem["violated-policies"] ?? [];
   }
 
+  /** @returns {string | null} */
+  get missingPlan() {
+    return this.problem.missing_plan ?? null;
+  }
+
   /** @returns {import("../index.js").Blocking | null} */
   get blocking() {
     const found = this.problem.blocking;

@@ -102,6 +102,11 @@ export class Grant {
     return this.#answer.degraded?.reason ?? null;
   }
 
+  /** @returns {string | null} */
+  get missingPlan() {
+    return this.#answer.missing_plan ?? null;
+  }
+
   get headers() {
     return this.#response ? rateLimitFields(this.#response) : {};
   }

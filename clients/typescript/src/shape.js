@@ -92,7 +92,7 @@ const TAKEN = fields({
   would_deny: nullOr(fields({ limits: LIMITS })),
   degraded: nullOr(fields({ reason: text })),
 });
-export const GRANTED = and(TAKEN, optionalFields({ starts_at_ms: instant }));
+export const GRANTED = and(TAKEN, optionalFields({ starts_at_ms: instant, missing_plan: someText }));
 export const SETTLED = fields({
   grant: nullOr(someText),
   settlement: oneOf("settled", "lease_gone"),
@@ -155,6 +155,7 @@ export const PROBLEM = optionalFields({
   grant: someText,
   retry_after_ms: nullOr(span),
   starts_in_ms: span,
+  missing_plan: someText,
   paused: flag,
   "violated-policies": listOf(text),
   blocking: fields({ policy: text, quota: whole, remaining: whole, requested: whole }),

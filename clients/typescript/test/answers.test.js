@@ -19,7 +19,7 @@ const LIMIT = {
 const GRANTED = {
   grant: "g1", lease: { expires_at_ms: 1_900_000_000_000 }, amounts: [{ rpm: 1 }], limits: [LIMIT],
   would_deny: { retry_after_ms: 5, limits: [{ ...LIMIT, requested_tokens: 50 }], degraded: null },
-  degraded: { reason: "no answer" }, starts_at_ms: 1_900_000_000_000,
+  degraded: { reason: "no answer" }, starts_at_ms: 1_900_000_000_000, missing_plan: "pro",
 };
 const SETTLED = { grant: "g2", settlement: "settled", lease: { expires_at_ms: 5 }, amounts: [{ rpm: 0.5 }] };
 const REPORTED = { paused_until_ms: 1_900_000_000_000 };
@@ -67,7 +67,7 @@ const EFFECTIVE = {
 const CHANGED = { changed: true, before: CONFIG, after: CONFIG };
 const PROBLEM = {
   type: "about:blank", title: "Denied", status: 429, detail: "too few", applied: "no", retry: false, grant: "g3", paused: true,
-  retry_after_ms: 1_500, starts_in_ms: 2_500, "violated-policies": ["rpm"], retry_after: 2,
+  retry_after_ms: 1_500, starts_in_ms: 2_500, "violated-policies": ["rpm"], retry_after: 2, missing_plan: "pro",
   blocking: { policy: "rpm", quota: 10, remaining: 0, requested: 1 },
 };
 const WRONG = [
@@ -151,6 +151,7 @@ function use(found) {
   if (found === null || found instanceof Date) return [found?.toISOString()];
   if (found instanceof WeirgateError) {
     assert.ok(!text.includes(SECRET) && !text.includes(SECRET_BYTES) && !found.stack.includes(SECRET), text);
+    found.missingPlan?.concat();
     return [found.limits, found.blocking, found.retryAfterMs, found.startsInMs, found.headers, found.applied, found.grant].map(String);
   }
   if (found.unreadable) {
@@ -166,6 +167,7 @@ function use(found) {
   if (typeof found === "string" || "status" in found) return String(found.limits);
   if (found.token === "g1") assert.ok(!text.includes("g1"), text);
   found.startsAt?.toISOString();
+  found.missingPlan?.concat();
   return [found.amount("rpm"), found.remaining("rpm"), found.wouldDeny, found.degraded, found.headers, found.expiresAt];
 }
 

@@ -20,6 +20,8 @@ before(async () => {
   backend = await Backend.start();
   const changing = { WEIRGATE_AGENT_ALLOW_LIMIT_CHANGES: "true" };
   agents.available = await Agent.start({ ...backend.variables, ...changing });
+  const limitsFile = { WEIRGATE_AGENT_LIMITS_FILE: `${CONTRACT}agent.yaml` };
+  agents.with_file = await Agent.start({ ...backend.variables, ...changing, ...limitsFile });
   agents.unchanging = await Agent.start(backend.variables);
   agents.unavailable = await Agent.start({ ...withoutDatabase, ...changing });
   agents.without_table = await Agent.start({ ...backend.variables, ...changing, WEIRGATE_TABLE: "missing" });
@@ -36,7 +38,8 @@ for (const file of files) {
 }
 
 async function check(file, { name: scenarioName, steps }) {
-  const agent = file.allows_limit_changes === false ? agents.unchanging : agents[file.database ?? "available"];
+  const kind = file.has_file ? "with_file" : (file.database ?? "available");
+  const agent = file.allows_limit_changes === false ? agents.unchanging : agents[kind];
   const client = new Client({ url: agent.url });
   const prefix = `node:${scenarioName.replace(/[^A-Za-z0-9]/g, "-")}:`;
   const grants = {};
@@ -163,9 +166,12 @@ async function answered(call) {
     const text = error.message;
     if (error instanceof Denied) {
       const times = { retry_after_ms: error.retryAfterMs, starts_ms: error.startsInMs };
-      return { outcome: "denied", short: error.limits, paused: error.isPaused, ...times, text };
+      const plan = { missing_plan: error.missingPlan };
+      return { outcome: "denied", short: error.limits, paused: error.isPaused, ...times, ...plan, text };
     }
-    if (error instanceof NeverFits) return { outcome: "never_fits", short: error.limits, text };
+    if (error instanceof NeverFits) {
+      return { outcome: "never_fits", short: error.limits, missing_plan: error.missingPlan, text };
+    }
     if (error instanceof Disabled) return { outcome: "disabled", text };
     if (error instanceof NotAllowed) return { outcome: "not_allowed", applied: "no", text };
     if (error instanceof InvalidRequest) return { outcome: "invalid", applied: "no", text };
@@ -186,6 +192,7 @@ function held(outcome, grant) {
     starts_ms: grant.startsAt && grant.startsAt.getTime() - Date.now(),
     would_deny: grant.wouldDeny,
     degraded: grant.degraded !== null,
+    missing_plan: grant.missingPlan,
   };
 }
 
@@ -211,7 +218,7 @@ function prepared(request, named, prefix) {
   const { entity, limits, buckets, scope, level } = request;
   return {
     ...request,
-    ...(entity && { entity: prefix + entity }),
+    ...(entity && { entity: entity === "orphan" ? entity : prefix + entity }),
     ...(scope && { scope: prepared(scope, named, prefix) }),
     ...(typeof level === "object" && { level: prepared(level, named, prefix) }),
     ...(limits && { limits: limits.map((name) => named[name]) }),
@@ -240,6 +247,7 @@ function holds(key, expected, answer) {
     case "state":
     case "level":
     case "class":
+    case "missing_plan":
       return actual === expected;
     case "short":
     case "would_deny":

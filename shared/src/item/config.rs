@@ -301,27 +301,39 @@ pub(super) fn entity(id: EntityId, attributes: &[(&str, Attr<'_>)]) -> Result<En
 ///
 /// # Errors
 /// [`ItemError`] if it is missing or no whole number.
-pub fn read_schema<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<i64, ItemError> {
-    whole_number(attr::SCHEMA, item)
-}
-
-fn whole_number<'a>(
-    attribute: &str,
+pub fn read_schema<'a>(
     mut item: impl Iterator<Item = (&'a str, Attr<'a>)>,
 ) -> Result<i64, ItemError> {
-    let found = item.find(|(name, _)| *name == attribute);
-    let (name, value) = found.ok_or_else(|| ItemError::missing(attribute, "a whole number"))?;
+    let found = item.find(|(name, _)| *name == attr::SCHEMA);
+    let (name, value) = found.ok_or_else(|| ItemError::missing(attr::SCHEMA, "a whole number"))?;
     integer(name, &value)
 }
 
-/// Reads the number of entities that have a plan.
+/// How many entities and levels a plan has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PlanCount {
+    /// Number of entities that have it.
+    pub entities: i64,
+    /// Number of its levels that have a configuration. Without any, the plan does not exist.
+    pub levels: i64,
+}
+
+/// Reads the item that counts for a plan. A missing item or attribute counts as 0.
 ///
 /// # Errors
-/// [`ItemError`] if it is missing or no whole number.
+/// [`ItemError`] if a count is no whole number.
 pub fn read_plan_count<'a>(
     item: impl Iterator<Item = (&'a str, Attr<'a>)>,
-) -> Result<i64, ItemError> {
-    whole_number(attr::ENTITIES, item)
+) -> Result<PlanCount, ItemError> {
+    let mut count = PlanCount::default();
+    for (name, value) in item {
+        match name {
+            attr::ENTITIES => count.entities = integer(name, &value)?,
+            attr::LEVELS => count.levels = integer(name, &value)?,
+            _ => {}
+        }
+    }
+    Ok(count)
 }
 
 /// Returns whether the item of the deployed functions says that they know quotas.

@@ -9,6 +9,8 @@ const CONFIG: &str = "#CONFIG";
 /// Prefix of the sort keys of configurations in indexes.
 pub const LISTED_CONFIG: &str = "CONFIG#";
 const META: &str = "#META";
+/// Sort key of the item that counts for a plan.
+const PLAN_COUNT: &str = "#ENTITIES";
 
 /// The configuration of one level.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -248,12 +250,47 @@ pub fn plan_partitions(namespace: &Namespace, plan: &PlanName) -> impl Iterator<
     (0..PARTITIONS).map(move |partition| plan_partition(namespace, plan, partition))
 }
 
-/// Returns `{ns}/PLAN#{plan}`, `#ENTITIES`: the item that counts the entities of a plan.
-#[must_use]
-pub fn plan_count_key(namespace: &Namespace, plan: &PlanName) -> ItemKey {
-    ItemKey {
-        pk: format!("{namespace}/PLAN#{plan}"),
-        sk: "#ENTITIES".to_owned(),
+/// The key of the item that counts the entities and the levels of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PlanKey {
+    /// Namespace of the tenant.
+    pub namespace: Namespace,
+    /// The plan.
+    pub plan: PlanName,
+}
+
+impl PlanKey {
+    /// Returns `{ns}/PLAN#{plan}`, `#ENTITIES`.
+    #[must_use]
+    pub fn item_key(&self) -> ItemKey {
+        ItemKey {
+            pk: format!("{}/PLAN#{}", self.namespace, self.plan),
+            sk: PLAN_COUNT.to_owned(),
+        }
+    }
+
+    /// Returns the plan that an item counts for; `None` if the keys are not those of such an item.
+    #[must_use]
+    pub fn parse(key: &ItemKey) -> Option<Self> {
+        let (namespace, plan) = key.pk.split_once("/PLAN#")?;
+        (key.sk == PLAN_COUNT).then_some(())?;
+        Some(Self {
+            namespace: Namespace::new(namespace).ok()?,
+            plan: PlanName::new(plan).ok()?,
+        })
+    }
+
+    /// Returns `GSI3PK` and `GSI3SK`: the plans of the namespace.
+    #[must_use]
+    pub fn by_namespace(&self) -> (String, String) {
+        let (partition, prefix) = Self::list(&self.namespace);
+        (partition, format!("{prefix}{}", self.plan))
+    }
+
+    /// Returns the partition of `GSI3` with the plans of a namespace, and the prefix of their sort keys.
+    #[must_use]
+    pub fn list(namespace: &Namespace) -> (String, &'static str) {
+        (plans_partition(namespace), LISTED_PLAN)
     }
 }
 
@@ -266,6 +303,8 @@ pub fn entity_partitions(namespace: &Namespace) -> impl Iterator<Item = String> 
     (0..PARTITIONS).map(move |partition| entity_partition(namespace, partition))
 }
 
+/// Prefix of the sort keys of a namespace's plans in `GSI3`.
+const LISTED_PLAN: &str = "PLAN#";
 /// Prefix of the sort keys of a namespace's entities in `GSI3`, and of a plan's in `GSI2`.
 pub const LISTED_ENTITY: &str = "ENTITY#";
 /// Partition of `GSI3` with all namespaces.

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use super::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
     AuditEvent, AuditKey, Config, ConfigKey, ConfigLevel, Entity, EntityDescription, EntityId,
-    EntityKey, EpochMillis, EpochSeconds, LISTED_NAMESPACE, Millis, NAMESPACES, Namespace,
-    PlanName, Resource, SCHEMA_VERSION, Versioned, WriteId, attr, functions_key, item,
-    plan_count_key, schema_key,
+    EntityKey, EpochMillis, EpochSeconds, LISTED_NAMESPACE, Millis, NAMESPACES, Namespace, PlanKey,
+    PlanName, Resource, SCHEMA_VERSION, Versioned, WriteId, attr, functions_key, item, schema_key,
 };
 
 /// Maximum number of ancestors of an entity. Their checks, that of a plan, the counts of two plans, the entity, the
@@ -225,23 +224,47 @@ pub fn describe_entity(
 /// Counts an entity that gets a plan (1), or leaves it (-1).
 #[must_use]
 pub fn count_entity(namespace: &Namespace, plan: &PlanName, by: i64) -> Action {
+    count(namespace, plan, (attr::ENTITIES, by), vec![])
+}
+
+/// Counts a level of a plan that gets a configuration (1), or loses it (-1), on `conditions` of the item
+/// that counts: a transaction has one action an item.
+#[must_use]
+pub fn count_level(
+    namespace: &Namespace,
+    plan: &PlanName,
+    by: i64,
+    conditions: Vec<Condition>,
+) -> Action {
+    count(namespace, plan, (attr::LEVELS, by), conditions)
+}
+
+fn count(
+    namespace: &Namespace,
+    plan: &PlanName,
+    (counter, by): (&'static str, i64),
+    conditions: Vec<Condition>,
+) -> Action {
+    // The same keys each time, so only the first write is one of the index too.
+    let key = PlanKey {
+        namespace: namespace.clone(),
+        plan: plan.clone(),
+    };
+    let (partition, name) = key.by_namespace();
+    let add = AttributeUpdate::Add(Path::of(counter), Value::Int(by));
     Action::Update(Update {
-        key: plan_count_key(namespace, plan),
-        conditions: vec![],
-        changes: vec![AttributeUpdate::Add(
-            Path::of(attr::ENTITIES),
-            Value::Int(by),
-        )],
+        key: key.item_key(),
+        conditions,
+        changes: [add].into_iter().chain(listed(partition, name)).collect(),
     })
 }
 
-/// Requires that no entity has a plan.
+/// Requires of the item that counts that no entity has the plan.
 #[must_use]
-pub fn no_entities(namespace: &Namespace, plan: &PlanName) -> Action {
+pub fn no_entities() -> Condition {
     let count = Path::of(attr::ENTITIES);
     let none = Box::new(Condition::AtMost(count.clone(), Value::Int(0)));
-    let condition = Condition::AbsentOr(count, none);
-    Action::Check(plan_count_key(namespace, plan), vec![condition])
+    Condition::AbsentOr(count, none)
 }
 
 /// Requires that a level still has the configuration that was read with this version.

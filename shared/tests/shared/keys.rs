@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use weirgate_shared::{
     AuditId, AuditKey, AuditSubject, BucketKey, ConfigFilter, ConfigKey, ConfigLevel, EntityId,
-    EntityKey, EpochMillis, ItemKey, LimitName, Namespace, PlanName, Resource, SnapshotKey, Window,
-    WriteId, schema_key,
+    EntityKey, EpochMillis, ItemKey, LimitName, Namespace, PlanKey, PlanName, Resource,
+    SnapshotKey, Window, WriteId, schema_key,
 };
 
 /// Names that are as near to each other, and to parts of keys, as names may be.
@@ -57,6 +57,7 @@ enum Thing {
     Snapshot(SnapshotKey),
     Config(ConfigKey),
     Entity(EntityKey),
+    Plan(PlanKey),
     Audit(AuditKey),
     Schema(Namespace),
 }
@@ -68,6 +69,7 @@ impl Thing {
             Self::Snapshot(key) => key.item_key(),
             Self::Config(key) => key.item_key(),
             Self::Entity(key) => key.item_key(),
+            Self::Plan(key) => key.item_key(),
             Self::Audit(key) => key.item_key(),
             Self::Schema(namespace) => schema_key(namespace),
         }
@@ -82,6 +84,7 @@ impl Thing {
             SnapshotKey::parse(&key).map(Self::Snapshot),
             ConfigKey::parse(&key).map(Self::Config),
             EntityKey::parse(&key).map(Self::Entity),
+            PlanKey::parse(&key).map(Self::Plan),
             AuditKey::parse(&key).map(Self::Audit),
         ];
         bucket
@@ -100,6 +103,7 @@ impl Thing {
                 .map(|(partition, _)| partition)
                 .collect(),
             Self::Entity(key) => vec![key.children()],
+            Self::Plan(key) => vec![key.by_namespace().0],
             Self::Audit(key) => vec![
                 AuditKey::partition(&key.namespace, &key.of),
                 key.by_namespace().0,
@@ -117,7 +121,7 @@ fn thing(namespace: Namespace) -> impl Strategy<Value = Thing> {
         any::<u32>(),
         0..253_370_000_000_000_i64,
         plan(),
-        0..14_usize,
+        0..15_usize,
     )
         .prop_map(move |(entity, resource, number, at, plan, kind)| {
             let namespace = namespace.clone();
@@ -164,6 +168,7 @@ fn thing(namespace: Namespace) -> impl Strategy<Value = Thing> {
                 10 => config(ConfigLevel::PlanResource(plan, resource)),
                 11 => config(ConfigLevel::Plan(plan)),
                 12 => audit(AuditSubject::Plan(plan)),
+                13 => Thing::Plan(PlanKey { namespace, plan }),
                 _ => Thing::Schema(namespace),
             }
         })

@@ -11,7 +11,7 @@ use crate::fixtures::fleet::{Fleet, secs};
 use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
-const READS: [&str; 37] = [
+const READS: [&str; 38] = [
     "audit",
     "audit_all",
     "bucket",
@@ -37,6 +37,7 @@ const READS: [&str; 37] = [
     "order_entities",
     "peek",
     "plan_entities",
+    "plans",
     "prefetched",
     "preview_erasure",
     "read_configs",

@@ -11,6 +11,7 @@ mod hierarchy;
 mod hierarchy_races;
 mod limit_texts;
 mod limits_file;
+mod missing_plans;
 mod plan_seams;
 mod plans;
 mod props;

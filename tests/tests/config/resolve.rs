@@ -23,8 +23,10 @@ async fn other_entities_and_resources_are_none_of_its_business() {
     let error = take_of(&limiter, ["e-2", "gpt-5"], "rpm", 1)
         .await
         .unwrap_err();
-    assert!(matches!(&error, Error::NotConfigured { entity, resource }
-        if entity.as_str() == "e-2" && resource.as_str() == "gpt-5"));
+    assert!(
+        matches!(&error, Error::NotConfigured { entity, resource, missing_plan: None }
+        if entity.as_str() == "e-2" && resource.as_str() == "gpt-5")
+    );
     assert_eq!(
         error.to_string(),
         "no limits are configured for entity e-2 on resource gpt-5: run `weirgate limits set \

@@ -68,6 +68,7 @@ fn denied(limits: Vec<LimitStatus>, retry_after_ms: Option<u64>) -> Denied {
         starts_in: None,
         limits,
         degraded: None,
+        missing_plan: None,
     }
 }
 
@@ -339,6 +340,7 @@ fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
         limit: "rpm".to_owned(),
         requested,
         capacity,
+        missing_plan: None,
     };
     let never = Problem::never_fits(&never, &PolicyNames::default());
     assert_eq!(
@@ -500,7 +502,7 @@ proptest! {
         retry_after in proptest::option::of(any::<Duration>()),
         is_denial: bool,
     ) {
-        let why = Denied { retry_after, starts_in: None, limits, degraded: None };
+        let why = Denied { retry_after, starts_in: None, limits, degraded: None, missing_plan: None };
         let policies = match is_denial {
             true => Policies::denied(&why, &PolicyNames::default()),
             false => Policies::granted(&why.limits, &PolicyNames::default()),
@@ -605,7 +607,7 @@ proptest! {
             status("rpm", rule, available, available + more, Some(Duration::from_millis(ms)))
         };
         let limits: Vec<_> = limits.into_iter().map(short).collect();
-        let why = Denied { retry_after: limits.iter().filter_map(|status| status.retry_after).max(), starts_in: None, limits, degraded: None };
+        let why = Denied { retry_after: limits.iter().filter_map(|status| status.retry_after).max(), starts_in: None, limits, degraded: None, missing_plan: None };
         let policies = Policies::denied(&why, &PolicyNames::default());
         let seconds = policies.retry_after_seconds().unwrap();
         let exact = why.retry_after.unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use weirgate_shared::write::write_config;
+use weirgate_shared::write::{count_level, write_config};
 use weirgate_shared::{
     AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ConfigPatch, ItemKey, LISTED_CONFIG,
     Versioned, config_partitions,
@@ -370,14 +370,19 @@ impl Admin {
                         replaced: vec![],
                         planned: &Planned::new(),
                     };
-                    let mut other = None;
+                    let (mut other, mut conditions) = (None, vec![]);
                     if removal == Removal::Checked {
                         self.check_kinds(&proposal).await?;
                     }
                     if removal != Removal::Forced && next.is_none() {
-                        other = self.check_last_of_plan(level).await?;
+                        (other, conditions) = self.check_last_of_plan(level).await?;
                     }
                     let mut actions = vec![write_config(&key, &seen, next.as_ref())];
+                    let by = i64::from(next.is_some()) - i64::from(seen.value.is_some());
+                    if let Some(plan) = level.plan().filter(|_| by != 0) {
+                        let count = count_level(&session.namespace, plan, by, conditions);
+                        actions.push(count);
+                    }
                     let change = AuditChange::Config {
                         level: level.clone(),
                         before: seen.value,

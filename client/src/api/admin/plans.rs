@@ -1,18 +1,33 @@
 //! Plans: limits of all entities that have one, and which entities these are.
 
-use weirgate_shared::write::{Action, PLAN_STEP, count_entity, no_entities, same_config};
-use weirgate_shared::{
-    Config, ConfigFilter, ConfigKey, ConfigLevel, Entity, EntityId, PlanName, Versioned,
-    plan_count_key, plan_partitions, read_plan_count,
+use weirgate_shared::write::{
+    Action, Condition, PLAN_STEP, count_entity, no_entities, same_config,
 };
-use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
+use weirgate_shared::{
+    Config, ConfigFilter, ConfigKey, ConfigLevel, Entity, EntityId, PlanKey, PlanName, Versioned,
+    plan_partitions, read_plan_count,
+};
+use weirgate_store::{BY_ENTITY, BY_RESOURCE, Item, Query, SortKeys};
 
 use super::Admin;
 use super::configs::Removal;
 use super::kinds::no_limits;
-use crate::api::page::{Page, PageToken};
+use crate::api::page::{Page, PageToken, Unreadable};
 use crate::config::{stored, unreadable};
 use crate::values::Error;
+
+/// How many entities and levels a plan has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PlanUse {
+    /// The plan.
+    pub plan: PlanName,
+    /// Number of entities that have it.
+    pub entities: u64,
+    /// Number of its levels that have a configuration. Without any, the plan does not exist: its entities
+    /// have the limits of the resource and of the system.
+    pub levels: u64,
+}
 
 impl Admin {
     /// Moves an entity to a plan, or away from its plan with `None`. The rest of the entity stays as it is;
@@ -47,6 +62,44 @@ impl Admin {
         };
         let change = self.change_entity(id, None, next).await?;
         Ok(change.is_some_and(|change| change.is_changed()))
+    }
+
+    /// Returns the plans of the namespace with the numbers of their entities and levels, in the order of
+    /// their names, one page at a time; `after` is the previous page's token. A plan that once had either
+    /// is among them. Recent ones may be missing; the numbers are those of now.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a page token of another list; [`Error::Store`].
+    pub async fn plans(&self, after: Option<&PageToken>) -> Result<Page<PlanUse>, Error> {
+        self.session
+            .at_home(async {
+                let (partition, prefix) = PlanKey::list(&self.session.namespace);
+                let listing = Query {
+                    index: Some(BY_ENTITY),
+                    ..Query::new(&partition, SortKeys::StartingWith(prefix))
+                };
+                let found = self.session.page(listing, after).await?;
+                let keys: Vec<_> = found.items.iter().filter_map(Item::key).collect();
+                let items = self.session.read_many(&keys).await?;
+                let read = keys.iter().filter_map(|key| {
+                    let (PlanKey { plan, .. }, item) = (PlanKey::parse(key)?, items.get(key)?);
+                    let count = read_plan_count(item.attributes());
+                    let count = count.map_err(|error| unreadable(key, error));
+                    let number = |count: i64| u64::try_from(count).unwrap_or_default();
+                    Some(count.map(|count| PlanUse {
+                        plan,
+                        entities: number(count.entities),
+                        levels: number(count.levels),
+                    }))
+                });
+                let (items, unreadable) = Unreadable::separate(read)?;
+                Ok(Page {
+                    items,
+                    unreadable,
+                    next: found.next,
+                })
+            })
+            .await
     }
 
     /// Returns the entities that have a plan, one page at a time; `after` is the previous page's token.
@@ -190,33 +243,42 @@ impl Admin {
     }
 
     /// Requires that a level is not the last one of a plan that entities have. Returns the check that
-    /// another level stays, or that no entity got the plan.
+    /// another level stays, or the condition of the plan's count that no entity got the plan.
     pub(super) async fn check_last_of_plan(
         &self,
         level: &ConfigLevel,
-    ) -> Result<Option<Action>, Error> {
+    ) -> Result<(Option<Action>, Vec<Condition>), Error> {
         let Some(plan) = level.plan() else {
-            return Ok(None);
+            return Ok((None, vec![]));
         };
         let configs = self.plan_configs(plan).await?;
         let mut others = configs.iter().filter(|(other, _)| other != level);
         match others.find(|(_, config)| config.value.is_some()) {
-            Some((other, config)) => Ok(Some(self.same_level(other, config.version))),
-            None => self.require_no_entities(plan).await.map(Some),
+            Some((other, config)) => {
+                let stays = self.same_level(other, config.version);
+                Ok((Some(stays), vec![]))
+            }
+            None => {
+                self.require_no_entities(plan).await?;
+                Ok((None, vec![no_entities()]))
+            }
         }
     }
 
-    /// Requires that no entity has a plan. Returns the check that none has got it since: the index may
-    /// lag behind, and the count does not.
-    async fn require_no_entities(&self, plan: &PlanName) -> Result<Action, Error> {
+    /// Requires that no entity has a plan, by the index and by the count: the index may lag behind, and
+    /// the count does not.
+    async fn require_no_entities(&self, plan: &PlanName) -> Result<(), Error> {
         self.check_unused(plan, &[]).await?;
-        let namespace = &self.session.namespace;
-        let key = plan_count_key(namespace, plan);
+        let key = PlanKey {
+            namespace: self.session.namespace.clone(),
+            plan: plan.clone(),
+        };
+        let key = key.item_key();
         let items = self.session.read(std::slice::from_ref(&key)).await?;
         let count = items.first().map(|item| read_plan_count(item.attributes()));
         match count.transpose().map_err(|error| unreadable(&key, error))? {
-            Some(count) if count > 0 => Err(in_use(plan, count, "")),
-            _ => Ok(no_entities(namespace, plan)),
+            Some(count) if count.entities > 0 => Err(in_use(plan, count.entities, "")),
+            _ => Ok(()),
         }
     }
 

@@ -62,6 +62,15 @@ class Refused(WeirgateError):
         return tuple(self.problem.get("violated-policies", ()))
 
     @property
+    def missing_plan(self) -> Optional[str]:
+        """Plan of the entity, or of an ancestor, of which no level has a configuration: other levels take its place.
+
+        Not of `Disabled`.
+        """
+        found = self.problem.get("missing_plan")
+        return None if found is None else str(found)
+
+    @property
     def blocking(self) -> Optional[Blocking]:
         """The short limit with the longest wait."""
         found = self.problem.get("blocking")

@@ -99,6 +99,15 @@ class Held:
         return str(found["reason"]) if found else None
 
     @property
+    def missing_plan(self) -> Optional[str]:
+        """Plan of the entity, or of an ancestor, of which no level has a configuration: other levels take its place.
+
+        None also after `restore`, and if the agent could not read whether the plan exists.
+        """
+        found = self._answer.get("missing_plan")
+        return None if found is None else str(found)
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """The `RateLimit` fields, for an HTTP response."""
         return answer.rate_limit_fields(self._response) if self._response else {}

@@ -122,7 +122,7 @@ GRANTED = _and(
         would_deny=null_or(fields(limits=_LIMITS)),
         degraded=null_or(fields(reason=text)),
     ),
-    optional_fields({"starts_at_ms": instant}),
+    optional_fields({"starts_at_ms": instant, "missing_plan": some_text}),
 )
 SETTLED = fields(
     grant=null_or(some_text), settlement=one_of("settled", "lease_gone"), lease=_LEASE, amounts=_AMOUNTS
@@ -190,6 +190,7 @@ PROBLEM = optional_fields(
         "grant": some_text,
         "retry_after_ms": null_or(span),
         "starts_in_ms": span,
+        "missing_plan": some_text,
         "paused": flag,
         "violated-policies": list_of(text),
         "blocking": fields(policy=text, quota=whole, remaining=whole, requested=whole),

@@ -151,6 +151,7 @@ calls! {
     "Admin::plan_entities", |limiter, _given| {
         limiter.admin().plan_entities(&"pro".try_into().unwrap(), None).await
     };
+    "Admin::plans", |limiter, _given| limiter.admin().plans(None).await;
     "Admin::delete_plan", |limiter, _given| limiter.admin().delete_plan(&"pro".try_into().unwrap(), true).await;
     "Admin::delete_entity", |limiter, _given| limiter.admin().delete_entity(&user().id).await;
     "Admin::erase_entity", |limiter, _given| {

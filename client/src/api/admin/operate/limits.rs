@@ -138,6 +138,7 @@ impl LimitsEdit<'_> {
             return Err(Error::NotConfigured {
                 entity: bucket.key.entity.clone(),
                 resource: bucket.key.resource.clone(),
+                missing_plan: resolved.missing_plan.clone(),
             });
         };
         check_limit_count(&config.limits)?;
