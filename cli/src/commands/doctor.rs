@@ -8,6 +8,7 @@ mod finding;
 mod functions;
 mod permissions;
 mod plans;
+mod sessions;
 mod table;
 
 use clap::Args;
@@ -76,7 +77,9 @@ impl Doctor {
             findings.extend(found);
             findings.extend(alarms::findings(&aws, stack.as_deref()).await);
         }
-        findings.push(plans::finding(&context.limiter().await?).await);
+        let limiter = context.limiter().await?;
+        findings.push(plans::finding(&limiter).await);
+        findings.push(sessions::finding(&limiter).await);
         findings.push(permissions::finding(&table, &context.options().namespace).await);
         if let Some(url) = &self.agent {
             findings.extend(agent::findings(url).await);

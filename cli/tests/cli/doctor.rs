@@ -32,6 +32,27 @@ async fn a_table_as_the_template_has_it_is_fine() {
     assert!(text.contains("nothing is wrong"), "{text}");
 }
 
+/// A session is advice, because its bucket works and does not split.
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_named_because_their_buckets_do_not_split() {
+    let table = Table::new().await;
+    let fine = ("fine", "no limit is a session: all hot buckets split");
+    assert_eq!(of(&table.json("doctor"), "sessions"), fine);
+    for levels in [
+        "--resource gpt-4",
+        "--plan pro",
+        "--entity acme --resource gpt-4",
+    ] {
+        table.text(format!("limits set {levels} s=session:200/5h rpm=60/minute").as_str());
+    }
+    table.text("limits set --resource other rpm=60/minute tpm=quota:9/month");
+    let diagnosis = table.json("doctor");
+    let advice = "a bucket with a session does not split, so it grants at most about 1,000 acquires a second: \
+                  entity acme on resource gpt-4 (s), plan pro (s), resource gpt-4 (s)";
+    assert_eq!(of(&diagnosis, "sessions"), ("advice", advice));
+    assert!(table.text("doctor").contains("nothing is wrong"));
+}
+
 /// Findings about the limits of vendors, by an agent whose metrics have these lines.
 fn of_vendors(table: &Table, metrics: &str) -> Vec<(String, String, String)> {
     let length = metrics.len();
