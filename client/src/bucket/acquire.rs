@@ -36,7 +36,12 @@ pub(crate) async fn acquire(
         Some(pool) if Pool::supports(request) => {
             prefetch::acquire(session, bucket, pool, request, deadline).await
         }
-        _ => acquire_from_table(session, bucket, request, Instant::now(), deadline).await,
+        pool => {
+            if let Some(pool) = pool {
+                pool.warn_of_quota(&bucket.key, request);
+            }
+            acquire_from_table(session, bucket, request, Instant::now(), deadline).await
+        }
     }
 }
 

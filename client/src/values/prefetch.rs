@@ -21,6 +21,9 @@ const REFETCH_LEAD: Millis = Millis(100);
 /// capacity outstanding, none of it for longer than `max_age`. A client that dies forfeits that
 /// amount.
 ///
+/// Only enforced rates are prefetched. A request that takes of a quota writes to the table, and the log
+/// says so once a bucket: tokens that return after the end of their window would return to none.
+///
 /// ```
 /// # use std::time::Duration;
 /// # use weirgate::Prefetch;

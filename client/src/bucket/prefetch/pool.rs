@@ -1,5 +1,6 @@
 //! The prefetched tokens of one bucket. Nothing here waits or sends.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
 use weirgate_shared::{
-    Ask, Effect, EpochMillis, Limit, LimitMode, LimitName, MilliTokens, Resource,
+    Ask, BucketKey, Effect, EpochMillis, Limit, LimitMode, LimitName, MilliTokens, Resource,
 };
 use weirgate_store::StoreError;
 
@@ -36,6 +37,8 @@ pub(crate) struct Pool {
     /// Gauge of the outstanding tokens. Changed after the state, without its lock.
     gauge: OutstandingGauge,
     counters: Arc<Counters>,
+    /// Whether the log says that a quota is not prefetched.
+    has_warned: AtomicBool,
 }
 
 /// Result of serving a request from the pool.
@@ -96,6 +99,7 @@ impl Pool {
             write_ended: Notify::new(),
             gauge,
             counters,
+            has_warned: AtomicBool::default(),
         }
     }
 
@@ -119,6 +123,29 @@ impl Pool {
         };
         let has_choice = !request.others.is_empty() || request.asks.has_floor();
         !has_choice && request.lease.is_none() && request.asks.iter().all(is_prefetched)
+    }
+
+    /// Says once why a request that the pool does not support goes to the table, if it takes of a quota:
+    /// prefetched tokens would return after the end of their window, to none.
+    pub(crate) fn warn_of_quota(&self, bucket: &BucketKey, request: &BucketRequest) {
+        let mut limits = request.limits.iter();
+        let is_asked = |limit: &&Limit| {
+            let is_quota = limit.rule().kind().has_window();
+            is_quota && request.asks.iter().any(|ask| ask.limit == *limit.name())
+        };
+        let Some(quota) = limits.find(is_asked) else {
+            return;
+        };
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            let (bucket, limit) = (bucket.item_key().pk, quota.name());
+            tracing::warn!(
+                bucket,
+                %limit,
+                "a quota is not prefetched, because tokens that return after the end of their window return to \
+                 none: each acquire with it writes to the table; leave out prefetch of this resource, or take \
+                 the quota by requests of its own"
+            );
+        }
     }
 
     /// Returns whether the pool covers the request.
