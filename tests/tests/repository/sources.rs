@@ -168,3 +168,51 @@ fn no_text_of_a_program_names_a_page_by_its_path() {
     let default = ("cli/src/commands/doctor/alarms.rs", "docs/operations.md");
     assert_eq!(found, [(default.0.to_owned(), default.1.to_owned())]);
 }
+
+/// Returns the names of the crates that a crate is built with on this platform, as `cargo tree` tells.
+fn dependencies(name: &str, features: &[&str]) -> Vec<String> {
+    let run = std::process::Command::new(env!("CARGO"))
+        .current_dir(root())
+        .args(["tree", "--locked", "--offline", "--edges", "normal,build"])
+        .args(["--prefix", "none", "--package", name])
+        .args(["--features", &features.join(",")])
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{run:?}");
+    let text = String::from_utf8(run.stdout).unwrap();
+    let names = text.lines().filter_map(|line| line.split(' ').next());
+    names.map(str::to_owned).collect()
+}
+
+/// Functions get the ends of windows, never zones. The client has them as a feature.
+#[test]
+fn only_the_feature_calendar_brings_a_calendar() {
+    let has_calendar = |name: &str, features: &[&str]| {
+        let found = dependencies(name, features);
+        assert!(found.iter().any(|found| found == name), "{name}: {found:?}");
+        found.iter().any(|found| {
+            let zones = ["weirgate-calendar", "jiff", "chrono-tz", "tzfile"];
+            found.starts_with("jiff-") || zones.contains(&found.as_str())
+        })
+    };
+    for name in [
+        "weirgate-shared",
+        "weirgate-store",
+        "weirgate-runtime",
+        "weirgate-aggregator",
+        "weirgate-reconciler",
+    ] {
+        assert!(!has_calendar(name, &[]), "{name}");
+    }
+    let manifest = std::fs::read_to_string(root().join("client/Cargo.toml")).unwrap();
+    let (_, features) = manifest.split_once("\n[features]\n").unwrap();
+    let (features, _) = features.split_once("\n[").unwrap();
+    let names = features.lines().filter_map(|line| {
+        let name = line.split_once(" = ")?.0;
+        (!name.starts_with([' ', '#'])).then_some(name)
+    });
+    let (calendar, others): (Vec<_>, Vec<_>) = names.partition(|name| *name == "calendar");
+    assert_eq!((calendar.len(), others.is_empty()), (1, false));
+    assert!(!has_calendar("weirgate", &others), "{others:?}");
+    assert!(has_calendar("weirgate", &calendar));
+}
