@@ -845,11 +845,23 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
     table.text("plans delete pro --force --yes");
     let why = table.text("why acme gpt-4");
     assert!(why.contains("plan pro has no limits"), "{why}");
+    assert!(why.contains("plan pro has no limits: those of "), "{why}");
     let doctor = table.run("doctor");
-    assert!(
-        doctor.stdout.contains("pro (entities: 1, such as acme)"),
-        "{doctor:?}"
-    );
+    let says = "entities have plans without limits: pro (entities: 1)";
+    assert!(doctor.stdout.contains(says), "{doctor:?}");
+    let note = "plan pro has no limits: run `weirgate limits set --plan pro rpm=600/minute`, or give the entity another";
+    for (amount, code) in [(1, 0), (900, 4)] {
+        let run = table.run(format!("acquire acme gpt-4 rpm={amount}").as_str());
+        assert_eq!(run.code, Some(code), "{run:?}");
+        assert!(run.stderr.contains(note), "{run:?}");
+    }
+    let answer = table.json("acquire acme gpt-4 rpm=1");
+    assert_eq!(answer["missing_plan"], "pro", "{answer}");
+    table.text("limits set --entity acme rpm=60/minute");
+    let why = table.text("why acme gpt-4");
+    let is_right = why.contains("plan pro has no limits") && !why.contains("those of");
+    assert!(is_right, "{why}");
+    table.text("limits delete --entity acme --yes");
     assert_eq!(
         table.json("audit --plan pro")["items"]
             .as_array()

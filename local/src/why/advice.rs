@@ -59,8 +59,15 @@ pub(super) fn advice(reasons: &Reasons) -> Vec<Next> {
         _ => None,
     };
     let by_plan = reasons.missing_plan.as_ref().map(|plan| {
+        // Where an entity has limits of its own, they hold with and without the plan.
+        let instead = match &config {
+            Some((level @ (ConfigLevel::Resource(_) | ConfigLevel::System), _)) => {
+                format!(": those of {level} hold")
+            }
+            _ => String::new(),
+        };
         Next::new(
-            format!("plan {plan} has no limits: those of {resource} or the system hold"),
+            format!("plan {plan} has no limits{instead}"),
             &format!("limits set --plan {plan} rpm=600/minute"),
         )
     });
