@@ -23,6 +23,20 @@ async fn a_file_with_a_plan_that_does_not_exist_changes_nothing() {
         "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\nentities:\n  acme:\n    plan: pro\n";
     let file = File::new("missing.yaml", text);
     assert_whole(&table, &file, &[]);
+    let before = table.text("limits export");
+    for command in ["diff", "plan", "apply"] {
+        let out = File::new("missing.plan", "");
+        let more: &[&str] = match command {
+            "plan" => &["--out", out.path()],
+            "apply" => &["--yes"],
+            _ => &[],
+        };
+        let refused = table.run([&["limits", command, file.path()], more].concat());
+        assert_eq!(refused.code, Some(2), "{command}: {refused:?}");
+        let says = refused.stderr.contains("plan pro has no limits");
+        assert!(says, "{command}: {refused:?}");
+    }
+    assert_eq!(table.text("limits export"), before);
 }
 
 /// The file keeps the plan of an entity, and prunes the plan.
