@@ -42,6 +42,9 @@ export function refill(limit) {
   return `${short(limit.refill / 1000)}/${period(limit.period_ms)}`;
 }
 
+// As a cell of the list has room for: of a quota the end of its window, or its length. The title has all of it.
+const shortRefill = (limit) => (isQuota(limit) ? limit.resets.replace(/^resets on /, "").replace(/ \(.*| from .*|,.*/, "") : refill(limit));
+
 // From this saturation on, in percent, a limit denies, or is about to.
 export const SATURATED = 95;
 const HIGH = 80;
@@ -290,7 +293,8 @@ export class List {
     const scale = `scaleX(${part.toFixed(3)})`;
     if (fill.style.transform !== scale) fill.style.transform = scale;
     text(cells.left, limit ? `${tokens(value)} / ${tokens(limit.capacity)}` : "");
-    text(cells.refill, limit ? refill(limit) : "");
+    text(cells.refill, limit ? shortRefill(limit) : "");
+    set(cells.refill, "title", limit && isQuota(limit) ? limit.resets : "");
     text(cells.used, limit ? perSecond(limit.used) : "");
     set(cells.granted, "className", bucket.granted ? "granted number" : "granted number none");
     const saturation = limit ? percent(limit.saturation) : "";

@@ -183,6 +183,19 @@ test("saturation, its unknown, and the level of each limit are in the rows", asy
   await page.waitForFunction(() => document.querySelector("#rows .row.first:not([hidden]) .from").textContent === "caller");
 });
 
+test("a quota's row says what is left of it, and when it resets on the clock of its zone", async (t) => {
+  const quota = "tpm=quota:10000/year,month=1,day=15,at=09:00,tz=Europe/Berlin";
+  await backend.run("acquire", "user-31", "report", "tpm=3880", "--limit", quota);
+  const { page, wrong } = await open(t, SIZES.desktop, {}, "#entity/user-31", false);
+  const report = row(page, "report");
+  await report.waitFor();
+  assert.equal(await report.locator(".left").textContent(), "6,120 / 10,000");
+  assert.equal(await report.locator(".refill").textContent(), "15 Jan 09:00");
+  assert.equal(await report.locator(".refill").getAttribute("title"), "resets on 15 Jan 09:00 (Berlin)");
+  assert.deepEqual(await cut(page), []);
+  assert.deepEqual(wrong, []);
+});
+
 test("denials are those of the agent, with its address", async (t) => {
   const { page } = await open(t, SIZES.desktop);
   for (let asked = 0; asked < 20; asked++) assert.ok(await backend.ask("render-3"), "all slots are held");
