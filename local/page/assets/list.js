@@ -6,7 +6,7 @@ const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFracti
 const PERIODS = [[86400000, "day"], [3600000, "hour"], [60000, "minute"], [1000, "second"]];
 const UNITS = [[86400000, "d"], [3600000, "h"], [60000, "m"], [1000, "s"], [1, "ms"]];
 
-// Millitokens as whole tokens. A part of a token counts for no acquire of one.
+// Millitokens as whole tokens. No acquire takes a part of one.
 export const tokens = (milli) => number.format(Math.floor(milli / 1000) || 0);
 // A short form for places of fixed width.
 export const short = (value) => (Math.abs(value) < 100000 ? number.format(value) : compact.format(value));
@@ -41,9 +41,6 @@ export function refill(limit) {
   if (isSlots(limit)) return "slots";
   return `${short(limit.refill / 1000)}/${period(limit.period_ms)}`;
 }
-
-// As a cell of the list has room for: of a quota the end of its window, or its length. The title has all of it.
-const shortRefill = (limit) => (isQuota(limit) ? limit.resets.replace(/^resets on /, "").replace(/ \(.*| from .*|,.*/, "") : refill(limit));
 
 // From this saturation on, in percent, a limit denies, or is about to.
 export const SATURATED = 95;
@@ -293,8 +290,9 @@ export class List {
     const scale = `scaleX(${part.toFixed(3)})`;
     if (fill.style.transform !== scale) fill.style.transform = scale;
     text(cells.left, limit ? `${tokens(value)} / ${tokens(limit.capacity)}` : "");
-    text(cells.refill, limit ? shortRefill(limit) : "");
-    set(cells.refill, "title", limit && isQuota(limit) ? limit.resets : "");
+    const what = limit ? refill(limit) : "";
+    text(cells.refill, what.replace(/^resets on | [(f].*/g, ""));
+    set(cells.refill, "title", what);
     text(cells.used, limit ? perSecond(limit.used) : "");
     set(cells.granted, "className", bucket.granted ? "granted number" : "granted number none");
     const saturation = limit ? percent(limit.saturation) : "";

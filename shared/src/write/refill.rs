@@ -58,3 +58,56 @@ pub fn refill(
     require_limits(&mut update, image);
     Some(update)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{BucketKey, Every, Limit};
+
+    /// A new window begins with a take, which knows its end.
+    #[test]
+    fn a_quota_is_not_refilled_before_and_after_its_end() {
+        let (start, now) = (
+            EpochMillis(1_700_000_000_000),
+            EpochMillis(1_700_000_001_000),
+        );
+        let quotas = [
+            Limit::quota("month", 10, Every::month()).unwrap(),
+            Limit::session("hours", 10, Duration::from_hours(5)).unwrap(),
+        ];
+        let rate = Limit::custom("rpm", 10, 1, 100).unwrap();
+        for end in [start, now.plus(Millis(1)), now.plus(Millis(9_000))] {
+            let shard = |limits: &[Limit]| {
+                let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap();
+                let mut shard = Shard::full(key, limits, start);
+                for state in shard.limits.values_mut() {
+                    state.available = MilliTokens::from_tokens(1);
+                    if state.rule.kind().has_window() {
+                        state.window_end = end;
+                    }
+                }
+                shard
+            };
+            let used = |shard: &Shard| {
+                let names = shard.limits.keys().cloned();
+                names
+                    .map(|name| (name, MilliTokens::from_tokens(30)))
+                    .collect()
+            };
+            let alone = shard(&quotas);
+            assert_eq!(refill(&alone, &used(&alone), now), None, "{end:?}");
+            let [month, hours] = quotas.clone();
+            let both = shard(&[month, rate.clone(), hours]);
+            let update = refill(&both, &used(&both), now).expect("the rate is refilled");
+            let changed = update
+                .changes
+                .iter()
+                .map(|change| change.path().0[0].to_string());
+            let mut balances: Vec<_> = changed.filter(|name| name.starts_with("b_")).collect();
+            balances.dedup();
+            assert_eq!(balances, ["b_rpm_tk"], "{end:?}");
+        }
+    }
+}

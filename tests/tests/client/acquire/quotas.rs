@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use weirgate::{Every, FakeClock, Grant, Limit, OnUnavailable, RateLimiter, Settlement};
 use weirgate_shared::write::expire;
 use weirgate_store::{ReturnValues, WriteOutcome};
-use weirgate_testkit::Fault;
+use weirgate_testkit::{Fault, Lines};
 use weirgate_tests::fleet::{
-    Fleet, START, ask, denied, granted, is_granted, leased, millis, pass, rpm, secs, tokens,
+    Fleet, START, ask, denied, granted, is_granted, leased, millis, pass, rpm, runtime, secs,
+    tokens,
 };
 
 const HOUR: Duration = secs(3_600);
@@ -286,7 +288,7 @@ async fn a_local_bucket_counts_by_windows() {
 
 /// One write begins a window; a process that loses the race repeats once.
 #[tokio::test(start_paused = true)]
-async fn i1_a_thousand_processes_at_the_start_of_a_window_need_hardly_more_than_a_write_a_grant() {
+async fn i1_a_thousand_processes_at_the_start_of_a_window_repeat_one_write_each_at_most() {
     const PROCESSES: usize = 1_000;
     const GRANTS: u64 = 20;
     let fleet = Fleet::slow(millis(5)).await;
@@ -307,10 +309,12 @@ async fn i1_a_thousand_processes_at_the_start_of_a_window_need_hardly_more_than_
         }
     });
     futures_util::future::join_all(calls).await;
-    let (writes, grants) = (fleet.writes(), u64::try_from(PROCESSES).unwrap() * GRANTS);
+    let processes = u64::try_from(PROCESSES).unwrap();
+    let (writes, grants) = (fleet.writes(), processes * GRANTS);
     println!("{writes} writes for {grants} grants");
+    // One opens the window, and each of the others learns it by a write that is refused, few by two.
     assert!(
-        writes * 10 <= grants * 11,
+        writes <= grants + processes + processes / 20,
         "{writes} writes for {grants} grants"
     );
     let left = 1_000_000 - i64::try_from(grants).unwrap();
@@ -338,6 +342,36 @@ async fn processes_that_disagree_about_the_time_share_the_window_of_the_item() {
     assert_eq!(stored(&fleet).await, (0, 2 * 3_600_000));
 }
 
+/// Each shard of one would begin with a first use of its own.
+#[tokio::test(start_paused = true)]
+async fn a_bucket_with_a_session_has_one_shard() {
+    for is_there in [false, true] {
+        let (_fleet, [limiter]) = Fleet::of().await;
+        let [session] = session(10, HOUR);
+        let limits = [rpm(6_000), session];
+        if is_there {
+            let _ = granted(&limiter, &limits, &[("q", 1)]).await;
+        }
+        let set = async |limits: &[Limit], shards| {
+            let admin = limiter.admin();
+            admin.set_shards("e-1", "gpt-4", limits, shards).await
+        };
+        for shards in [2, 64] {
+            let error = set(&limits, shards).await.unwrap_err();
+            let says = format!(
+                "limit \"q\" is a session, which begins with the first use of its one shard, so the bucket must have \
+                 1 shard, got {shards}: use a window on the calendar"
+            );
+            assert_eq!(error.to_string(), says);
+            assert_eq!(error.name(), "invalid");
+        }
+        set(&limits, 1).await.unwrap();
+        let admin = limiter.admin();
+        let split = admin.set_shards("e-2", "gpt-4", &hourly(10), 2).await;
+        split.unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_quota_is_never_prefetched() {
     let fleet = Fleet::new().await;
@@ -357,6 +391,40 @@ async fn a_quota_is_never_prefetched() {
     }
     assert_eq!(limiter.stats().prefetch_hits, 0);
     assert_eq!(stored(&fleet).await.0, 950);
+}
+
+/// Once a bucket, and not for the other limits that are not prefetched.
+#[test]
+fn the_log_says_why_a_quota_is_not_prefetched() {
+    let log = Lines::default();
+    let (writer, held) = (log.clone(), Limit::concurrent("slots", 9).unwrap());
+    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
+    runtime().block_on(async {
+        let fleet = Fleet::new().await;
+        let prefetch = weirgate::Prefetch::default();
+        let limiter = fleet.limiter_with(|builder| builder.prefetch("gpt-4", prefetch));
+        let limiter = limiter.await;
+        let take = async |id: &str, limits: &[Limit], name: &str| {
+            let acquire = limiter.acquire(id, "gpt-4").limits(limits).take(name, 1);
+            assert!(acquire.send().await.unwrap().is_granted());
+        };
+        for _ in 0..3 {
+            take("held", &[held.clone(), rpm(9)], "slots").await;
+            for id in ["e-1", "e-2"] {
+                take(id, &hourly(1_000), "q").await;
+            }
+        }
+    });
+    let text = log.text();
+    let said: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("a quota is not prefetched"))
+        .collect();
+    assert_eq!(said.len(), 2, "{text}");
+    for (line, id) in said.iter().zip(["e-1", "e-2"]) {
+        let bucket = format!("\"default/BUCKET#{id}#gpt-4#0\"");
+        assert!(line.contains(&bucket) && line.contains("\"q\""), "{line}");
+    }
 }
 
 /// A take whose answer is lost, and that is found after another process has begun the next window.
