@@ -11,12 +11,13 @@ use weirgate_shared::write::{
     erase_shard, pause_ordered, pause_reported, recreate, remove_covered,
 };
 use weirgate_shared::{
-    Counter, EditId, EpochMillis, Lease, Limit, MilliTokens, Millis, Pause, Shard, ShardIndex,
-    ShardUsageCopy, Snapshot, Window, WriteId,
+    Counter, EditId, EpochMillis, Lease, Limit, MilliTokens, Millis, Pause, RefillRule, Shard,
+    ShardIndex, ShardUsageCopy, Snapshot, Window, WriteId,
 };
 
 use crate::model::planned::{planned, reshaped};
 use crate::model::{START, bucket, hours, limit_name, settle, take};
+use crate::windows::{session, window};
 
 fn limits() -> [Limit; 2] {
     [
@@ -25,8 +26,70 @@ fn limits() -> [Limit; 2] {
     ]
 }
 
-/// Views that lead to different writes, by name.
-fn views() -> Vec<(&'static str, Shard)> {
+/// A quota of windows that begin with a second, and a session, under the names of the others: what does
+/// not depend on the kind of a limit is the same write.
+fn quotas(capacity: i64) -> [Limit; 2] {
+    [("rpm", window(1_000)), ("slots", session(1_000))].map(|(name, code)| {
+        let rule = RefillRule {
+            capacity: MilliTokens::from_tokens(capacity),
+            refill_amount: MilliTokens::ZERO,
+            refill_period_ms: code.0,
+        };
+        Limit::of(limit_name(name), rule)
+    })
+}
+
+/// Views that lead to different writes, by name, each with the limits that processes bring.
+fn views() -> Vec<(&'static str, Shard, [Vec<Limit>; 3])> {
+    let changed = vec![Limit::custom("rpm", 20, 3, 100).unwrap()];
+    let rates = [limits().to_vec(), changed, vec![]];
+    // From a quota to a rate, too.
+    let other = vec![
+        quotas(20)[0].clone(),
+        Limit::custom("slots", 20, 3, 100).unwrap(),
+    ];
+    let of_quotas = [quotas(10).to_vec(), other, vec![]];
+    let with_rates = views_of_rates().into_iter();
+    let with_quotas = views_of_quotas().into_iter();
+    let with_rates = with_rates.map(|(name, view)| (name, view, rates.clone()));
+    let with_quotas = with_quotas.map(|(name, view)| (name, view, of_quotas.clone()));
+    with_rates.chain(with_quotas).collect()
+}
+
+/// Views of quotas whose window has ended, or ends later than all that is planned.
+fn views_of_quotas() -> Vec<(&'static str, Shard)> {
+    let (ended, open) = (START, hours(100));
+    let view = |shard, end, tokens| {
+        let mut view = bucket(shard, &quotas(10), START);
+        for state in view.limits.values_mut() {
+            (state.window_end, state.available) = (end, MilliTokens(tokens));
+        }
+        view
+    };
+    let id = WriteId::from_bits(1);
+    let lease = Lease {
+        expires_at: START,
+        tokens: [(limit_name("rpm"), MilliTokens(1_000))].into(),
+        windows: [(limit_name("rpm"), open)].into(),
+        ..Lease::default()
+    };
+    let unsplit = ShardIndex::UNSPLIT;
+    let held = Shard {
+        due_at: Some(START),
+        leases: Some([(id, lease)].into()),
+        ..view(unsplit, open, 5_000)
+    };
+    let half = ShardIndex { index: 0, count: 2 };
+    vec![
+        ("in a window", view(unsplit, open, 5_000)),
+        ("after a window", view(unsplit, ended, 5_000)),
+        ("in a window, in debt", view(unsplit, open, -1_000)),
+        ("in a window, with a lease", held),
+        ("half, in a window", view(half, open, 2_000)),
+    ]
+}
+
+fn views_of_rates() -> Vec<(&'static str, Shard)> {
     let full = bucket(ShardIndex::UNSPLIT, &limits(), START);
     let with = |rpm, shard: &Shard| {
         let mut shard = shard.clone();
@@ -73,13 +136,10 @@ fn views() -> Vec<(&'static str, Shard)> {
 }
 
 /// The writes of processes and functions that see `view`, and those that make or bury such an item.
-fn actions(view: &Shard, at: EpochMillis, by_others: bool) -> Vec<Action> {
-    let (id, changed) = (
-        WriteId::from_bits(300),
-        [Limit::custom("rpm", 20, 3, 100).unwrap()],
-    );
+fn actions(view: &Shard, limits: &[Vec<Limit>], at: EpochMillis, by_others: bool) -> Vec<Action> {
+    let id = WriteId::from_bits(300);
     let mut updates = reshaped(view, at);
-    for brought in [&limits()[..], &changed, &[]] {
+    for brought in limits {
         updates.extend(planned(view, brought, at, by_others));
         updates.push(take(&view.key, brought, BTreeMap::new(), id.clone(), at).create(at));
     }
@@ -208,10 +268,10 @@ pub fn written() -> Vec<(&'static str, Shard, Vec<Action>)> {
     let mut seen = BTreeSet::new();
     let day = hours(25);
     let instants = [(START.plus(Millis(200)), false), (day, false), (day, true)];
-    let of_view = |(name, view): (_, Shard)| {
+    let of_view = |(name, view, limits): (_, Shard, [Vec<Limit>; 3])| {
         let all = instants
             .iter()
-            .flat_map(|(instant, by_others)| actions(&view, *instant, *by_others));
+            .flat_map(|(instant, by_others)| actions(&view, &limits, *instant, *by_others));
         let new = all.filter(|action| seen.insert(without_numbers(&line(action))));
         let new = new.collect();
         (name, view, new)

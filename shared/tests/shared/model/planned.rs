@@ -198,6 +198,7 @@ fn settlements(view: &Shard, roll: Roll, at: EpochMillis) -> Vec<Update> {
         for (name, held) in &lease.tokens {
             let (one, delta) = (MilliTokens(1), |available| LimitDelta {
                 available,
+                window: lease.windows.get(name).copied(),
                 ..LimitDelta::default()
             });
             let more = [(name.clone(), (*held, *held + one))].into();
