@@ -366,7 +366,8 @@ bench: build .venv/bench/.installed ## Measure beside zae-limiter, Redis and gov
 .PHONY: herds
 herds: cargo ## Run herds and hostile tenants at full size: hours, as virtual time costs computing
 	CARGO_PROFILE_DEV_OPT_LEVEL=2 FULL=1 ITEMS=1600 ENTRIES=300000 cargo test --locked -p weirgate-tests --no-fail-fast \
-	    --test client --test processes --test functions -- --nocapture load:: memory:: tenants_reconciler
+	    --test client --test processes --test functions --test config -- --nocapture load:: memory:: tenants_reconciler \
+	    a_change_of_a_plan_is_one_write
 
 # Without a sanitizer of memory: there is no unsafe code of ours to find errors in, and it is three times as fast. What
 # only the unstable compiler has, the stable one has too, behind a variable. Inputs that were found stay in verify/fuzz/found/;
