@@ -141,7 +141,6 @@ export class Bucket {
     });
   }
 
-  // Opens a bucket, or closes it.
   show(what) {
     const isNew = `${what?.entity} ${what?.resource}` !== `${this.what?.entity} ${this.what?.resource}`;
     const last = this.what;
@@ -173,7 +172,6 @@ export class Bucket {
     if (!$("buckets").checkVisibility()) $("bucket-title").focus();
   }
 
-  // Returns the keyboard to the bucket's line.
   back(last) {
     const lost = document.activeElement === document.body || $("bucket").contains(document.activeElement);
     if (!lost) return;
@@ -233,7 +231,6 @@ export class Bucket {
     this.draw();
   }
 
-  // Shows all that was read.
   fill() {
     const { reasons } = this;
     for (const id of ["next-part", "levels", "parents"]) $(id).hidden = reasons === null;

@@ -72,12 +72,10 @@ export function balance(limit, at, now) {
   return Math.min(limit.capacity, limit.available + gained);
 }
 
-// What is left of a capacity, from 0 to 1.
 export function left(limit, value) {
   return limit.capacity > 0 ? Math.max(0, Math.min(1, value / limit.capacity)) : 0;
 }
 
-// No whole token, or slot, is left.
 export const isOut = (value) => value < 1000;
 
 function text(element, value) {
@@ -153,7 +151,6 @@ export class List {
 
   name(row) { return this.byEntity ? row.resource : row.entity; }
 
-  // Filters and orders the buckets.
   arrange() {
     const wanted = this.filter.toLowerCase();
     let found = [...this.buckets.keys()].filter((key) => {
@@ -317,7 +314,6 @@ export class List {
     return own ?? (isSure ? wider : undefined);
   }
 
-  // Goes from bucket to bucket by the arrow keys.
   move(event) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step === undefined) return;
@@ -337,7 +333,6 @@ export class List {
     this.shown.get(index)?.link.focus({ preventScroll: true });
   }
 
-  // Sums over all buckets.
   sums() {
     const now = this.now();
     let [granted, leases, out, isKnown] = [0, 0, 0, false];

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use futures_util::StreamExt;
-use weirgate_shared::EpochMillis;
 use weirgate_shared::write::UsageCopy;
 use weirgate_store::{ErrorKind, RetryPolicy, Table};
 
