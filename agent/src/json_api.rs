@@ -147,7 +147,8 @@ impl Api {
     ) -> Response<Full<Bytes>> {
         let path = request.uri().path();
         let answered = match (Operation::at(path), path) {
-            (Some(operation), _) => self.measured(operation, request, client, room).await,
+            // In a box, so that a connection does not keep the room for the largest call.
+            (Some(operation), _) => Box::pin(self.measured(operation, request, client, room)).await,
             (None, "/healthz") => self.health(&request, client).await,
             (None, "/metrics") => self.metrics(&request, client),
             (None, path) => Err(Refusal::unknown_path(path)),

@@ -64,6 +64,13 @@ impl Table {
         token: &WriteId,
         may: impl Fn(ErrorKind) -> bool,
     ) -> Result<TransactOutcome, StoreError> {
+        if actions.is_empty() || actions.len() > MOST_ACTIONS {
+            let found = actions.len();
+            let reason = format!(
+                "a transaction must have 1 to {MOST_ACTIONS} actions, got {found}: split it"
+            );
+            return Err(invalid(&self.name, actions, reason));
+        }
         match &self.backend {
             Backend::DynamoDb(table) => {
                 let request = table.transaction(actions, token)?;
@@ -93,15 +100,6 @@ impl DynamoTable {
             .iter()
             .map(|action| self.part(action))
             .collect::<Result<Vec<_>, _>>()?;
-        if parts.is_empty() || parts.len() > MOST_ACTIONS {
-            let found = parts.len();
-            return Err(self.invalid(
-                actions,
-                format!(
-                    "a transaction must have 1 to {MOST_ACTIONS} actions, got {found}: split it"
-                ),
-            ));
-        }
         let request = self
             .client
             .transact_write_items()
@@ -171,7 +169,8 @@ impl DynamoTable {
         };
         let part = part.map_err(|error: BuildError| {
             // The only optional part is missing: a check has no condition.
-            self.invalid(
+            invalid(
+                &self.name,
                 std::slice::from_ref(action),
                 format!("{error}; give the check a condition, or leave it out"),
             )
@@ -221,15 +220,15 @@ impl DynamoTable {
         }
         Err(error)
     }
+}
 
-    fn invalid(&self, actions: &[Action], reason: String) -> StoreError {
-        StoreError {
-            kind: ErrorKind::Invalid,
-            request: request(actions),
-            table: self.name.clone(),
-            reason,
-            source: None,
-        }
+fn invalid(table: &str, actions: &[Action], reason: String) -> StoreError {
+    StoreError {
+        kind: ErrorKind::Invalid,
+        request: request(actions),
+        table: table.to_owned(),
+        reason,
+        source: None,
     }
 }
 

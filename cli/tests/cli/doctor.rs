@@ -47,7 +47,7 @@ async fn sessions_are_named_because_their_buckets_do_not_split() {
     }
     table.text("limits set --resource other rpm=60/minute tpm=quota:9/month");
     let diagnosis = table.json("doctor");
-    let advice = "a bucket with a session does not split, so it grants at most about 1,000 acquires a second: \
+    let advice = "a bucket with a session does not split, so it takes at most about 1,000 writes a second: \
                   entity acme on resource gpt-4 (s), plan pro (s), resource gpt-4 (s)";
     assert_eq!(of(&diagnosis, "sessions"), ("advice", advice));
     assert!(table.text("doctor").contains("nothing is wrong"));

@@ -1,6 +1,7 @@
 //! Builds a limiter, and checks every setting before anything is sent.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,10 +48,22 @@ pub struct Builder {
     file: Option<crate::file::LimitsFile>,
 }
 
-#[derive(Debug)]
 enum TableSource {
+    /// The name, or a URL, which may have a password.
     Name(String),
     Table(Table),
+}
+
+impl fmt::Debug for TableSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => match name.split_once("://") {
+                Some((scheme, _)) => write!(f, "{scheme}://.."),
+                None => write!(f, "{name:?}"),
+            },
+            Self::Table(table) => table.fmt(f),
+        }
+    }
 }
 
 impl Builder {

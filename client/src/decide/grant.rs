@@ -101,7 +101,7 @@ impl Grant {
     }
 
     /// Returns the plan of the entity, or else of an ancestor that it cascades to, although no level of it
-    /// has a configuration: the limits of the resource and of the system hold instead. `None` also for a
+    /// has a configuration: the next level that has one holds instead. `None` also for a
     /// [restored](crate::RateLimiter::restore_grant) grant, and if it could not be read whether the plan
     /// exists.
     #[must_use]

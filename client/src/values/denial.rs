@@ -49,7 +49,7 @@ pub struct Denied {
     /// Reason for a denial without DynamoDB.
     pub degraded: Option<Degraded>,
     /// Plan of the entity, or else of an ancestor that it cascades to, although no level of it has a
-    /// configuration: the limits of the resource and of the system hold instead.
+    /// configuration: the next level that has one holds instead.
     #[cfg_attr(
         feature = "serde",
         serde(default, skip_serializing_if = "Option::is_none")
@@ -180,7 +180,7 @@ pub struct NeverFits {
     #[cfg_attr(feature = "serde", serde(rename = "capacity_tokens"))]
     pub capacity: MilliTokens,
     /// Plan of the entity, or else of an ancestor that it cascades to, although no level of it has a
-    /// configuration: the limits of the resource and of the system hold instead.
+    /// configuration: the next level that has one holds instead.
     #[cfg_attr(
         feature = "serde",
         serde(default, skip_serializing_if = "Option::is_none")

@@ -43,6 +43,7 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
         (code, text) => format!("{code}: {text}"),
     };
     let is_killed = text.contains("Script killed");
+    let is_crowded = text.contains("max number of clients reached");
     match (code, error.kind()) {
         ("NOAUTH" | "WRONGPASS", _) | (_, RedisKind::AuthenticationFailed) => (
             ErrorKind::MissingCredentials,
@@ -71,7 +72,7 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
             ErrorKind::Unavailable,
             format!("{server} answered {message}"),
         ),
-        _ if is_killed => (
+        _ if is_killed || is_crowded => (
             ErrorKind::Unavailable,
             format!("{server} answered {message}"),
         ),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use weirgate::RateLimiter;
 use weirgate_shared::write::Value;
 use weirgate_store::{ErrorKind, RedisOptions, ReturnValues, StoreError, Table, WriteOutcome};
 use weirgate_testkit::RedisServer;
@@ -177,5 +178,7 @@ fn a_url_of_something_else_is_refused_without_its_password() {
         assert_eq!(error.kind, ErrorKind::Invalid);
         let text = format!("{error} {error:?}");
         assert!(text.contains("redis://user:password@host") && !text.contains("wrong-one"));
+        let builder = format!("{:?}", RateLimiter::builder(url));
+        assert!(!builder.contains("wrong-one"), "{builder}");
     }
 }

@@ -20,7 +20,7 @@ pub struct Guard {
 /// A test of the integration tests.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Test {
-    /// Test binary: a folder of `tests/tests`.
+    /// Test binary: a folder of `tests/tests`, or `shared`.
     pub suite: String,
     /// Module and name of the test: `module::name`.
     pub name: String,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::FutureExt;
 use weirgate::{Decision, LiveLeases, RateLimiter, Window};
-use weirgate_shared::{BUCKET_SK, BucketKey, ItemKey, RULES_STAND, SnapshotKey};
+use weirgate_shared::{BUCKET_SK, BucketKey, EntityId, ItemKey, RULES_STAND, SnapshotKey};
 
 use crate::check;
 use crate::check::finality;
@@ -192,13 +192,13 @@ async fn a_stop_stops(world: &World, processes: &[Process]) {
         let peek = process.limiter().peek(&first.entity, &first.resource);
         let _ = peek.limits(&first.limits).send().await;
     }
-    let is_erased = |plan: &Plan| {
-        let erased = world.erased().map(|erased| &erased.entity);
-        world.counts().of(Kind::EntityErased) > 0 && erased == Some(&plan.entity)
-    };
     for plan in &world.scenario().buckets {
-        // An erased entity has no parent.
-        let parent = plan.parent.filter(|_| !is_erased(plan));
+        // An entity has no parent any more once its erasure has begun, also one that never came to its end.
+        let id = EntityId::new(&*plan.entity).expect("a name");
+        let stored = operator.admin().entity(&id).await;
+        let stored = stored.expect("nothing goes wrong any more");
+        let has_parent = stored.is_some_and(|stored| stored.parent.is_some());
+        let parent = plan.parent.filter(|_| has_parent);
         let parent = parent.map(|parent| &world.scenario().buckets[parent]);
         let mut levels = levels(plan).to_vec();
         levels.extend(parent.map(|parent| crate::operator::levels(parent)[2].clone()));

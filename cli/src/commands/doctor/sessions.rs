@@ -20,7 +20,7 @@ pub async fn finding(limiter: &RateLimiter) -> Finding {
             Finding::advice(
                 CHECK,
                 format!(
-                    "a bucket with a session does not split, so it grants at most about 1,000 acquires a \
+                    "a bucket with a session does not split, so it takes at most about 1,000 writes a \
                      second: {}",
                     levels.join(", ")
                 ),

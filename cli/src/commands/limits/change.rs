@@ -17,7 +17,7 @@ use crate::level::LevelArgs;
 /// Sets the configuration of a level.
 ///
 /// What is not named stays as it is. Shows before and after of every limit. Asks before it denies every
-/// acquire or drops something.
+/// acquire, or --replace drops something.
 #[derive(Debug, Args)]
 pub struct Set {
     #[command(flatten)]

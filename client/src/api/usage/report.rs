@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use weirgate_shared::{
-    EntityId, EpochMillis, Granularity, Iso8601, LimitName, MilliTotal, Millis, Resource, Usage,
-    UsageState, final_from,
+    DELIVERY, EntityId, EpochMillis, Granularity, Iso8601, LimitName, MilliTotal, Millis, Resource,
+    Usage, UsageState, Window, final_from,
 };
 
 use super::super::admin::Admin;
@@ -163,12 +163,9 @@ impl UsageReport<'_> {
             unreadable: vec![],
         };
         if end <= now && now < final_from(end) {
-            let last = self
-                .query
-                .granularity
-                .window()
-                .start(EpochMillis(end.0 - 1));
-            total.complete_until = last.max(self.query.range.start);
+            // Of the days that have ended, the first one that is not final.
+            let day = Window::Daily.start(EpochMillis(now.0.saturating_sub(DELIVERY.0)));
+            total.complete_until = day.clamp(self.query.range.start, end);
         }
         total.unreadable = self
             .each(|row| {
