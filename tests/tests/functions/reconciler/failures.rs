@@ -68,7 +68,7 @@ async fn a_partition_that_cannot_be_read_does_not_stop_the_others() {
     let failing = shard.clone();
     dynamo.fail_reads(move |operation, request| {
         let fails = operation == "Query"
-            && request["ExpressionAttributeValues"][":shard"]["S"] == failing.as_str();
+            && request["ExpressionAttributeValues"][":hash"]["S"] == failing.as_str();
         fails.then_some(THROTTLE)
     });
     let here = (0..64)
