@@ -432,7 +432,13 @@ async fn a_total_says_until_when_it_is_complete_and_whether_it_is_final() {
         of(unused.clone(), ago(2)..ago(1)).await,
         (0, interim, ago(2))
     );
-    assert_eq!(of(unused, ago(23)..ago(0)).await, (0, interim, ago(23)));
+    assert_eq!(
+        of(unused.clone(), ago(23)..ago(0)).await,
+        (0, interim, ago(23))
+    );
+    let day = Granularity::Daily.start(history.fleet.now());
+    let last = EpochMillis(day.0 - 3_600_000);
+    assert_eq!(of(unused, last..day).await, (0, interim, last));
 
     let report = history
         .limiter
