@@ -116,7 +116,7 @@ impl RedisTable {
             .map(|action| self.0.keys.item(key(action)))
             .collect();
         let different: BTreeSet<_> = items.iter().collect();
-        if items.is_empty() || different.len() < items.len() {
+        if different.len() < items.len() {
             let reason = format!(
                 "a transaction must have actions of different items, got {} of {}; leave some out",
                 items.len(),
@@ -127,6 +127,7 @@ impl RedisTable {
             return Err(connection.refused(ErrorKind::Invalid, request, reason, None));
         }
         let packed: Vec<_> = actions.iter().map(plan::pack).collect();
+        // A table sends no transaction without actions.
         let token = self.0.keys.token(key(&actions[0]), token.as_str());
         let applied = self.apply(&items, &packed, &[], false, Some(token));
         Ok(match applied.await? {

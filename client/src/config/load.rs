@@ -143,7 +143,7 @@ impl<'a> ConfigLoad<'a> {
     }
 
     /// Returns whether the plan of the entity exists, if its levels leave that open. A read that fails
-    /// changes nothing that is known, and fails no acquire.
+    /// changes nothing that is known, and fails no acquire; a plan that is not known counts as there.
     async fn is_plan_there(&self) -> Option<Cached<bool>> {
         let (session, plan) = (self.session, self.doubtful_plan()?);
         let at = session.env.ages.now();
@@ -164,27 +164,18 @@ impl<'a> ConfigLoad<'a> {
                 .transpose()
                 .map_err(|error| unreadable(&keys[0], error))
         });
-        match count {
-            Ok(count) => {
-                let is_there = count.is_some_and(|count| count.levels > 0);
-                let read = Cached {
-                    read_at: at,
-                    value: is_there,
-                };
-                session
-                    .config_cache
-                    .insert_plan(self.generation, key.plan, read.clone());
-                Some(read)
-            }
+        let value = match count {
+            Ok(count) => count.is_some_and(|count| count.levels > 0),
             Err(error) => {
                 tracing::debug!(%error, plan = %key.plan, "not known whether the plan exists");
-                // As new as the limits, so that each acquire does not read again.
-                known.map(|known| Cached {
-                    read_at: at,
-                    ..known
-                })
+                known.is_none_or(|known| known.value)
             }
-        }
+        };
+        // Also after a failure, so that not each entity of the plan waits for a read of its own.
+        let read = Cached { read_at: at, value };
+        let cache = &session.config_cache;
+        cache.insert_plan(self.generation, key.plan, read.clone());
+        Some(read)
     }
 
     #[cfg(feature = "yaml")]

@@ -178,7 +178,9 @@ async fn a_read_of_a_plan_that_fails_tells_nothing_and_fails_no_acquire() {
         Fault::Throttle { key_range: true },
     ] {
         let (fleet, [admin]) = Fleet::of().await;
-        orphaned(&admin, &["e-1"]).await;
+        let entities: Vec<_> = (1..=10).map(|at| format!("e-{at}")).collect();
+        let entities: Vec<_> = entities.iter().map(String::as_str).collect();
+        orphaned(&admin, &entities).await;
         let limiter = fleet.limiter().await;
         let count = Arc::new(Mutex::new(0));
         let seen = Arc::clone(&count);
@@ -188,8 +190,9 @@ async fn a_read_of_a_plan_that_fails_tells_nothing_and_fails_no_acquire() {
             is_count.then_some(fault)
         });
         let began = tokio::time::Instant::now();
-        for _ in 0..10 {
-            assert_eq!(told(&limiter, ["e-1", "gpt-4"], 1).await, None, "{fault:?}");
+        for entity in entities.iter().chain(&entities) {
+            let told = told(&limiter, [entity, "gpt-4"], 1).await;
+            assert_eq!(told, None, "{fault:?}");
         }
         assert!(began.elapsed() < secs(3), "{fault:?}");
         let read = std::mem::take(&mut *count.lock().unwrap());

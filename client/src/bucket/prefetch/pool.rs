@@ -128,6 +128,9 @@ impl Pool {
     /// Says once why a request that the pool does not support goes to the table, if it takes of a quota:
     /// prefetched tokens would return after the end of their window, to none.
     pub(crate) fn warn_of_quota(&self, bucket: &BucketKey, request: &BucketRequest) {
+        if self.has_warned.load(Ordering::Relaxed) {
+            return;
+        }
         let mut limits = request.limits.iter();
         let is_asked = |limit: &&Limit| {
             let is_quota = limit.rule().kind().has_window();
