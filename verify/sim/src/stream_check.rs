@@ -163,7 +163,7 @@ impl StreamCheck {
         let Some(meter) = meter.filter(|meter| !is_erased(meter)) else {
             let shard = self.live.remove(pk);
             if let Some(shard) = &shard {
-                self.windows.ends(shard, sender.name == TTL, now);
+                self.windows.ends(shard, &[], sender.name == TTL, now);
             }
             self.ends(shard.as_ref(), None, now);
             self.meters.remove(pk);
@@ -196,7 +196,7 @@ impl StreamCheck {
                 };
                 self.windows.record(&write, self.live.values());
             }
-            (Some(before), None) => self.windows.ends(before, false, now),
+            (Some(before), None) => self.windows.ends(before, &consumed, false, now),
             (None, None) => {}
         }
         let newest = self.newest.entry(pk.to_owned()).or_insert(sender.sent);

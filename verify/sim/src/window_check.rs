@@ -81,6 +81,12 @@ fn share(shard: &Shard, count: u32, all: i64) -> i64 {
     all.div_euclid(count) + i64::from(i64::from(shard.key.shard) < all.rem_euclid(count))
 }
 
+/// Returns what a write consumed of a limit.
+fn of_limit(consumed: &[(String, i64)], name: &LimitName) -> i64 {
+    let of = consumed.iter().find(|(limit, _)| *limit == name.as_str());
+    of.map_or(0, |(_, amount)| *amount)
+}
+
 impl WindowCheck {
     pub(crate) fn of(scenario: &Scenario, ahead: Millis) -> Self {
         Self {
@@ -91,11 +97,24 @@ impl WindowCheck {
         }
     }
 
-    /// Records that a shard is gone: deleted, or merged away.
-    pub(crate) fn ends(&mut self, before: &Shard, is_deleted_by_ttl: bool, now: EpochMillis) {
+    /// Records that a shard is gone: deleted, or merged away, which returns what its expired leases held
+    /// to the window of the shard that it was merged into.
+    pub(crate) fn ends(
+        &mut self,
+        before: &Shard,
+        consumed: &[(String, i64)],
+        is_deleted_by_ttl: bool,
+        now: EpochMillis,
+    ) {
         for (name, state) in &before.limits {
             if !is_quota(&state.rule) {
                 continue;
+            }
+            let end = state.window_end.0;
+            let [of_this, _] = self.gone(before, None, name, end);
+            let of = (before.key.entity.to_string(), name.to_string(), end);
+            if let Some(sums) = self.windows.get_mut(&of) {
+                sums.net -= of_this.min((-of_limit(consumed, name)).max(0));
             }
             if is_deleted_by_ttl && state.window_end > now {
                 self.violated(format!(
@@ -143,16 +162,14 @@ impl WindowCheck {
                 self.note(write.after, name, None, write.now);
                 continue;
             }
-            let consumed = write
-                .consumed
-                .iter()
-                .find(|(limit, _)| *limit == name.as_str());
             let limit = LimitWrite {
                 name,
                 old: write.before.and_then(|before| before.limits.get(name)),
                 new,
-                consumed: consumed.map_or(0, |(_, amount)| *amount),
-                gone: self.gone(write, name, new.window_end.0),
+                consumed: of_limit(write.consumed, name),
+                gone: write.before.map_or([0; 2], |before| {
+                    self.gone(before, Some(write.after), name, new.window_end.0)
+                }),
             };
             self.limit(write, &limit, &parts);
             let pk = write.after.key.item_key().pk;
@@ -211,17 +228,13 @@ impl WindowCheck {
         live.chain(retired).chain([before.clone()]).collect()
     }
 
-    /// Returns what leases held before the write and do not after it: of the window that ends at
-    /// `end`, and of others.
-    fn gone(&self, write: &ShardWrite<'_>, name: &LimitName, end: i64) -> [i64; 2] {
+    /// Returns what leases held before a write and do not after it: of the window that ends at `end`,
+    /// and of others.
+    fn gone(&self, before: &Shard, after: Option<&Shard>, name: &LimitName, end: i64) -> [i64; 2] {
         let mut gone = [0; 2];
-        let leases = write
-            .before
-            .iter()
-            .flat_map(|before| before.leases.iter().flatten());
-        for (id, lease) in leases {
+        for (id, lease) in before.leases.iter().flatten() {
             let held = lease.tokens.get(name).map_or(0, |held| held.0);
-            let left = write.after.leases.as_ref().and_then(|all| all.get(id));
+            let left = after.and_then(|after| after.leases.as_ref()?.get(id));
             let left = left.and_then(|lease| lease.tokens.get(name));
             let less = held - left.map_or(0, |left| left.0);
             let from = self.leases.get(&(id.to_string(), name.clone()));
