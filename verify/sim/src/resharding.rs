@@ -10,6 +10,7 @@ use weirgate_testkit::Request;
 
 use crate::fault::Event;
 use crate::stored_shard::{stored_shard, with_escrows};
+use crate::stream_check::whole;
 use crate::world::World;
 
 /// Sums over the known shards of a bucket.
@@ -19,6 +20,22 @@ pub(crate) struct Sums {
     available: BTreeMap<LimitName, MilliTokens>,
     /// ClaimIds of leases that have not expired.
     leases: BTreeSet<String>,
+}
+
+impl Sums {
+    /// Adds up the pools of the limits named.
+    fn by_limit(self, limits: &BTreeSet<String>) -> Self {
+        let mut available = BTreeMap::new();
+        for (name, there) in self.available {
+            let limit = whole(name.as_str());
+            let limit = match limits.contains(&limit) {
+                true => LimitName::new(limit).expect("a limit's name"),
+                false => name,
+            };
+            *available.entry(limit).or_default() += there;
+        }
+        Self { available, ..self }
+    }
 }
 
 /// Sums shards at an instant. Of a rate's tokens in a shard, adds at most what `ceiling` returns.
@@ -213,15 +230,32 @@ impl Resharding {
                 }
             }
         }
+        // Where classes have not reached all shards, a merge moves tokens between the pools of a limit.
+        let rule = |shard: &Shard, name: &LimitName| shard.limits.get(name).map(|state| state.rule);
+        let differs =
+            |shard: &Shard, part: &Shard, name: &LimitName| rule(shard, name) != rule(part, name);
+        let mut moved = BTreeSet::new();
+        for (shard, part) in after
+            .iter()
+            .flat_map(|shard| self.before.iter().map(move |part| (shard, part)))
+        {
+            let names = shard
+                .limits
+                .keys()
+                .filter(|name| is_merge && differs(shard, part, name));
+            moved.extend(names.map(|name| whole(name.as_str())));
+        }
+        let [mut most, least, has] = [most, least, has].map(|sums| sums.by_limit(&moved));
         for shard in after.iter().filter(|_| is_merge) {
-            for (name, state) in shard
+            let shares = shard
                 .limits
                 .iter()
-                .filter(|(_, state)| state.rule.kind().refills())
-            {
-                most.available
-                    .entry(name.clone())
-                    .and_modify(|there| *there = (*there).min(shard.share(state)));
+                .filter(|(_, state)| state.rule.kind().refills());
+            let shares = shares.map(|(name, state)| (name.clone(), shard.share(state)));
+            let (available, leases) = (shares.collect(), BTreeSet::new());
+            for (name, share) in (Sums { available, leases }).by_limit(&moved).available {
+                let there = most.available.entry(name);
+                there.and_modify(|there| *there = (*there).min(share));
             }
         }
         let is_between = has.available.len() == most.available.len()

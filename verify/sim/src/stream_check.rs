@@ -400,7 +400,7 @@ impl StreamCheck {
 }
 
 /// Returns the limit of a pool: what its classes take is of one limit.
-fn whole(name: &str) -> String {
+pub(crate) fn whole(name: &str) -> String {
     name.split('@').next().unwrap_or_default().to_owned()
 }
 
