@@ -16,20 +16,19 @@ use super::freshness::{Freshness, valid_until};
 use super::schema;
 use super::stored::{key, read_items, stored, unreadable};
 use super::switches::{record_switches, stored_switches};
+use crate::bucket::BucketState;
 #[cfg(feature = "yaml")]
 use crate::file::FileLevels;
-use crate::queue::ShardState;
 use crate::session::{Cached, Moment, Session, deadline, quarter_left};
 use crate::values::{EffectiveConfig, Error, count};
 
 type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
 
 /// One load of missing or old entries.
-pub(super) struct ConfigLoad<'a> {
+pub(super) struct ConfigLoad {
     age: Freshness,
-    session: &'a Session,
-    /// Queue of the bucket's first shard.
-    first: &'a ShardState,
+    session: Arc<Session>,
+    bucket: Arc<BucketState>,
     /// Levels in order of precedence; those of the plan, once it is known.
     levels: Vec<(ConfigLevel, KnownLevel)>,
     entity: Option<Cached<Arc<Versioned<Entity>>>>,
@@ -42,37 +41,34 @@ pub(super) struct ConfigLoad<'a> {
     file: Option<Arc<FileLevels>>,
 }
 
-impl<'a> ConfigLoad<'a> {
+impl ConfigLoad {
     pub(super) fn new(
-        session: &'a Session,
-        first: &'a ShardState,
+        session: Arc<Session>,
+        bucket: Arc<BucketState>,
+        #[cfg(feature = "yaml")] file: Option<Arc<FileLevels>>,
         age: Freshness,
         until: Instant,
     ) -> Self {
+        // Before anything is taken from the cache: what changes from now on makes it invalid.
         let generation = session.config_cache.generation();
-        Self {
+        let mut load = Self {
             age,
-            session,
-            first,
             levels: vec![],
-            entity: session.config_cache.entity(&first.key.entity),
+            entity: session.config_cache.entity(&bucket.key.entity),
             has_read: false,
-            max_age: age.max_age(session),
+            max_age: age.max_age(&session),
             until,
             generation,
+            session,
+            bucket,
             #[cfg(feature = "yaml")]
-            file: None,
-        }
-    }
-
-    /// Takes the levels of a limits file beside those of the table.
-    #[cfg(feature = "yaml")]
-    pub(super) fn with_file(self, file: Option<Arc<FileLevels>>) -> Self {
-        Self { file, ..self }
+            file,
+        };
+        load.find_levels();
+        load
     }
 
     pub(super) async fn run(mut self) -> Result<ResolvedConfig, Error> {
-        self.find_levels();
         let error = loop {
             if let Err(error) = self.read().await {
                 break error;
@@ -100,18 +96,23 @@ impl<'a> ConfigLoad<'a> {
         if !self.has_all() && !has_file {
             return Err(error);
         }
+        Ok(self.cached(&error))
+    }
+
+    /// Returns the cached limits, because they could not be read.
+    pub(super) fn cached(self, error: &Error) -> ResolvedConfig {
         count(&self.session.config_cache.counters.stale, 1);
-        let bucket = self.first.key.item_key().pk;
+        let bucket = self.bucket.key.item_key().pk;
         tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
         let failed = self.session.env.ages.now();
         let known = self.doubtful_plan();
         let known = known.and_then(|plan| self.session.config_cache.plan(&plan));
-        Ok(self.resolved(Some(failed), known.as_ref()))
+        self.resolved(Some(failed), known.as_ref())
     }
 
     /// Finds the levels in the cache. Those that this load has read stay.
     fn find_levels(&mut self) {
-        let (entity, resource) = (&self.first.key.entity, &self.first.key.resource);
+        let (entity, resource) = (&self.bucket.key.entity, &self.bucket.key.resource);
         let levels = ConfigLevel::of_entity(entity, self.plan().as_ref(), resource).into_iter();
         let mut read = std::mem::take(&mut self.levels);
         let known = |level: ConfigLevel| {
@@ -145,7 +146,7 @@ impl<'a> ConfigLoad<'a> {
     /// Returns whether the plan of the entity exists, if its levels leave that open. A read that fails
     /// changes nothing that is known, and fails no acquire; a plan that is not known counts as there.
     async fn is_plan_there(&self) -> Option<Cached<bool>> {
-        let (session, plan) = (self.session, self.doubtful_plan()?);
+        let (session, plan) = (&self.session, self.doubtful_plan()?);
         let at = session.env.ages.now();
         let known = session.config_cache.plan(&plan);
         let is_due = |known: &Cached<bool>| at.since(known.read_at) >= self.max_age;
@@ -191,7 +192,7 @@ impl<'a> ConfigLoad<'a> {
 
     #[cfg(feature = "yaml")]
     fn file_plan(&self) -> Option<&PlanName> {
-        self.file.as_ref()?.plan(&self.first.key.entity)
+        self.file.as_ref()?.plan(&self.bucket.key.entity)
     }
 
     #[cfg(not(feature = "yaml"))]
@@ -201,7 +202,7 @@ impl<'a> ConfigLoad<'a> {
     }
 
     /// Returns whether everything is cached, at any age.
-    fn has_all(&self) -> bool {
+    pub(super) fn has_all(&self) -> bool {
         self.entity.is_some() && self.levels.iter().all(|(_, known)| known.is_some())
     }
 
@@ -226,9 +227,9 @@ impl<'a> ConfigLoad<'a> {
     fn parent(&self) -> Option<EntityId> {
         #[cfg(feature = "yaml")]
         if let Some(file) = &self.file
-            && let Some(parent) = file.parent(&self.first.key.entity)
+            && let Some(parent) = file.parent(&self.bucket.key.entity)
         {
-            let cascades = file.cascades(&self.first.key.entity);
+            let cascades = file.cascades(&self.bucket.key.entity);
             return cascades.then(|| parent.clone());
         }
         let entity = self.entity.as_ref()?.value.value.as_ref()?;
@@ -246,7 +247,8 @@ impl<'a> ConfigLoad<'a> {
     /// Reads missing or old entries in one request, together with the bucket's first shard if there
     /// is no view of it.
     async fn read(&mut self) -> Result<(), Error> {
-        let (session, namespace) = (self.session, &self.session.namespace);
+        let session = Arc::clone(&self.session);
+        let namespace = &session.namespace;
         let sent = session.env.ages.sent();
         let at = sent.at;
         let is_missing =
@@ -262,7 +264,7 @@ impl<'a> ConfigLoad<'a> {
         }
         let entity = EntityKey {
             namespace: namespace.clone(),
-            entity: self.first.key.entity.clone(),
+            entity: self.bucket.key.entity.clone(),
         };
         if !self.has_read && is_missing(self.entity.as_ref().map(|known| known.read_at)) {
             keys.push(entity.item_key());
@@ -273,29 +275,29 @@ impl<'a> ConfigLoad<'a> {
         }
         let cache = &session.config_cache.switches;
         let is_strong = self.consistency() == Consistency::Strong;
-        let switches = cache.fresh(session).is_none();
+        let switches = cache.fresh(&session).is_none();
         let switches = switches.then(|| (switches_key(namespace), cache.begin(at, is_strong)));
         keys.extend(switches.iter().map(|(key, _)| key.clone()));
         let asks_schema = !session.config_cache.has_schema.load(Ordering::Relaxed);
         keys.extend(asks_schema.then(|| schema_key(namespace)));
         // The acquire that needs the limits would read it next.
-        let queue = self.first;
+        let queue = Arc::clone(&self.bucket.queues.first().shard);
         let bucket = queue.is_unknown().then(|| queue.key.item_key());
         keys.extend(bucket.clone());
         let of_switches = switches.as_ref().map(|(_, request)| request.consistency());
         let consistency = of_switches.unwrap_or_else(|| self.consistency());
         let (until, is_patient) = (self.until, !self.has_all());
-        let read = read_items(session, &keys, consistency, until, is_patient, "limits");
+        let read = read_items(&session, &keys, consistency, until, is_patient, "limits");
         let items = read.await?;
         let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));
         if asks_schema {
-            schema::check(session, items.iter())?;
+            schema::check(&session, items.iter())?;
         }
         if let Some(key) = &bucket {
-            queue.record_item(find(key), sent, session);
+            queue.record_item(find(key), sent, &session);
         }
         if let Some((key, request)) = &switches {
-            record_switches(session, *request, stored_switches(key, find(key)));
+            record_switches(&session, *request, stored_switches(key, find(key)));
         }
         self.has_read = true;
         let (mut levels, mut parent) = (vec![], None);
@@ -377,7 +379,7 @@ impl<'a> ConfigLoad<'a> {
                 .plan()
                 .filter(|_| is_plan_there.is_some_and(|there| !there.value)),
             read_at: failed.unwrap_or(oldest),
-            valid_until: valid_until(oldest, failed, self.session),
+            valid_until: valid_until(oldest, failed, &self.session),
             generation: self.generation,
             version,
             #[cfg(feature = "yaml")]
