@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -74,13 +75,36 @@ pub(super) struct Connection {
     server: String,
     /// Corrected by the server's time, if that is used.
     skew: Option<CorrectedClock>,
+    /// Key of the number of writes.
+    writes: String,
     open: RwLock<Open>,
+}
+
+/// A connection that is open, and what it knows of the server.
+#[derive(Clone)]
+pub(super) struct Opened {
+    pub(super) connection: MultiplexedConnection,
+    /// Greatest number of writes that the server has said here.
+    writes: Arc<AtomicU64>,
+}
+
+impl Opened {
+    /// Returns the number of writes that the server has said last. Those of this server so far are at least as
+    /// many.
+    pub(super) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    /// Counts the number of writes of an answer.
+    pub(super) fn said(&self, writes: u64) {
+        self.writes.fetch_max(writes, Ordering::Relaxed);
+    }
 }
 
 /// The connection, and the number of those before it.
 #[derive(Default)]
 struct Open {
-    connection: Option<MultiplexedConnection>,
+    opened: Option<Opened>,
     number: u64,
     /// The last attempt that failed, for all that waited for it: each would wait as long for its own.
     failed: Option<(Instant, StoreError)>,
@@ -96,7 +120,11 @@ impl fmt::Debug for Connection {
 
 impl Connection {
     /// Returns a connection that the first request opens.
-    pub(super) fn new(options: &RedisOptions, skew: CorrectedClock) -> Result<Self, StoreError> {
+    pub(super) fn new(
+        options: &RedisOptions,
+        skew: CorrectedClock,
+        writes: String,
+    ) -> Result<Self, StoreError> {
         let invalid = |reason: String| StoreError {
             kind: ErrorKind::Invalid,
             request: "CONNECT".to_owned(),
@@ -134,6 +162,7 @@ impl Connection {
             table: options.table.clone(),
             server,
             skew: options.use_server_time.then_some(skew),
+            writes,
             open: RwLock::default(),
         })
     }
@@ -149,14 +178,24 @@ impl Connection {
         request: &impl Fn() -> String,
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     ) -> Result<T, StoreError> {
-        let (number, mut connection) = self.opened().await?;
-        match send(&mut connection).await {
+        self.send_on(request, async |opened| send(&mut opened.connection).await)
+            .await
+    }
+
+    /// Sends a command that needs to know what the server said before, or says something.
+    pub(super) async fn send_on<T>(
+        &self,
+        request: &impl Fn() -> String,
+        send: impl AsyncFnOnce(&mut Opened) -> Result<T, RedisError>,
+    ) -> Result<T, StoreError> {
+        let (number, mut opened) = self.opened().await?;
+        match send(&mut opened).await {
             Ok(answer) => Ok(answer),
             Err(error) => {
                 if error::needs_connection(&error) {
                     let mut open = self.open.write().await;
                     if open.number == number {
-                        open.connection = None;
+                        open.opened = None;
                     }
                 }
                 Err(self.failed(request(), error))
@@ -185,9 +224,9 @@ impl Connection {
         }
     }
 
-    async fn opened(&self) -> Result<(u64, MultiplexedConnection), StoreError> {
+    async fn opened(&self) -> Result<(u64, Opened), StoreError> {
         let asked = Instant::now();
-        let copy = |open: &Open| Some((open.number, open.connection.clone()?));
+        let copy = |open: &Open| Some((open.number, open.opened.clone()?));
         if let Some(opened) = copy(&*self.open.read().await) {
             return Ok(opened);
         }
@@ -201,15 +240,15 @@ impl Connection {
             return Err(error.without_source());
         }
         let connected = self.connect().await;
-        let connection = connected.inspect_err(|error| {
+        let opened = connected.inspect_err(|error| {
             open.failed = Some((Instant::now(), error.without_source()));
         })?;
         open.number += 1;
-        open.connection = Some(connection.clone());
-        Ok((open.number, connection))
+        open.opened = Some(opened.clone());
+        Ok((open.number, opened))
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+    async fn connect(&self) -> Result<Opened, StoreError> {
         let sent = self.skew.as_ref().map(CorrectedClock::local);
         let connecting = async {
             let config = &self.config;
@@ -218,11 +257,19 @@ impl Connection {
                 .get_multiplexed_async_connection_with_config(config)
                 .await?;
             let info: String = cmd("INFO").query_async(&mut connection).await?;
-            Ok::<_, RedisError>((connection, info))
+            // Whatever is wrong with this key is an error of the first write.
+            let writes = cmd("GET").arg(&self.writes).to_owned();
+            let writes: Result<Option<u64>, _> = writes.query_async(&mut connection).await;
+            let writes = AtomicU64::new(writes.ok().flatten().unwrap_or_default());
+            let opened = Opened {
+                connection,
+                writes: Arc::new(writes),
+            };
+            Ok::<_, RedisError>((opened, info))
         };
         let connected = tokio::time::timeout(self.connect_timeout, connecting).await;
         let request = || "CONNECT".to_owned();
-        let (connection, info) = match connected {
+        let (opened, info) = match connected {
             Ok(Ok(connected)) => connected,
             Ok(Err(error)) => {
                 let error = self.failed(request(), error);
@@ -245,7 +292,7 @@ impl Connection {
             skew.observe_ms(now / 1_000, sent, skew.local());
         }
         match unfit(&info, self.accept_eviction) {
-            None => Ok(connection),
+            None => Ok(opened),
             Some(reason) => {
                 let reason = format!("{} {reason}", self.server);
                 Err(self.refused(ErrorKind::Rejected, request(), reason, None))

@@ -54,7 +54,7 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
         ("NOPERM", _) => (
             ErrorKind::AccessDenied,
             format!(
-                "{message}: allow the user the commands @hash, @sortedset, @scripting, exists, expireat, persist, \
+                "{message}: allow the user the commands @hash, @sortedset, @stream, @scripting, exists, incr, get, \
                  del, set, time and info on the keys of the table"
             ),
         ),
