@@ -1,6 +1,7 @@
 //! Flags and environment variables.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +10,8 @@ use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Parser};
 use tracing::level_filters::LevelFilter;
 use weirgate::{
-    Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter, VendorCount,
+    Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter, RedisOptions, Table,
+    VendorCount,
 };
 use weirgate_shared::{docs, parse_timeout};
 
@@ -39,8 +41,38 @@ const SECRET_CHARACTERS: usize = 16;
 )]
 pub struct Options {
     /// Name or ARN of the table: the stack's output TableName
-    #[arg(long, env = "WEIRGATE_TABLE", value_name = "NAME")]
-    pub table: String,
+    #[arg(
+        long,
+        env = "WEIRGATE_TABLE",
+        value_name = "NAME",
+        required_unless_present = "store"
+    )]
+    pub table: Option<String>,
+    /// URL of a table in Redis or Valkey instead: redis://user:password@host:port/database, or
+    /// rediss:// for TLS
+    #[arg(
+        long,
+        env = "WEIRGATE_STORE",
+        value_name = "URL",
+        hide_env_values = true,
+        conflicts_with = "table"
+    )]
+    pub store: Option<StoreUrl>,
+    /// File with the password of that server, in place of one in the URL
+    #[arg(
+        long,
+        env = "WEIRGATE_STORE_PASSWORD_FILE",
+        value_name = "PATH",
+        requires = "store"
+    )]
+    pub store_password_file: Option<PathBuf>,
+    /// Starts although that server evicts keys: a bucket that is evicted is full again
+    #[arg(long, env = "WEIRGATE_STORE_ACCEPT_EVICTION", value_parser = BoolishValueParser::new())]
+    pub store_accept_eviction: bool,
+    /// Runs the functions of a table in Redis too: usage reports need them. Of several agents, one
+    /// does at a time
+    #[arg(long, env = "WEIRGATE_AGENT_FUNCTIONS", value_parser = BoolishValueParser::new())]
+    pub functions: bool,
     /// Namespace of the limits
     #[arg(
         long,
@@ -142,6 +174,33 @@ pub struct Options {
     pub log_level: LevelFilter,
 }
 
+/// The URL of a store, which is shown without user and password.
+#[derive(Clone)]
+pub struct StoreUrl(String);
+
+impl std::str::FromStr for StoreUrl {
+    type Err = std::convert::Infallible;
+
+    /// Takes any text: an error would show it.
+    fn from_str(url: &str) -> Result<Self, Self::Err> {
+        Ok(Self(url.to_owned()))
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or(("", ""));
+        let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+        write!(f, "{scheme}://{host}")
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl Options {
     /// Reads the arguments, and the variables that are not empty.
     ///
@@ -168,25 +227,84 @@ impl Options {
         Ok(Some(opened))
     }
 
-    /// Returns the builder of the limiter.
+    /// Returns the options of a table in Redis, if it is there.
+    ///
+    /// # Errors
+    /// A sentence, if the URL is none, the password cannot be read or is there twice, or functions are asked for
+    /// that another table has already.
+    pub fn store(&self) -> Result<Option<RedisOptions>, String> {
+        let Some(StoreUrl(url)) = &self.store else {
+            return match self.functions {
+                true => Err("--functions needs --store, because a table in DynamoDB has its own; leave it out".to_owned()),
+                false => Ok(None),
+            };
+        };
+        let mut options = RedisOptions::new(url);
+        options.accept_eviction = self.store_accept_eviction;
+        if let Some(path) = &self.store_password_file {
+            let shown = path.display();
+            if url
+                .split_once('@')
+                .is_some_and(|(user, _)| user.matches(':').count() > 1)
+            {
+                return Err(format!(
+                    "--store must have no password beside --store-password-file {shown}, got one; leave it out of \
+                     the URL"
+                ));
+            }
+            let file = weirgate_shared::files::read_file(path).map_err(|error| {
+                format!("--store-password-file {error}; give a file that the agent may read")
+            })?;
+            let password = file.text.trim();
+            if password.is_empty() {
+                return Err(format!(
+                    "--store-password-file {shown} must have a password, got none; write it into the file"
+                ));
+            }
+            options.password = Some(password.to_owned());
+        }
+        // Nothing is sent.
+        Table::on_redis(&options).map_err(|error| format!("--store: {}", error.reason))?;
+        Ok(Some(options))
+    }
+
+    /// Returns what the log calls the table.
     #[must_use]
-    pub fn limiter(&self, limits_file: Option<LimitsFile>) -> Builder {
-        let mut limiter = RateLimiter::builder(&self.table)
+    pub fn table_name(&self) -> String {
+        match (&self.table, &self.store) {
+            (Some(table), _) => table.clone(),
+            (None, Some(store)) => store.to_string(),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// Returns the builder of the limiter.
+    ///
+    /// # Errors
+    /// Those of [`Self::store`].
+    pub fn limiter(&self, limits_file: Option<LimitsFile>) -> Result<Builder, String> {
+        let limiter = match self.store()? {
+            Some(store) => {
+                let table = Table::on_redis(&store).map_err(|error| error.to_string())?;
+                RateLimiter::builder(table.name().to_owned()).table(table)
+            }
+            None => RateLimiter::builder(self.table_name()).connection(self.connection()),
+        };
+        let mut limiter = limiter
             .namespace(&self.namespace)
             .owner(&self.owner)
             .timeout(self.timeout)
-            .on_unavailable(self.on_unavailable)
-            .connection(self.connection());
+            .on_unavailable(self.on_unavailable);
         for (resource, prefetch) in &self.prefetch {
             limiter = limiter.prefetch(resource, *prefetch);
         }
         for (counts, limit) in &self.follow_vendor {
             limiter = limiter.follow_vendor(*counts, limit);
         }
-        match limits_file {
+        Ok(match limits_file {
             Some(file) => limiter.limits_file(file),
             None => limiter,
-        }
+        })
     }
 
     /// Returns where a sidecar listens.
@@ -379,6 +497,63 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         Options::command().debug_assert();
+    }
+
+    fn on_store(arguments: &[&str]) -> Result<Options, String> {
+        let all = [&["weirgate-agent"], arguments].concat();
+        Options::read(all).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_store_takes_the_place_of_the_table_and_hides_its_password() {
+        let url = "redis://user:wrong-one@127.0.0.1:6379/0";
+        let options = on_store(&["--store", url, "--functions"]).unwrap();
+        assert_eq!(options.table_name(), "redis://127.0.0.1:6379/0");
+        assert!(!format!("{options:?}").contains("wrong-one"));
+        assert!(options.store().unwrap().is_some());
+        let both = on_store(&["--store", url, "--table", "limits"]).unwrap_err();
+        assert!(
+            both.contains("--table") && both.contains("--store"),
+            "{both}"
+        );
+        assert!(!both.contains("wrong-one"), "{both}");
+        let neither = on_store(&[]).unwrap_err();
+        assert!(neither.contains("--table"), "{neither}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_store_is_named_with_the_remedy() {
+        let error = |arguments: &[&str]| {
+            on_store(arguments)
+                .and_then(|options| options.store().map(drop))
+                .unwrap_err()
+        };
+        let scheme = error(&["--store", "http://user:wrong-one@host"]);
+        assert!(
+            scheme.contains("--store") && scheme.contains("redis://user:password@host"),
+            "{scheme}"
+        );
+        assert!(!scheme.contains("wrong-one"), "{scheme}");
+        let without = error(&["--table", "limits", "--functions"]);
+        assert!(without.contains("--functions needs --store"), "{without}");
+        let alone = error(&["--table", "limits", "--store-password-file", "/no/file"]);
+        assert!(alone.contains("--store"), "{alone}");
+        let missing = error(&[
+            "--store",
+            "redis://host/",
+            "--store-password-file",
+            "/no/file",
+        ]);
+        assert!(
+            missing.contains("--store-password-file /no/file"),
+            "{missing}"
+        );
+        let url = "redis://user:wrong-one@host/";
+        let twice = error(&["--store", url, "--store-password-file", "/no/file"]);
+        assert!(
+            twice.contains("leave it out of the URL") && !twice.contains("wrong-one"),
+            "{twice}"
+        );
     }
 
     #[test]

@@ -24,7 +24,8 @@
 //! - `schema`: the table's definition, for local use
 //! - `describe`: [`TableFacts`]: the table as AWS has it, against that definition
 //! - `memory` (feature `memory`): [`MemoryTable`], a table in the process for tests
-//! - `redis` (feature `redis`): a table in Redis or Valkey; [`RedisOptions`]
+//! - `redis` (feature `redis`): a table in Redis or Valkey; [`RedisOptions`], and
+//!   [`RecordStream`], the images from which usage is copied
 //! - `meter`: [`CapacityMeter`] adds up the write units that DynamoDB reports
 //! - `throttles`: [`ThrottleMeter`] counts throttled requests by their reason
 
@@ -75,7 +76,7 @@ pub use memory::MemoryTable;
 pub use meter::{CapacityMeter, ConsumedUnits};
 pub use proxy::https_connector;
 #[cfg(feature = "redis")]
-pub use redis::RedisOptions;
+pub use redis::{RecordStream, RedisOptions, StreamRecord, Unread};
 pub use request::{
     ActionOutcome, Consistency, Position, ReturnValues, ScanPage, TransactOutcome, WriteOutcome,
 };

@@ -2,6 +2,7 @@
 //!
 //! - `apply.lua`: one script that applies planned writes, and what an item is
 //! - `plan`: planned writes as its arguments; `field`: attributes as fields, and back
+//! - `records`: [`RecordStream`]: the stream of images of shards
 //! - `index`: names of keys, and sorted sets that list items
 //! - `connection`: [`RedisOptions`], and the one connection; `error`: what its errors mean
 
@@ -10,6 +11,7 @@ mod error;
 mod field;
 mod index;
 mod plan;
+mod records;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use crate::{
 };
 
 pub use connection::RedisOptions;
+pub use records::{RecordStream, StreamRecord, Unread};
 
 /// Items of a page without a limit.
 const PAGE: i32 = 1_000;

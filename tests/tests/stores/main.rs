@@ -7,6 +7,7 @@ mod lists;
 mod lost;
 mod numbers;
 mod proxy;
+mod usage;
 
 use weirgate_shared::ItemKey;
 use weirgate_shared::write::{AttributeUpdate, Condition, Path, Update, Value};
