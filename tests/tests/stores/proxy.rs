@@ -36,6 +36,10 @@ impl Proxy {
         proxy
     }
 
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
