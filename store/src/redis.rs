@@ -4,9 +4,11 @@
 //! - `plan`: planned writes as its arguments; `field`: attributes as fields, and back
 //! - `index`: names of keys, and sorted sets that list items
 //! - `connection`: [`RedisOptions`], and the one connection; `error`: what its errors mean
+//! - `facts`: [`ServerFacts`]: what a server says of itself
 
 mod connection;
 mod error;
+mod facts;
 mod field;
 mod index;
 mod plan;
@@ -29,6 +31,7 @@ use crate::{
 };
 
 pub use connection::RedisOptions;
+pub use facts::{Primary, Replica, ServerFacts};
 
 /// Items of a page without a limit.
 const PAGE: i32 = 1_000;

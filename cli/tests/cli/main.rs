@@ -1,4 +1,4 @@
-//! The binary, as a terminal or a script runs it, on an embedded DynamoDB behind HTTP.
+//! The binary, as a terminal or a script runs it, on an embedded DynamoDB behind HTTP, or on Redis.
 
 mod acquire;
 mod commands;
@@ -14,6 +14,7 @@ mod load;
 mod local;
 mod network;
 mod plan_files;
+mod stores;
 mod terminal;
 mod unreadable;
 mod variables;

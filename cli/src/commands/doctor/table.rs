@@ -125,20 +125,21 @@ fn stream(facts: &TableFacts) -> Finding {
     }
 }
 
-/// Returns the finding about this machine's clock, as the responses so far date it.
-pub fn clock(table: &Table) -> Finding {
+/// Returns the finding about this machine's clock, as the responses so far date it. `other` has the clock that
+/// counts.
+pub fn clock(table: &Table, other: &str) -> Finding {
     let clock = table.skew();
     let ahead = clock.local().since(clock.now()).0;
     let word = if ahead < 0 { "behind" } else { "ahead" };
     let by = rounded_span(Duration::from_millis(ahead.unsigned_abs()));
     let text = format!("this machine's clock is {by} {word}");
     match ahead.abs() {
-        0 => Finding::fine("clock", "as DynamoDB's"),
+        0 => Finding::fine("clock", format!("as that of {other}")),
         1..SKEW_MS => Finding::fine("clock", text),
         _ => Finding::advice(
             "clock",
             text,
-            "synchronize it; until then, Weirgate corrects it by DynamoDB's",
+            format!("synchronize it; until then, Weirgate corrects it by that of {other}"),
         ),
     }
 }
