@@ -4,6 +4,7 @@ mod acquire;
 mod commands;
 mod docs;
 mod doctor;
+mod doctor_of_stores;
 mod duplicates;
 mod every_command;
 mod fixtures;
