@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use weirgate_testkit::RedisServer;
 
-use super::fixtures::weirgate;
+use super::fixtures::{File, Table, weirgate};
 
 /// Time in which a replica follows, or is missed.
 const BOUND: Duration = Duration::from_secs(30);
@@ -203,4 +203,54 @@ fn what_a_user_may_not_do_is_named_and_no_setting_is_guessed() {
         assert!(run.stdout.contains(expected), "{run:?}");
         assert!(!run.stdout.contains("pass@"), "{run:?}");
     }
+}
+
+/// Returns the block of the guide's page that begins with this fence.
+fn block(fence: &str) -> &'static str {
+    let page = include_str!("../../../docs/guide/redis.md");
+    let (_, rest) = page
+        .split_once(&format!("```{fence}\n"))
+        .expect("the page has it");
+    rest.split("```").next().unwrap_or_default()
+}
+
+#[test]
+fn the_settings_and_the_user_of_the_guide_are_right_and_enough() {
+    let folder = Folder::new("guide");
+    let settings = block("text redis.conf").lines().flat_map(|line| {
+        let (name, value) = line.split_once(' ').expect("a name and a value");
+        [format!("--{name}"), value.to_owned()]
+    });
+    let settings: Vec<_> = settings.collect();
+    let arguments: Vec<_> = settings.iter().map(String::as_str).collect();
+    let server = folder.server(&arguments);
+    let user: Vec<_> = block("text user").split_whitespace().collect();
+    assert_eq!(cli(&server, &user), "OK\n");
+    let password = File::new("guide-password", "change-me\n");
+    let url = format!("redis://weirgate@127.0.0.1:{}/1", server.port());
+    let mut table = Table::at(&url);
+    let file = ["--store-password-file", password.path()];
+    table.options.extend(file.map(str::to_owned));
+    let diagnosis = table.json("doctor");
+    for finding in diagnosis["findings"].as_array().expect("a list") {
+        // Without a replica.
+        let expected = match finding["check"].as_str() {
+            Some("replicas") => "advice",
+            // The user may not ask for it.
+            Some("persistence") => "unknown",
+            _ => "fine",
+        };
+        assert_eq!(finding["state"], expected, "{finding}");
+    }
+    let allowed = "allowed: read, list, acquire, administer, erase, purge";
+    assert!(diagnosis.to_string().contains(allowed), "{diagnosis}");
+    table.text("limits set --resource gpt-4 rpm=5/day slots=2");
+    table.text("entities set user --parent team");
+    let granted = table.json("acquire user gpt-4 rpm=2 slots=1 --lease 1h");
+    let lease = granted["lease_id"].as_str().expect("slots have a lease");
+    table.text(["leases", "release", "user", "gpt-4", lease, "--yes"]);
+    table.text("buckets --resource gpt-4");
+    table.text("reconcile");
+    table.text("erase user --yes");
+    table.text("purge --dry-run");
 }

@@ -238,7 +238,7 @@ fn what_is_wrong_with_a_store_is_one_line_with_its_remedy_and_without_its_passwo
     // What clap says of arguments and variables.
     for line in [
         format!("--stroe|{wrong}|switches"),
-        format!("{wrong}"),
+        wrong.clone(),
         format!("peek|user|gpt-4|{wrong}"),
         format!("--store|{wrong}|--store|{wrong}|switches"),
         format!("--table|{wrong}|switches"),
