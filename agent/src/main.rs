@@ -346,15 +346,7 @@ async fn limiter(
 ) -> Result<RateLimiter, Failure> {
     let builder = options.limiter(limits_file).map_err(Failure::Refused)?;
     let built = builder.build().await;
-    built.map_err(|error| {
-        let text = error.to_string();
-        // The store knows of no flags.
-        let flag = match text.ends_with("or accept evictions") {
-            true => " by --store-accept-eviction",
-            false => "",
-        };
-        Failure::Refused(format!("{text}{flag}"))
-    })
+    built.map_err(|error| Failure::Refused(error.to_string()))
 }
 
 /// Returns what waits for a signal to stop, from now on; it returns the signal's name.

@@ -1,7 +1,7 @@
 //! Flags and environment variables.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use weirgate::{
     VendorCount,
 };
 use weirgate_shared::{docs, parse_timeout};
+use weirgate_store::StoreUrl;
 
 use crate::json_api::{Address, Bounds};
 use crate::rules::RulesSource;
@@ -48,8 +49,8 @@ pub struct Options {
         required_unless_present = "store"
     )]
     pub table: Option<String>,
-    /// URL of a table in Redis or Valkey instead: redis://user:password@host:port/database, or
-    /// rediss:// for TLS
+    /// URL of a table in Redis or Valkey instead: redis://user:password@host:6379/0, or rediss://
+    /// for TLS; ?table=NAME and accept_eviction=true
     #[arg(
         long,
         env = "WEIRGATE_STORE",
@@ -57,18 +58,10 @@ pub struct Options {
         hide_env_values = true,
         conflicts_with = "table"
     )]
-    pub store: Option<StoreUrl>,
+    pub store: Option<Store>,
     /// File with the password of that server, in place of one in the URL
-    #[arg(
-        long,
-        env = "WEIRGATE_STORE_PASSWORD_FILE",
-        value_name = "PATH",
-        requires = "store"
-    )]
+    #[arg(long, env = "WEIRGATE_STORE_PASSWORD_FILE", value_name = "PATH")]
     pub store_password_file: Option<PathBuf>,
-    /// Starts although that server evicts keys: a bucket that is evicted is full again
-    #[arg(long, env = "WEIRGATE_STORE_ACCEPT_EVICTION", value_parser = BoolishValueParser::new())]
-    pub store_accept_eviction: bool,
     /// Runs the functions of a table in Redis too: usage reports need them. Of several agents, one
     /// does at a time
     #[arg(long, env = "WEIRGATE_AGENT_FUNCTIONS", value_parser = BoolishValueParser::new())]
@@ -174,30 +167,17 @@ pub struct Options {
     pub log_level: LevelFilter,
 }
 
-/// The URL of a store, which is shown without user and password.
-#[derive(Clone)]
-pub struct StoreUrl(String);
+/// The URL of a store, or what is wrong with the text. Shows neither user nor password.
+#[derive(Debug, Clone)]
+pub struct Store(Result<StoreUrl, String>);
 
-impl std::str::FromStr for StoreUrl {
-    type Err = std::convert::Infallible;
+impl std::str::FromStr for Store {
+    type Err = Infallible;
 
-    /// Takes any text: an error would show it.
+    /// Takes any text: the error of a flag would show it.
     fn from_str(url: &str) -> Result<Self, Self::Err> {
-        Ok(Self(url.to_owned()))
-    }
-}
-
-impl fmt::Display for StoreUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, rest) = self.0.split_once("://").unwrap_or(("", ""));
-        let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-        write!(f, "{scheme}://{host}")
-    }
-}
-
-impl fmt::Debug for StoreUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        let url = StoreUrl::parse(url);
+        Ok(Self(url.map_err(|error| format!("--store {error}"))))
     }
 }
 
@@ -233,39 +213,36 @@ impl Options {
     /// A sentence, if the URL is none, the password cannot be read or is there twice, or functions are asked for
     /// that another table has already.
     pub fn store(&self) -> Result<Option<RedisOptions>, String> {
-        let Some(StoreUrl(url)) = &self.store else {
-            return match self.functions {
-                true => Err("--functions needs --store, because a table in DynamoDB has its own; leave it out".to_owned()),
-                false => Ok(None),
+        let Some(Store(url)) = &self.store else {
+            let refused = "--functions needs --store, because the stack runs those of a table in DynamoDB; leave it out";
+            return match (self.functions, &self.store_password_file) {
+                (true, _) => Err(refused.to_owned()),
+                (false, Some(path)) => Err(format!(
+                    "--store-password-file {} needs --store, whose password it is; leave it out",
+                    path.display()
+                )),
+                (false, None) => Ok(None),
             };
         };
-        let mut options = RedisOptions::new(url);
-        options.accept_eviction = self.store_accept_eviction;
-        if let Some(path) = &self.store_password_file {
-            let shown = path.display();
-            if url
-                .split_once('@')
-                .is_some_and(|(user, _)| user.matches(':').count() > 1)
-            {
-                return Err(format!(
-                    "--store must have no password beside --store-password-file {shown}, got one; leave it out of \
-                     the URL"
-                ));
-            }
-            let file = weirgate_shared::files::read_file(path).map_err(|error| {
-                format!("--store-password-file {error}; give a file that the agent may read")
-            })?;
-            let password = file.text.trim();
-            if password.is_empty() {
-                return Err(format!(
-                    "--store-password-file {shown} must have a password, got none; write it into the file"
-                ));
-            }
-            options.password = Some(password.to_owned());
+        let url = url.clone()?;
+        let Some(path) = &self.store_password_file else {
+            return Ok(Some(url.options()));
+        };
+        let shown = path.display();
+        if url.has_password() {
+            return Err(format!(
+                "--store must have no password beside --store-password-file {shown}, got one; leave it out of the URL"
+            ));
         }
-        // Nothing is sent.
-        Table::on_redis(&options).map_err(|error| format!("--store: {}", error.reason))?;
-        Ok(Some(options))
+        let file = weirgate_shared::files::read_file(path).map_err(|error| {
+            format!("--store-password-file {error}; give a file that the agent may read")
+        })?;
+        match file.text.trim() {
+            "" => Err(format!(
+                "--store-password-file {shown} must have a password, got none; write it into the file"
+            )),
+            password => Ok(Some(url.with_password(password).options())),
+        }
     }
 
     /// Returns what the log calls the table.
@@ -273,8 +250,8 @@ impl Options {
     pub fn table_name(&self) -> String {
         match (&self.table, &self.store) {
             (Some(table), _) => table.clone(),
-            (None, Some(store)) => store.to_string(),
-            (None, None) => String::new(),
+            (None, Some(Store(Ok(url)))) => url.to_string(),
+            (None, _) => String::new(),
         }
     }
 
@@ -530,10 +507,9 @@ mod tests {
         };
         let scheme = error(&["--store", "http://user:wrong-one@host"]);
         assert!(
-            scheme.contains("--store") && scheme.contains("redis://user:password@host"),
+            scheme.contains("--store must be redis://") && !scheme.contains("wrong-one"),
             "{scheme}"
         );
-        assert!(!scheme.contains("wrong-one"), "{scheme}");
         let without = error(&["--table", "limits", "--functions"]);
         assert!(without.contains("--functions needs --store"), "{without}");
         let alone = error(&["--table", "limits", "--store-password-file", "/no/file"]);

@@ -5,9 +5,11 @@
 //! - `records`: [`RecordStream`]: the stream of images of shards
 //! - `index`: names of keys, and sorted sets that list items
 //! - `connection`: [`RedisOptions`], and the one connection; `error`: what its errors mean
+//! - `facts`: [`ServerFacts`]: what a server says of itself
 
 mod connection;
 mod error;
+mod facts;
 mod field;
 mod index;
 mod plan;
@@ -31,6 +33,7 @@ use crate::{
 };
 
 pub use connection::RedisOptions;
+pub use facts::{Primary, Replica, ServerFacts};
 pub use records::{RecordStream, StreamRecord, Unread};
 
 /// Items of a page without a limit.

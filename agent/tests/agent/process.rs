@@ -139,7 +139,11 @@ fn agents_on_one_store_run_its_functions_one_after_the_other() {
     let (second, other) = start();
     let lines = second.until("listening");
     let listening = lines.last().unwrap();
-    assert_eq!(listening["table"], server.url(), "{listening}");
+    assert_eq!(
+        listening["table"],
+        format!("{}0", server.url()),
+        "{listening}"
+    );
     take(&other, "e-1");
     let lines = first.until("aggregator: batch done");
     assert_eq!(lines.last().unwrap()["copied"], 1, "{lines:?}");
@@ -159,7 +163,7 @@ fn a_store_that_is_wrong_is_one_line_without_its_password() {
     for (arguments, parts) in [
         (
             vec!["--store", "http://user:wrong-one@host"],
-            ["--store", "redis://user:password@host"],
+            ["--store must be", "redis://"],
         ),
         (
             vec!["--store", &evicting],
@@ -167,7 +171,7 @@ fn a_store_that_is_wrong_is_one_line_without_its_password() {
         ),
         (
             vec!["--store", &server.url()],
-            ["allkeys-lru", "--store-accept-eviction"],
+            ["allkeys-lru", "accept evictions"],
         ),
         (
             vec!["--table", "limits", "--functions"],

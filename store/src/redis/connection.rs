@@ -6,10 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, ErrorKind as RedisKind, IntoConnectionInfo, RedisError, Value,
-    cmd,
-};
+use redis::{AsyncConnectionConfig, Client, ErrorKind as RedisKind, RedisError, Value, cmd};
 use rustls::crypto::{CryptoProvider, ring};
 use tokio::sync::RwLock;
 use tokio::time::Instant;
@@ -23,8 +20,6 @@ pub struct RedisOptions {
     /// `redis://{user}:{password}@{host}:{port}/{database}`, or `rediss://` for TLS. User, password, port
     /// (6379) and database (0) may be left out.
     pub url: String,
-    /// Password, in place of one in the URL. Default: none.
-    pub password: Option<String>,
     /// Name of the table: prefix of all its keys. Default: `weirgate`.
     pub table: String,
     /// Timeout of a new connection, with its handshake. Default: 1 s.
@@ -46,7 +41,6 @@ impl RedisOptions {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
-            password: None,
             table: "weirgate".to_owned(),
             connect_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(1),
@@ -57,7 +51,7 @@ impl RedisOptions {
     }
 }
 
-/// Leaves out the URL, which may have a password, and the password.
+/// Leaves out the URL, because it may have a password.
 impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisOptions")
@@ -146,15 +140,7 @@ impl Connection {
             )));
         }
         // The URL itself may have a password.
-        let opened = options.url.as_str().into_connection_info();
-        let opened = opened.and_then(|info| {
-            let settings = info.redis_settings().clone();
-            Client::open(match &options.password {
-                Some(password) => info.set_redis_settings(settings.set_password(password)),
-                None => info,
-            })
-        });
-        let client = opened.map_err(|error| {
+        let client = Client::open(options.url.as_str()).map_err(|error| {
             invalid(format!(
                 "the URL of the store must be redis://user:password@host:port/database, or rediss:// for TLS, got \
                  another one ({error}); correct it"

@@ -54,8 +54,8 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
         ("NOPERM", _) => (
             ErrorKind::AccessDenied,
             format!(
-                "{message}: allow the user the commands @hash, @sortedset, @stream, @scripting, exists, incr, get, \
-                 del, set, time and info on the keys of the table"
+                "{message}: allow the user the commands @hash, @sortedset, @stream, @scripting, exists, del, get, \
+                 set, incr, pexpire, time and info on the keys of the table"
             ),
         ),
         ("WRONGTYPE" | FOREIGN, _) => (

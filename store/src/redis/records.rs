@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use redis::{ErrorKind as RedisKind, RedisError, cmd, pipe};
+use redis::{ErrorKind as RedisKind, RedisError, cmd};
 use serde_json::Map;
 use weirgate_shared::{EpochMillis, ItemKey};
 
@@ -23,6 +23,11 @@ return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0";
 /// Gives the lock back, if this process has it.
 const UNLOCK: &str =
     "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0";
+
+/// Lets records not come again, and deletes them. They are at most as many as Lua's stack takes.
+const FINISH: &str = "
+redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
+return redis.call('XDEL', KEYS[1], unpack(ARGV, 2))";
 
 /// The stream of images of a table's shards in Redis, as one process reads it.
 #[derive(Debug, Clone)]
@@ -169,7 +174,7 @@ impl RecordStream {
         records.map_err(|error| connection.failed(request(), error))
     }
 
-    /// Finishes records: they do not come again, and are deleted.
+    /// Finishes records, at most a thousand: they do not come again, and are deleted.
     ///
     /// # Errors
     /// [`StoreError`] if the server does not answer.
@@ -177,16 +182,14 @@ impl RecordStream {
         if ids.is_empty() {
             return Ok(());
         }
-        let key = &self.table.0.keys.records;
-        let mut both = pipe();
-        both.atomic();
-        both.cmd("XACK").arg(key).arg(GROUP).arg(ids).ignore();
-        both.cmd("XDEL").arg(key).arg(ids).ignore();
-        let request = || self.request("XACK");
+        let mut finish = cmd("EVAL");
+        finish.arg(FINISH).arg(1).arg(&self.table.0.keys.records);
+        finish.arg(GROUP).arg(ids);
+        let request = || self.request("EVAL");
         let connection = &self.table.0.connection;
         connection
             .send(&request, async |connection| {
-                both.exec_async(connection).await
+                finish.exec_async(connection).await
             })
             .await
     }
