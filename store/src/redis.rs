@@ -156,8 +156,7 @@ impl RedisTable {
             return Err(connection.refused(ErrorKind::Invalid, request, reason, None));
         }
         let packed: Vec<_> = actions.iter().map(plan::pack).collect();
-        // A table sends no transaction without actions.
-        let token = self.0.keys.token(key(&actions[0]), token.as_str());
+        let token = self.0.keys.token(token.as_str());
         let applied = self.apply(&items, &packed, &[], false, Some(token));
         Ok(match applied.await? {
             Answer::Applied(_) => TransactOutcome::Applied,

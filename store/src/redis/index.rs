@@ -57,7 +57,7 @@ impl Keys {
     pub(super) fn new(name: &str) -> Self {
         let names = ["items"].into_iter();
         let names = names.chain(indexes().map(|index| index.name));
-        let key = |part: &str| format!("{name}:{part}");
+        let key = |part: &str| key(name, part);
         let indexes: Vec<_> = names.map(key).collect();
         let (records, writes) = (key("records"), key("writes"));
         let others = [key("expiries"), records.clone(), writes.clone()];
@@ -70,16 +70,19 @@ impl Keys {
         }
     }
 
-    /// Returns the key of an item: `{table}:{{namespace}/{entity}}:{PK} {SK}`. All shards and snapshots of an
-    /// entity are in one slot of a cluster, by the part in braces.
+    /// Returns the key of an item.
     pub(super) fn item(&self, key: &ItemKey) -> String {
         let ItemKey { pk, sk } = key;
-        format!("{}:{{{}}}:{pk} {sk}", self.name, tag(pk))
+        self.key(&format!("{pk} {sk}"))
     }
 
-    /// Returns the key of a transaction's token, in the slot of its first item.
-    pub(super) fn token(&self, first: &ItemKey, token: &str) -> String {
-        format!("{}:{{{}}}:token {token}", self.name, tag(&first.pk))
+    /// Returns the key of a transaction's token.
+    pub(super) fn token(&self, token: &str) -> String {
+        self.key(&format!("token {token}"))
+    }
+
+    fn key(&self, part: &str) -> String {
+        key(&self.name, part)
     }
 
     pub(super) fn of_index(&self, index: Option<Index>) -> &str {
@@ -89,13 +92,10 @@ impl Keys {
     }
 }
 
-/// Returns `namespace/entity` of `namespace/KIND#entity#...`, or of another resource or plan.
-fn tag(pk: &str) -> String {
-    let Some((namespace, rest)) = pk.split_once('/') else {
-        return pk.to_owned();
-    };
-    let of = rest.split('#').nth(1).unwrap_or(rest);
-    format!("{namespace}/{of}")
+/// Returns `{table}:{{table}}:{part}`. A cluster chooses the slot by what is in braces, so all of a table are in
+/// one: a write changes its item and the indexes, and a transaction any items, at once or not at all.
+fn key(table: &str, part: &str) -> String {
+    format!("{table}:{{{table}}}:{part}")
 }
 
 /// Returns the bounds of a listing, the lower one first, as `ZRANGE ... BYLEX` takes them.

@@ -7,7 +7,11 @@ use weirgate_testkit::RedisServer;
 
 use super::{add, command, key, table};
 
-const SETS: [&str; 3] = ["weirgate:items", "weirgate:GSI1", "weirgate:expiries"];
+const SETS: [&str; 3] = [
+    "weirgate:{weirgate}:items",
+    "weirgate:{weirgate}:GSI1",
+    "weirgate:{weirgate}:expiries",
+];
 /// Long after any test.
 const LATE: i64 = 32_503_680_000;
 
@@ -68,7 +72,7 @@ async fn expired_items_go_with_their_entries_by_the_writes_of_others() {
     write(&table, &child("late", "parent", LATE)).await;
     assert_eq!(lengths(&server).await, [1; 3]);
     assert_eq!(children(&table, "parent").await, ["ns/ENTITY#late"]);
-    let left = command(&server, &["KEYS", "weirgate:{*"]).await;
+    let left = command(&server, &["KEYS", "weirgate:{weirgate}:ns/*"]).await;
     let left: Vec<String> = redis::from_redis_value(left.expect("it is there")).expect("keys");
     assert_eq!(left.len(), 1, "{left:?}");
 }
@@ -101,9 +105,9 @@ async fn a_write_that_removes_the_expiry_keeps_the_item() {
     write(&table, &update).await;
     let score = [
         "ZADD",
-        "weirgate:expiries",
+        "weirgate:{weirgate}:expiries",
         "1",
-        "weirgate:{ns/two}:ns/ENTITY#two #S",
+        "weirgate:{weirgate}:ns/ENTITY#two #S",
     ];
     command(&server, &score).await.expect("it is there");
     write(&table, &kept).await;
@@ -119,7 +123,7 @@ async fn entries_that_are_not_of_the_item_are_not_listed_and_are_dropped() {
         write(&table, &child(name, "first", LATE)).await;
     }
     for name in ["deleted", "moved"] {
-        let item = format!("weirgate:{{ns/{name}}}:ns/ENTITY#{name} #S");
+        let item = format!("weirgate:{{weirgate}}:ns/ENTITY#{name} #S");
         let deleted = command(&server, &["DEL", &item]).await;
         assert_eq!(deleted.expect("it is there"), redis::Value::Int(1));
     }

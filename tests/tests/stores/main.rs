@@ -1,6 +1,7 @@
 //! A table on Redis: its numbers, its lost answers, its errors, and limiters on it. A real redis-server runs
 //! for each test.
 
+mod clusters;
 mod durable;
 mod errors;
 mod limiters;

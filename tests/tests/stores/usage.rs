@@ -256,7 +256,7 @@ impl World {
 
     /// Number of records that are not finished.
     async fn records(&self) -> i64 {
-        let length = super::command(&self.server, &["XLEN", "weirgate:records"]).await;
+        let length = super::command(&self.server, &["XLEN", "weirgate:{weirgate}:records"]).await;
         redis::from_redis_value(length.expect("it is there")).expect("a number")
     }
 
