@@ -1,7 +1,11 @@
 //! The connection and the output of one run.
 
+use std::fmt;
+use std::path::Path;
+use std::sync::OnceLock;
+
 use weirgate::{Builder, ConnectOptions, RateLimiter};
-use weirgate_store::Table;
+use weirgate_store::{StoreUrl, Table};
 
 use crate::failure::Failure;
 use crate::options::Options;
@@ -13,6 +17,26 @@ pub struct Context {
     options: Options,
     output: Output,
     program: fn() -> clap::Command,
+    /// Read once, because a password may come from a pipe.
+    place: OnceLock<Result<Place, String>>,
+}
+
+/// Where the limits are. It shows no password.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// A table in DynamoDB.
+    Table(String),
+    /// A table in Redis or Valkey.
+    Store(StoreUrl),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table(name) => f.write_str(name),
+            Self::Store(url) => url.fmt(f),
+        }
+    }
 }
 
 impl Context {
@@ -23,6 +47,7 @@ impl Context {
             options,
             output,
             program,
+            place: OnceLock::new(),
         }
     }
 
@@ -41,16 +66,28 @@ impl Context {
         &self.options
     }
 
-    /// Returns the table's name.
+    /// Returns where the limits are.
     ///
     /// # Errors
-    /// [`Failure::Refused`] if none was given.
-    pub fn table(&self) -> Result<&str, Failure> {
-        let table = self.options.table.as_deref();
-        table.filter(|table| !table.is_empty()).ok_or_else(|| {
-            let text = "no table: give --table NAME, or set WEIRGATE_TABLE";
-            Failure::Refused(text.to_owned())
-        })
+    /// [`Failure::Refused`] if that was not given, or is wrong.
+    pub fn place(&self) -> Result<&Place, Failure> {
+        let place = self.place.get_or_init(|| place(&self.options));
+        place
+            .as_ref()
+            .map_err(|text| Failure::Refused(text.clone()))
+    }
+
+    /// Requires a table in DynamoDB. `what` needs one, because of `reason`.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] for a store.
+    pub fn needs_dynamodb(&self, what: &str, reason: &str) -> Result<(), Failure> {
+        match self.place()? {
+            Place::Table(_) => Ok(()),
+            Place::Store(url) => Err(Failure::Refused(format!(
+                "{what} must be for a table in DynamoDB, got the store {url}: {reason}"
+            ))),
+        }
     }
 
     /// Connects to the table.
@@ -69,16 +106,24 @@ impl Context {
         &self,
         set: impl FnOnce(Builder) -> Builder,
     ) -> Result<RateLimiter, Failure> {
-        let mut limiter = RateLimiter::builder(self.table()?)
+        let limiter = match self.place()? {
+            Place::Table(name) => RateLimiter::builder(name).connection(self.connection()),
+            Place::Store(url) => RateLimiter::builder(url.to_string()).table(opened(url).await?),
+        };
+        Ok(set(self.limiter_of(limiter)).build().await?)
+    }
+
+    /// Returns a limiter on a table, to be built, with the options of this run.
+    pub fn limiter_of(&self, limiter: Builder) -> Builder {
+        let mut limiter = limiter
             .namespace(&self.options.namespace)
             .timeout(self.options.timeout)
-            .audit_retention(self.options.audit_retention.0)
-            .connection(self.connection());
+            .audit_retention(self.options.audit_retention.0);
         let principal = self.options.principal.clone().or_else(user);
         if let Some(principal) = principal.filter(|name| !name.is_empty()) {
             limiter = limiter.owner(&principal).principal(principal);
         }
-        Ok(set(limiter).build().await?)
+        limiter
     }
 
     /// Returns the table as the functions use it, for what the public crate does not do.
@@ -86,11 +131,13 @@ impl Context {
     /// # Errors
     /// [`Failure::Refused`] if no table was given.
     pub async fn stored(&self) -> Result<Table, Failure> {
-        let name = self.table()?;
-        Ok(Table::new(
-            weirgate_store::connect(self.connection()).await,
-            name,
-        ))
+        match self.place()? {
+            Place::Table(name) => Ok(Table::new(
+                weirgate_store::connect(self.connection()).await,
+                name,
+            )),
+            Place::Store(url) => opened(url).await,
+        }
     }
 
     /// Returns whether the table is on this machine, and no emulator of other services beside it.
@@ -113,6 +160,68 @@ impl Context {
             ..ConnectOptions::default()
         };
         options.with_endpoint(endpoint_url)
+    }
+}
+
+/// Connects to a store, so that its server and not a request is named if that fails.
+async fn opened(url: &StoreUrl) -> Result<Table, Failure> {
+    let table = Table::on_redis(&url.options()).map_err(|error| Failure::from(&error))?;
+    let opened = table.warm().await;
+    opened.map_err(|error| Failure::from(&error))?;
+    Ok(table)
+}
+
+/// Returns where the limits are, by the options.
+fn place(options: &Options) -> Result<Place, String> {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let (url, table) = match (&options.store, given(&options.table)) {
+        (Some(url), None) => (url, None),
+        (None, Some(table)) => return Ok(Place::Table(table)),
+        (Some(url), Some(table)) => (url, Some(table)),
+        (None, None) => {
+            let text = "no table: give --table NAME or --store URL, or set WEIRGATE_TABLE or WEIRGATE_STORE";
+            return Err(text.to_owned());
+        }
+    };
+    let url = StoreUrl::parse(&url.0)
+        .map_err(|error| format!("the URL of the store {error} (--store)"))?;
+    if let Some(table) = table {
+        return Err(format!(
+            "the variables WEIRGATE_STORE and WEIRGATE_TABLE must not both be set, got {url} and {table:?}: unset one, or give \
+             --store or --table"
+        ));
+    }
+    let Some(path) = &options.store_password_file else {
+        return Ok(Place::Store(url));
+    };
+    if url.has_password() {
+        return Err(format!(
+            "the password of the store {url} must be in one place, got one in the URL and the file {}: leave one out",
+            path.display()
+        ));
+    }
+    Ok(Place::Store(url.with_password(&password(path)?)))
+}
+
+/// Returns the password that a file has, without the end of its line.
+fn password(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => format!("the password of the store in {shown} must be UTF-8: correct the file"),
+        _ => format!("the password of the store cannot be read: {shown}: {error}; check --store-password-file"),
+    })?;
+    let password = text.strip_suffix('\n').unwrap_or(&text);
+    let password = password.strip_suffix('\r').unwrap_or(password);
+    match password.is_empty() || password.contains('\n') {
+        true => Err(format!(
+            "the password of the store must be one line, got {} in {shown}: correct the file",
+            if password.is_empty() {
+                "none"
+            } else {
+                "several"
+            }
+        )),
+        false => Ok(password.to_owned()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Errors as a terminal shows them, and exit codes.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -119,7 +120,8 @@ impl Failure {
             Self::Unavailable(text) => (NO_DECISION, text),
             Self::Exit(code, text) => (*code, text),
         };
-        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = text.split_whitespace().map(without_password);
+        let text = words.collect::<Vec<_>>().join(" ");
         if is_json {
             let error = serde_json::json!({"error": {"exit_code": code, "message": text}});
             streams::warn_json(&error);
@@ -132,6 +134,20 @@ impl Failure {
             );
         }
         ExitCode::from(code)
+    }
+}
+
+/// Returns a word without the user and password of a store: an argument in a wrong place is shown.
+fn without_password(word: &str) -> Cow<'_, str> {
+    let Some((before, url)) = ["redis://", "rediss://"]
+        .iter()
+        .find_map(|scheme| Some(word.split_at(word.find(scheme)? + scheme.len())))
+    else {
+        return word.into();
+    };
+    match url.rsplit_once('@') {
+        Some((_, host)) => format!("{before}..@{host}").into(),
+        None => word.into(),
     }
 }
 
@@ -221,6 +237,9 @@ impl From<Error> for Failure {
 impl From<&StoreError> for Failure {
     fn from(error: &StoreError) -> Self {
         let remedy = match error.kind {
+            ErrorKind::Unreachable if error.is_of_redis() => "check --store",
+            // The reason has it.
+            _ if error.is_of_redis() => "",
             ErrorKind::TableNotFound => "check --table, --region and --profile",
             ErrorKind::CredentialsUnavailable => "sign in again, or give another --profile",
             ErrorKind::AccessDenied => {
@@ -241,6 +260,9 @@ impl From<&StoreError> for Failure {
         } = error;
         let text = match (kind, remedy) {
             // No request is to blame for it.
+            (ErrorKind::MissingCredentials, _) if error.is_of_redis() => {
+                format!("{reason}; or give --store-password-file")
+            }
             (ErrorKind::MissingCredentials, _) => {
                 format!("{reason}; or give --region or --profile")
             }

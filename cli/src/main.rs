@@ -44,7 +44,7 @@ use options::{Options, without_empty_variable};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Rate limits that a fleet shares through one DynamoDB table.
+/// Rate limits that a fleet shares through one table in DynamoDB or Redis.
 #[derive(Debug, Parser)]
 #[command(
     name = "weirgate",
@@ -71,7 +71,10 @@ impl Cli {
         let matches = command.try_get_matches_from_mut(arguments)?;
         duplicates::check(&mut command, &matches, arguments)?;
         commands::check_command_after_dashes(&mut command, &matches, arguments)?;
-        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+        let mut cli =
+            Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        cli.options.choose(&command, &matches)?;
+        Ok(cli)
     }
 }
 

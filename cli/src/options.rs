@@ -1,9 +1,14 @@
 //! Options that every command takes.
 
+use std::convert::Infallible;
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::Resettable;
-use clap::{Arg, Args, ColorChoice};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, ColorChoice, Command};
 use weirgate::ConnectOptions;
 use weirgate_shared::parse_timeout;
 
@@ -16,6 +21,24 @@ pub struct Options {
     /// Name or ARN of the table: the stack's output TableName
     #[arg(long, global = true, env = "WEIRGATE_TABLE", value_name = "NAME")]
     pub table: Option<String>,
+    /// Table in Redis or Valkey instead: redis://USER@HOST:6379/0, or rediss:// for TLS
+    #[arg(
+        long,
+        global = true,
+        env = "WEIRGATE_STORE",
+        hide_env_values = true,
+        value_name = "URL",
+        value_parser = Secret::new
+    )]
+    pub store: Option<Secret>,
+    /// File with the password of the store, which is not in the URL then
+    #[arg(
+        long,
+        global = true,
+        env = "WEIRGATE_STORE_PASSWORD_FILE",
+        value_name = "PATH"
+    )]
+    pub store_password_file: Option<PathBuf>,
     /// Namespace of the limits
     #[arg(
         long,
@@ -62,6 +85,64 @@ pub struct Options {
     /// Whether to print colours; NO_COLOR is obeyed too
     #[arg(long, global = true, value_name = "CHOICE", default_value = "auto")]
     pub color: ColorChoice,
+}
+
+/// A URL that may have a password. clap would show what its own parser refuses.
+#[derive(Clone)]
+pub struct Secret(pub String);
+
+impl Secret {
+    fn new(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// Shows nothing of it.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Options {
+    /// Leaves out the variable of a table if a store is an argument, and the other way round.
+    ///
+    /// # Errors
+    /// If both are arguments, or an argument is for the other one.
+    pub fn choose(&mut self, program: &Command, matches: &ArgMatches) -> Result<(), clap::Error> {
+        let is_argument = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let conflict = |id: &str, other: &str| {
+            let names = [id, other].map(|id| {
+                let mut arguments = program.get_arguments();
+                let argument = arguments.find(|argument| argument.get_id() == id);
+                argument.map(ToString::to_string).unwrap_or_default()
+            });
+            let [one, other] = names;
+            let text = format!("the argument '{one}' cannot be used with '{other}'");
+            program.clone().error(ErrorKind::ArgumentConflict, text)
+        };
+        match (is_argument("store"), is_argument("table")) {
+            (true, true) => return Err(conflict("store", "table")),
+            (true, false) => self.table = None,
+            (false, true) => self.store = None,
+            (false, false) => {}
+        }
+        let others = match self.store {
+            Some(_) => &["region", "profile", "endpoint_url"][..],
+            None => &[],
+        };
+        if let Some(other) = others.iter().find(|id| is_argument(id)) {
+            return Err(conflict("store", other));
+        }
+        match self.store.is_none() && is_argument("store_password_file") {
+            true => {
+                let text = "the argument '--store-password-file <PATH>' needs '--store <URL>'";
+                let mut program = program.clone();
+                Err(program.error(ErrorKind::MissingRequiredArgument, text))
+            }
+            false => Ok(()),
+        }
+    }
 }
 
 /// How long audit events are kept; `None` is indefinitely.

@@ -74,7 +74,8 @@ impl StoreError {
     }
 
     /// Returns whether the request is a command of Redis, which is in capitals. The reason then has the remedy.
-    fn is_of_redis(&self) -> bool {
+    #[must_use]
+    pub fn is_of_redis(&self) -> bool {
         let mut letters = self.request.chars().take(2);
         self.request.len() > 1 && letters.all(char::is_uppercase)
     }

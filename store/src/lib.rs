@@ -24,7 +24,9 @@
 //! - `schema`: the table's definition, for local use
 //! - `describe`: [`TableFacts`]: the table as AWS has it, against that definition
 //! - `memory` (feature `memory`): [`MemoryTable`], a table in the process for tests
-//! - `redis` (feature `redis`): a table in Redis or Valkey; [`RedisOptions`]
+//! - `redis` (feature `redis`): a table in Redis or Valkey; [`RedisOptions`], [`ServerFacts`], and
+//!   [`RecordStream`], the images from which usage is copied
+//! - `store_url` (feature `redis`): [`StoreUrl`]: where that is, as users give it
 //! - `meter`: [`CapacityMeter`] adds up the write units that DynamoDB reports
 //! - `throttles`: [`ThrottleMeter`] counts throttled requests by their reason
 
@@ -54,6 +56,8 @@ mod request_endpoint;
 mod scan;
 mod schema;
 mod skew;
+#[cfg(feature = "redis")]
+mod store_url;
 mod table;
 mod throttles;
 mod transact;
@@ -75,11 +79,13 @@ pub use memory::MemoryTable;
 pub use meter::{CapacityMeter, ConsumedUnits};
 pub use proxy::https_connector;
 #[cfg(feature = "redis")]
-pub use redis::RedisOptions;
+pub use redis::{Primary, RecordStream, RedisOptions, Replica, ServerFacts, StreamRecord, Unread};
 pub use request::{
     ActionOutcome, Consistency, Position, ReturnValues, ScanPage, TransactOutcome, WriteOutcome,
 };
 pub use schema::create_table;
 pub use skew::CorrectedClock;
+#[cfg(feature = "redis")]
+pub use store_url::{StoreUrl, StoreUrlError};
 pub use table::{ReadWithin, RetryPolicy, Table};
 pub use throttles::{ThrottleMeter, ThrottleReason};

@@ -148,6 +148,15 @@ impl Table {
         on_backend!(self, table => table.warm())
     }
 
+    /// Returns whether the table is in Redis or Valkey.
+    #[must_use]
+    pub const fn is_in_redis(&self) -> bool {
+        #[cfg(feature = "redis")]
+        return matches!(self.backend, Backend::Redis(_));
+        #[cfg(not(feature = "redis"))]
+        false
+    }
+
     /// Asks a server of Redis whether it fits: its version, and that it evicts nothing. Tables in DynamoDB are not
     /// asked. A server that cannot be asked now is asked at the first request.
     ///

@@ -8,13 +8,16 @@ mod finding;
 mod functions;
 mod permissions;
 mod plans;
+mod server;
 mod sessions;
 mod table;
 
 use clap::Args;
 use serde::Serialize;
+use weirgate::RateLimiter;
+use weirgate_store::{StoreError, StoreUrl, Table};
 
-use crate::context::Context;
+use crate::context::{Context, Place};
 use crate::failure::{Failure, Outcome};
 use crate::text::Text;
 use finding::{Finding, State};
@@ -24,6 +27,8 @@ use finding::{Finding, State};
 /// Table, indexes, stream, functions, schedule, alarms, clock, and what the credentials allow;
 /// each problem with its remedy. It changes nothing.
 ///
+/// Of a store: version, eviction, memory, persistence, replicas, clock, and what the user may do.
+///
 /// With --acceptance it tries the table by requests instead: every request that Weirgate sends,
 /// processes on one key, a hot key, a killed process, usage. It tells what that costs, asks first,
 /// and deletes what it wrote. Each figure stands beside that of a local backend.
@@ -32,7 +37,7 @@ use finding::{Finding, State};
 /// out; the managed policy ReadOnlyAccess of AWS allows all of it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  weirgate doctor --table limits\n  weirgate doctor --table limits --acceptance --dry-run\n\n\
+    after_help = "Examples:\n  weirgate doctor --table limits\n  weirgate doctor --store redis://host:6379/0\n  weirgate doctor --table limits --acceptance --dry-run\n\n\
                         Exit codes: 0 nothing is wrong, 1 something is."
 )]
 pub struct Doctor {
@@ -54,33 +59,16 @@ struct Diagnosis {
 impl Doctor {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         if self.acceptance.acceptance {
+            context.needs_dynamodb(
+                "doctor --acceptance",
+                "it tries what DynamoDB does; run doctor without it",
+            )?;
             return self.acceptance.run(context, self.stack).await;
         }
-        let table = context.stored().await?;
-        let facts = table
-            .describe()
-            .await
-            .map_err(|error| Failure::from(&error))?;
-        let mut findings = table::findings(&table, &facts).await;
-        findings.push(table::clock(&table));
-        if context.is_local() {
-            let text = "not checked: this endpoint is a table on this machine";
-            findings.push(Finding::unknown("functions", text, ""));
-        } else {
-            // The endpoint is DynamoDB's; the others have their own.
-            let elsewhere = weirgate::ConnectOptions {
-                endpoint_url: None,
-                ..context.connection()
-            };
-            let aws = aws::Aws::new(weirgate_store::sdk_config(&elsewhere).await);
-            let (found, stack) = functions::findings(&aws, table.name(), &facts, self.stack).await;
-            findings.extend(found);
-            findings.extend(alarms::findings(&aws, stack.as_deref()).await);
-        }
-        let limiter = context.limiter().await?;
-        findings.push(plans::finding(&limiter).await);
-        findings.push(sessions::finding(&limiter).await);
-        findings.push(permissions::finding(&table, &context.options().namespace).await);
+        let mut findings = match context.place()? {
+            Place::Table(_) => self.of_table(context).await?,
+            Place::Store(url) => self.of_store(context, url).await?,
+        };
         if let Some(url) = &self.agent {
             findings.extend(agent::findings(url).await);
         }
@@ -92,6 +80,54 @@ impl Doctor {
             true => Outcome::Incomplete,
             false => Outcome::Done,
         })
+    }
+
+    async fn of_table(&self, context: &Context) -> Result<Vec<Finding>, Failure> {
+        let table = context.stored().await?;
+        let facts = table
+            .describe()
+            .await
+            .map_err(|error| Failure::from(&error))?;
+        let mut findings = table::findings(&table, &facts).await;
+        findings.push(table::clock(&table, "DynamoDB"));
+        if context.is_local() {
+            let text = "not checked: this endpoint is a table on this machine";
+            findings.push(Finding::unknown("functions", text, ""));
+        } else {
+            // The endpoint is DynamoDB's; the others have their own.
+            let elsewhere = weirgate::ConnectOptions {
+                endpoint_url: None,
+                ..context.connection()
+            };
+            let aws = aws::Aws::new(weirgate_store::sdk_config(&elsewhere).await);
+            let (found, stack) =
+                functions::findings(&aws, table.name(), &facts, self.stack.clone()).await;
+            findings.extend(found);
+            findings.extend(alarms::findings(&aws, stack.as_deref()).await);
+        }
+        let limiter = context.limiter().await?;
+        findings.push(plans::finding(&limiter).await);
+        findings.push(sessions::finding(&limiter).await);
+        findings.push(permissions::finding(&table, &context.options().namespace).await);
+        Ok(findings)
+    }
+
+    async fn of_store(&self, context: &Context, url: &StoreUrl) -> Result<Vec<Finding>, Failure> {
+        if self.stack.is_some() {
+            let reason = "a store has no stack; leave --stack out";
+            context.needs_dynamodb("doctor --stack", reason)?;
+        }
+        // One that evicts is described, and not refused.
+        let url = url.clone().accepting_eviction();
+        let failed = |error: StoreError| Failure::from(&error);
+        let table = Table::on_redis(&url.options()).map_err(failed)?;
+        let facts = table.describe_server().await.map_err(failed)?;
+        let mut findings = server::findings(&url, &facts);
+        findings.push(table::clock(&table, "the server"));
+        let limiter = context.limiter_of(RateLimiter::builder("").table(table.clone()));
+        findings.push(plans::finding(&limiter.build().await?).await);
+        findings.push(permissions::finding(&table, &context.options().namespace).await);
+        Ok(findings)
     }
 }
 

@@ -59,7 +59,7 @@ impl Page {
             metrics: self.metrics,
             read_units: self.read_units.get(),
             namespace: context.options().namespace.clone(),
-            ..Options::new(context.table()?)
+            ..Options::new(context.place()?.to_string())
         };
         let chosen = options.port;
         let page = start(limiter, options, "--port")?;

@@ -34,7 +34,7 @@ impl Purge {
         let namespace = &context.options().namespace;
         let deed = format!(
             "delete all that table {} has of namespace {namespace}",
-            context.table()?
+            context.place()?
         );
         self.destroy.confirm(&deed, namespace)?;
         let (limiter, is_dry_run) = (context.limiter().await?, self.destroy.dry_run);

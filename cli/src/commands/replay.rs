@@ -54,6 +54,7 @@ struct Replayed {
 
 /// Replays what the arguments name. As text, the outcome of each object is printed at once.
 pub async fn run(args: Replay, context: &Context) -> Result<Outcome, Failure> {
+    context.needs_dynamodb("replay", "a store has no failure bucket; leave it out")?;
     let output = context.output();
     let table = context.stored().await?;
     let (input, mut objects) = (std::io::stdin().lock(), vec![]);

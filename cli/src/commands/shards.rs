@@ -9,6 +9,10 @@ use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
+/// Why a store has neither.
+const ONE_SHARD: &str =
+    "a bucket in Redis is one shard, which has no limit of writes; leave it out";
+
 /// Splits a bucket into more shards.
 ///
 /// Each is in a partition of its own, for 1,000 writes a second.
@@ -37,12 +41,14 @@ pub struct Merge {
 
 impl Split {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        context.needs_dynamodb("split", ONE_SHARD)?;
         set(context, &self.bucket, self.shards).await
     }
 }
 
 impl Merge {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        context.needs_dynamodb("merge", ONE_SHARD)?;
         set(context, &self.bucket, self.shards).await
     }
 }

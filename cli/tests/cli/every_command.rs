@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 
 use serde_json::Value;
-use weirgate_testkit::Dynamo;
-use weirgate_testkit::server::serve;
+use weirgate_testkit::server::{free_port, serve};
+use weirgate_testkit::{Dynamo, RedisServer};
 
 use super::fixtures::{File, Table, commands, refusing, weirgate};
 
@@ -235,6 +235,30 @@ fn every_command_has_a_usage_line_and_an_example() {
     }
 }
 
+/// Gives a table something for each command that destroys. Returns the id of a lease.
+fn fill(table: &Table) -> String {
+    table.text("limits set --resource gpt-4 rpm=5/day slots=2");
+    table.text("limits set --plan pro rpm=5/day");
+    table.text("entities set user --parent team");
+    let granted = table.json("acquire user gpt-4 rpm=2 slots=1 --lease 1h");
+    let lease = granted["lease_id"].as_str().expect("slots have a lease");
+    // A purge refuses a namespace that callers use.
+    table.text("stop --system --yes");
+    lease.to_owned()
+}
+
+/// Returns the arguments of a row, for a table with this lease.
+fn row<'a>(lease: &'a str, files: &'a Files, path: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
+    let arguments = arguments.iter().map(|argument| match *argument {
+        "0000000000011" => lease,
+        "{plan}" => files.limits.path(),
+        other => files.fill(other),
+    });
+    let mut all: Vec<_> = path.split(' ').chain(arguments).collect();
+    all.extend(matches!(path, "erase" | "purge").then_some("--discard-leases"));
+    all
+}
+
 /// A table with something for each command that destroys.
 struct Filled {
     dynamo: Dynamo,
@@ -246,14 +270,7 @@ impl Filled {
     async fn new() -> Self {
         let dynamo = Dynamo::new().await;
         let table = Table::of(&dynamo);
-        table.text("limits set --resource gpt-4 rpm=5/day slots=2");
-        table.text("limits set --plan pro rpm=5/day");
-        table.text("entities set user --parent team");
-        let granted = table.json("acquire user gpt-4 rpm=2 slots=1 --lease 1h");
-        let lease = granted["lease_id"].as_str().expect("slots have a lease");
-        let lease = lease.to_owned();
-        // A purge refuses a namespace that callers use.
-        table.text("stop --system --yes");
+        let lease = fill(&table);
         let _ = dynamo.take_operations();
         Self {
             dynamo,
@@ -264,14 +281,7 @@ impl Filled {
 
     /// Returns the arguments of a row, for this table.
     fn fill<'a>(&'a self, files: &'a Files, path: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
-        let arguments = arguments.iter().map(|argument| match *argument {
-            "0000000000011" => self.lease.as_str(),
-            "{plan}" => files.limits.path(),
-            other => files.fill(other),
-        });
-        let mut all: Vec<_> = path.split(' ').chain(arguments).collect();
-        all.extend(matches!(path, "erase" | "purge").then_some("--discard-leases"));
-        all
+        row(&self.lease, files, path, arguments)
     }
 
     /// Requires that nothing has written since the last call.
@@ -350,6 +360,75 @@ async fn a_command_that_reads_and_every_dry_run_leave_the_table_as_it_is() {
     }
 }
 
+/// Commands that need a table in DynamoDB, and what they say of a store.
+const NOT_ON_A_STORE: [(&str, &str); 3] = [
+    ("split", "a bucket in Redis is one shard"),
+    ("merge", "a bucket in Redis is one shard"),
+    ("replay", "a store has no failure bucket"),
+];
+
+/// Exit codes other than 0, of commands that find something.
+const CODES_ON_A_STORE: [(&str, i32); 3] = [
+    // The system level has no limits, and is stopped.
+    ("limits get", 1),
+    ("acquire", 5),
+    // The server of the test keeps nothing on disk.
+    ("doctor", 1),
+];
+
+#[test]
+fn every_command_works_on_a_store_or_is_refused_before_anything_is_sent() {
+    let (files, server) = (Files::new("stores"), RedisServer::start());
+    let mut wrong = vec![];
+    let nowhere = Table::at(&format!("redis://some:s3cret@127.0.0.1:{}", free_port()));
+    for (number, (does, path, arguments)) in ON_THE_TABLE.into_iter().enumerate() {
+        // It ends by a signal alone.
+        if path == "page" {
+            continue;
+        }
+        let table = Table::at(&format!("{}?table=t{number}", server.url()));
+        let refused = NOT_ON_A_STORE.iter().find(|(name, _)| *name == path);
+        if let Some((_, reason)) = refused {
+            let command = row("", &files, path, arguments);
+            let run = nowhere.run(&command);
+            assert_eq!(run.code, Some(2), "{command:?}: {run:?}");
+            let said = format!(
+                "error: {path} must be for a table in DynamoDB, got the store redis://127.0.0.1:"
+            );
+            assert!(run.stderr.starts_with(&said), "{command:?}: {run:?}");
+            assert!(run.stderr.contains(reason), "{command:?}: {run:?}");
+            assert_eq!(run.stderr.lines().count(), 1, "{command:?}: {run:?}");
+            continue;
+        }
+        let lease = fill(&table);
+        let mut command = row(&lease, &files, path, arguments);
+        command.extend((does == Destroy).then_some("--yes"));
+        command.extend((path == "load").then_some("--for=100ms"));
+        let run = table.run(&command);
+        let expected = CODES_ON_A_STORE.iter().find(|(name, _)| *name == path);
+        let code = expected.map_or(0, |(_, code)| *code);
+        wrong.extend((run.code != Some(code)).then(|| format!("{command:?}: {run:?}")));
+        let unreachable = nowhere.run([&["--timeout", "1s"], &command[..]].concat());
+        let expected = (Some(6), true);
+        let says = unreachable.stderr.contains("check --store");
+        assert_eq!(
+            (unreachable.code, says),
+            expected,
+            "{command:?}: {unreachable:?}"
+        );
+        assert!(!unreachable.stderr.contains("s3cret"), "{unreachable:?}");
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    for (option, remedy) in [
+        ("--acceptance", "run doctor without it"),
+        ("--stack=weirgate", "leave --stack out"),
+    ] {
+        let run = nowhere.run(["doctor", option]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.stderr.contains(remedy), "{run:?}");
+    }
+}
+
 /// Commands that read something else than a list, as `usage --total` does.
 const NO_LISTS: [&str; 9] = [
     "doctor",
@@ -398,7 +477,7 @@ fn every_error_of_every_command_is_one_line_with_its_remedy() {
             "none",
             vec![],
             2,
-            "give --table NAME, or set WEIRGATE_TABLE",
+            "give --table NAME or --store URL, or set WEIRGATE_TABLE or WEIRGATE_STORE",
         ),
         (
             "missing",

@@ -107,7 +107,10 @@ pub fn commands(path: &[&str]) -> Vec<String> {
 
 /// The binary on one table.
 pub struct Table {
+    /// URL of its DynamoDB; empty if it is in Redis.
     pub endpoint: String,
+    /// The options that choose it.
+    pub options: Vec<String>,
 }
 
 impl Table {
@@ -116,16 +119,30 @@ impl Table {
     }
 
     pub fn of(dynamo: &Dynamo) -> Self {
+        let endpoint = serve(dynamo);
+        let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
         Self {
-            endpoint: serve(dynamo),
+            options: options.map(str::to_owned).to_vec(),
+            endpoint,
         }
+    }
+
+    /// A table in Redis or Valkey.
+    pub fn at(store: &str) -> Self {
+        Self {
+            endpoint: String::new(),
+            options: vec!["--store".to_owned(), store.to_owned()],
+        }
+    }
+
+    fn options(&self) -> Vec<&str> {
+        self.options.iter().map(String::as_str).collect()
     }
 
     /// Runs a command on the table.
     pub fn run(&self, arguments: impl Arguments) -> Run {
-        let options = ["--table", "weirgate", "--endpoint-url", &self.endpoint];
         // Before the arguments, which may end with a command of their own.
-        weirgate([&options[..], &arguments.words()].concat())
+        weirgate([&self.options()[..], &arguments.words()].concat())
     }
 
     /// As [`run`](Self::run), with a terminal for standard input, on which this is typed.
@@ -134,7 +151,7 @@ impl Table {
         let mut keys = std::fs::File::from(pty.master);
         keys.write_all(text.as_bytes()).expect("it is typed");
         let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
-        command.args(["--table", "weirgate", "--endpoint-url", &self.endpoint]);
+        command.args(self.options());
         command.args(arguments.words()).env_clear();
         finish(command.stdin(std::fs::File::from(pty.slave)))
     }
@@ -142,7 +159,7 @@ impl Table {
     /// As [`run`](Self::run), with this text on standard input.
     pub fn run_reading(&self, text: &str, arguments: impl Arguments) -> Run {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
-        command.args(["--table", "weirgate", "--endpoint-url", &self.endpoint]);
+        command.args(self.options());
         command.args(arguments.words()).env_clear();
         let input = File::new("input", text);
         finish(command.stdin(std::fs::File::open(input.path()).expect("it is there")))

@@ -1,9 +1,10 @@
-//! The binary, as a terminal or a script runs it, on an embedded DynamoDB behind HTTP.
+//! The binary, as a terminal or a script runs it, on an embedded DynamoDB behind HTTP, or on Redis.
 
 mod acquire;
 mod commands;
 mod docs;
 mod doctor;
+mod doctor_of_stores;
 mod duplicates;
 mod every_command;
 mod fixtures;
@@ -14,6 +15,7 @@ mod load;
 mod local;
 mod network;
 mod plan_files;
+mod stores;
 mod terminal;
 mod unreadable;
 mod variables;

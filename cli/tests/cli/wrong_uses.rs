@@ -5,7 +5,7 @@ use weirgate_testkit::Dynamo;
 use super::fixtures::{File, Run, Table, answering, commands, weirgate, weirgate_with};
 
 /// Arguments that are wrong without any table, and what the error must name.
-const ARGUMENTS: [(&str, [&str; 3]); 62] = [
+const ARGUMENTS: [(&str, [&str; 3]); 66] = [
     ("limits get --system", ["table", "no table", "--table NAME"]),
     ("limts get --system", ["subcommand", "'limts'", "'limits'"]),
     (
@@ -145,6 +145,30 @@ const ARGUMENTS: [(&str, [&str; 3]); 62] = [
     (
         "--table t --endpoint-url localhost:8000 switches",
         ["'--endpoint-url <URL>'", "localhost:8000", "http://"],
+    ),
+    (
+        "--store http://some:secret@host switches",
+        [
+            "the URL of the store",
+            "http://..",
+            "begin it with redis://",
+        ],
+    ),
+    (
+        "--store redis://host --table limits switches",
+        ["'--store <URL>'", "'--table <NAME>'", "cannot be used with"],
+    ),
+    (
+        "--store redis://host --profile dev switches",
+        [
+            "'--store <URL>'",
+            "'--profile <NAME>'",
+            "cannot be used with",
+        ],
+    ),
+    (
+        "--store redis://some:secret@host split user gpt-4 --shards 2",
+        ["split", "the store redis://host:6379/0", "leave it out"],
     ),
     (
         "--timeout 5 switches",

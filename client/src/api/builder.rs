@@ -17,7 +17,8 @@ use crate::values::{Error, OnUnavailable, Prefetch, VendorCount, check_on_unavai
 impl RateLimiter {
     /// Builds a limiter on the table `table`, whose name is among the deployed stack's outputs. With the feature
     /// `redis`, also on a server of Redis or Valkey, at `redis://{user}:{password}@{host}:{port}/{database}`, or
-    /// `rediss://` for TLS.
+    /// `rediss://` for TLS. `?table={name}` chooses the prefix of its keys, by default `weirgate`, and
+    /// `accept_eviction=true` accepts a server that evicts keys.
     #[must_use]
     pub fn builder(table: impl Into<String>) -> Builder {
         Builder::new(table.into())
@@ -332,7 +333,9 @@ impl Builder {
                 return Err(Error::Invalid(remedy.to_owned()));
             }
             TableSource::Table(table) => table,
-            TableSource::Name(url) if is_redis(&url) => on_redis(url, self.connection, self.clock)?,
+            TableSource::Name(url) if is_redis(&url) => {
+                on_redis(&url, self.connection, self.clock)?
+            }
             TableSource::Name(name) => {
                 let is_arn = name.starts_with("arn:");
                 let is_name = |b: u8| {
@@ -384,11 +387,13 @@ fn is_redis(table: &str) -> bool {
 /// Of the options of a connection, clock and timeouts are of Redis too.
 #[cfg(feature = "redis")]
 fn on_redis(
-    url: String,
+    url: &str,
     connection: Option<ConnectOptions>,
     clock: Option<Arc<dyn Clock>>,
 ) -> Result<Table, Error> {
-    let mut options = weirgate_store::RedisOptions::new(url);
+    let url = weirgate_store::StoreUrl::parse(url);
+    let url = url.map_err(|error| Error::Invalid(format!("the URL of the store {error}")))?;
+    let mut options = url.options();
     if let Some(connection) = connection {
         options.connect_timeout = connection.connect_timeout;
         options.request_timeout = connection.request_timeout;
@@ -399,11 +404,7 @@ fn on_redis(
 }
 
 #[cfg(not(feature = "redis"))]
-fn on_redis(
-    _: String,
-    _: Option<ConnectOptions>,
-    _: Option<Arc<dyn Clock>>,
-) -> Result<Table, Error> {
+fn on_redis(_: &str, _: Option<ConnectOptions>, _: Option<Arc<dyn Clock>>) -> Result<Table, Error> {
     Err(Error::Invalid(
         "a table on Redis needs the feature redis of the crate weirgate; add it".to_owned(),
     ))

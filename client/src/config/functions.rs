@@ -26,7 +26,9 @@ pub(crate) async fn check_functions<'a>(
         let has_pools = limit.name().is_pool() || !limit.classes().is_empty();
         has_pools || limit.rule().kind() == LimitKind::Quota
     };
-    if functions.know_quotas.load(Ordering::Relaxed) || !limits.any(is_new) {
+    // No functions of Redis are older than quotas.
+    let is_known = functions.know_quotas.load(Ordering::Relaxed) || session.table.is_in_redis();
+    if is_known || !limits.any(is_new) {
         return Ok(());
     }
     // Boxed, as every rare part of an acquire: its future is smaller.

@@ -76,6 +76,20 @@ async fn limits_that_one_limiter_stores_bind_the_others_and_are_listed() {
     );
 }
 
+/// No functions of Redis are older than both, so nothing has to say so.
+#[tokio::test]
+async fn quotas_and_classes_are_there_from_the_first_request() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server).await;
+    let quota = Limit::session("tpm", 5, Duration::from_secs(18_000)).expect("a limit");
+    let level = ConfigLevel::Resource(Resource::new("gpt-4").expect("a name"));
+    let config = Config::of([quota.clone()]);
+    let stored = limiter.admin().set_config(&level, &config).await;
+    stored.expect("it is stored");
+    assert!(is_granted(&limiter, std::slice::from_ref(&quota), &[("tpm", 5)]).await);
+    assert!(!is_granted(&limiter, &[quota], &[("tpm", 1)]).await);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limiters_side_by_side_never_take_more_than_the_limit() {
     let server = RedisServer::start();

@@ -163,7 +163,7 @@ async fn services(context: &Context, here: &Backend, stack: Option<String>) -> S
 /// Returns the table as the command line reaches it.
 fn of(context: &Context, table: Table, namespace: Namespace) -> Result<Backend, Failure> {
     let options = context.options();
-    let mut arguments: Vec<OsString> = vec!["--table".into(), context.table()?.into()];
+    let mut arguments: Vec<OsString> = vec!["--table".into(), context.place()?.to_string().into()];
     for (option, value) in [
         ("--region", &options.region),
         ("--profile", &options.profile),

@@ -125,20 +125,21 @@ fn stream(facts: &TableFacts) -> Finding {
     }
 }
 
-/// Returns the finding about this machine's clock, as the responses so far date it.
-pub fn clock(table: &Table) -> Finding {
+/// Returns the finding about this machine's clock, as the responses so far date it. `other` has the clock that
+/// counts.
+pub fn clock(table: &Table, other: &str) -> Finding {
     let clock = table.skew();
-    let ahead = clock.local().since(clock.now()).0;
+    let ahead = clock.local().0.saturating_sub(clock.now().0);
     let word = if ahead < 0 { "behind" } else { "ahead" };
     let by = rounded_span(Duration::from_millis(ahead.unsigned_abs()));
     let text = format!("this machine's clock is {by} {word}");
     match ahead.abs() {
-        0 => Finding::fine("clock", "as DynamoDB's"),
+        0 => Finding::fine("clock", format!("as that of {other}")),
         1..SKEW_MS => Finding::fine("clock", text),
         _ => Finding::advice(
             "clock",
             text,
-            "synchronize it; until then, Weirgate corrects it by DynamoDB's",
+            format!("synchronize it; until then, Weirgate corrects it by that of {other}"),
         ),
     }
 }
@@ -157,6 +158,12 @@ fn unknown(check: &'static str, action: &str, error: &StoreError) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use weirgate_shared::EpochMillis;
+    use weirgate_store::{Clock, RedisOptions, SystemClock};
+    use weirgate_testkit::RedisServer;
+
     use super::*;
     use crate::commands::doctor::finding::State;
 
@@ -179,5 +186,36 @@ mod tests {
             finding.found.contains("eu-west-1, us-west-2"),
             "{finding:?}"
         );
+    }
+    /// This machine's clock, ahead by so many ms.
+    #[derive(Debug)]
+    struct Ahead(i64);
+
+    impl Clock for Ahead {
+        fn now(&self) -> EpochMillis {
+            EpochMillis(SystemClock.now().0 + self.0)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_is_not_that_of_the_server_is_named_with_the_difference() {
+        let server = RedisServer::start();
+        for (ahead, state, found) in [
+            (0, State::Fine, "clock"),
+            (90_000, State::Advice, "1m30s ahead"),
+            (-90_000, State::Advice, "behind"),
+        ] {
+            let options = RedisOptions {
+                clock: Arc::new(Ahead(ahead)),
+                ..RedisOptions::new(server.url())
+            };
+            let table = Table::on_redis(&options).expect("the URL is one");
+            table.warm().await.expect("it is there");
+            let finding = clock(&table, "the server");
+            assert_eq!(finding.state, state, "{finding:?}");
+            assert!(finding.found.contains(found) || ahead == 0, "{finding:?}");
+            let has_remedy = finding.remedy.contains("that of the server");
+            assert_eq!(has_remedy, ahead != 0, "{finding:?}");
+        }
     }
 }

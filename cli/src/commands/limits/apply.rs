@@ -52,8 +52,13 @@ impl Apply {
             true => read(&file.path, &file.text)?,
             false => self.file.changes_of(file, context).await?,
         };
+        let place = context.place()?.to_string();
+        let option = match plan.table.contains("://") {
+            true => "--store",
+            false => "--table",
+        };
         for (what, option, planned, given) in [
-            ("table", "--table", plan.table.as_str(), context.table()?),
+            ("table", option, plan.table.as_str(), place.as_str()),
             (
                 "namespace",
                 "--namespace",

@@ -192,7 +192,7 @@ impl FileArgs {
         check_entities(&limiter, &configs, &entities).await?;
         Ok(Changes {
             weirgate_plan: 1,
-            table: context.table()?.to_owned(),
+            table: context.place()?.to_string(),
             namespace: context.options().namespace.clone(),
             configs,
             entities,

@@ -1,0 +1,222 @@
+//! The server of a table in Redis.
+
+use weirgate_store::{Primary, Replica, ServerFacts, StoreUrl};
+
+use super::finding::Finding;
+
+/// Oldest major version with all that is sent.
+const LEAST_VERSION: u64 = 7;
+/// Seconds after which a replica is behind: it reports each second.
+const LAG_SECONDS: u64 = 3;
+/// Part of the memory that is worth a remedy, in percent.
+const USED_PERCENT: u64 = 80;
+
+/// Returns the findings about the server.
+pub fn findings(url: &StoreUrl, facts: &ServerFacts) -> Vec<Finding> {
+    vec![
+        version(url, facts),
+        eviction(facts),
+        memory(facts),
+        persistence(facts),
+        replicas(facts),
+    ]
+}
+
+fn version(url: &StoreUrl, facts: &ServerFacts) -> Finding {
+    let ServerFacts { version, .. } = facts;
+    let number = version.split(' ').nth(1).unwrap_or_default();
+    let major: Option<u64> = number
+        .split('.')
+        .next()
+        .and_then(|major| major.parse().ok());
+    match major {
+        Some(major) if major >= LEAST_VERSION => {
+            Finding::fine("server", format!("{version} at {url}"))
+        }
+        _ => Finding::problem(
+            "server",
+            format!("{version} at {url}: must be version {LEAST_VERSION}.0 or newer"),
+            "upgrade it",
+        ),
+    }
+}
+
+fn eviction(facts: &ServerFacts) -> Finding {
+    let check = "eviction";
+    match &*facts.eviction {
+        "noeviction" => Finding::fine(check, "nothing is evicted: maxmemory-policy is noeviction"),
+        "" => Finding::unknown(
+            check,
+            "not checked: INFO does not tell the maxmemory-policy",
+            "look at the parameters of the service: it must be noeviction",
+        ),
+        policy => Finding::problem(
+            check,
+            format!(
+                "maxmemory-policy must be noeviction, got {policy}: a bucket that is evicted is full again"
+            ),
+            "CONFIG SET maxmemory-policy noeviction, and set it in redis.conf too",
+        ),
+    }
+}
+
+fn memory(facts: &ServerFacts) -> Finding {
+    let check = "memory";
+    let ServerFacts {
+        memory_bytes,
+        used_bytes,
+        ..
+    } = facts;
+    let mib = |bytes: &u64| bytes >> 20;
+    if *memory_bytes == 0 {
+        let text = format!("{} MiB in use, without maxmemory", mib(used_bytes));
+        return Finding::fine(check, text);
+    }
+    let percent = u128::from(*used_bytes) * 100 / u128::from(*memory_bytes);
+    let text = format!("{percent}% of {} MiB in use", mib(memory_bytes));
+    match percent < u128::from(USED_PERCENT) {
+        true => Finding::fine(check, text),
+        false => Finding::problem(
+            check,
+            format!("{text}: when it is full, each write fails, and nothing is decided"),
+            "CONFIG SET maxmemory to more, and in redis.conf, or take a larger server",
+        ),
+    }
+}
+
+fn persistence(facts: &ServerFacts) -> Finding {
+    let check = "persistence";
+    if !facts.is_appended {
+        return Finding::problem(
+            check,
+            "appendonly must be yes, got no: a restart loses the writes since the last snapshot, or all",
+            "CONFIG SET appendonly yes, and set it in redis.conf too",
+        );
+    }
+    if facts.has_append_failed {
+        return Finding::problem(
+            check,
+            "the last write of the append-only file failed: a restart loses what follows",
+            "look at the server's log, and make room on its disk",
+        );
+    }
+    match &*facts.fsync {
+        "always" => Finding::fine(check, "appendonly is yes, appendfsync always"),
+        "everysec" => Finding::fine(
+            check,
+            "appendonly is yes, appendfsync everysec: a crash of its machine loses a second",
+        ),
+        "" => Finding::unknown(
+            check,
+            "appendonly is yes; not checked: the server does not tell appendfsync",
+            "look at the parameters of the service: it must be everysec or always",
+        ),
+        fsync => Finding::problem(
+            check,
+            format!(
+                "appendfsync must be everysec or always, got {fsync}: a crash of its machine loses half a minute"
+            ),
+            "CONFIG SET appendfsync everysec, and set it in redis.conf too",
+        ),
+    }
+}
+
+fn replicas(facts: &ServerFacts) -> Finding {
+    let check = "replicas";
+    if let Some(Primary { address, is_linked }) = &facts.primary {
+        let link = if *is_linked {
+            ""
+        } else {
+            ", to which the link is down"
+        };
+        return Finding::problem(
+            check,
+            format!("the server is a replica of {address}{link}, and takes no writes"),
+            "give the URL of the primary, or a name that follows it",
+        );
+    }
+    if facts.replicas.is_empty() {
+        return Finding::advice(
+            check,
+            "there is none: while the server is down, nothing is decided",
+            "add one: REPLICAOF HOST PORT on another server, with HOST and PORT of this one",
+        );
+    }
+    let behind = facts.replicas.iter().filter_map(behind);
+    let behind: Vec<_> = behind.collect();
+    match behind.is_empty() {
+        true => Finding::fine(check, format!("in step: {}", facts.replicas.len())),
+        false => Finding::problem(
+            check,
+            format!(
+                "{}: a failover now admits again what they lack",
+                behind.join("; ")
+            ),
+            "look at the replica and its network",
+        ),
+    }
+}
+
+/// Returns how far a replica is behind, if it is.
+fn behind(replica: &Replica) -> Option<String> {
+    let Replica {
+        address,
+        state,
+        lag_seconds,
+        behind_bytes,
+    } = replica;
+    if state != "online" {
+        return Some(format!("{address} is not online but {state}"));
+    }
+    (*lag_seconds >= LAG_SECONDS).then(|| {
+        format!("{address} said nothing for {lag_seconds} s, and lacks {behind_bytes} bytes")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::finding::State;
+
+    /// What no server of this machine is or says.
+    #[test]
+    fn an_old_server_is_a_problem_and_a_silent_one_is_unknown() {
+        let url = StoreUrl::parse("redis://host").expect("it is one");
+        let state = |facts: &ServerFacts| findings(&url, facts).into_iter().map(|of| of.state);
+        let hosted = ServerFacts {
+            version: "Valkey 8.1.0".to_owned(),
+            is_appended: true,
+            ..ServerFacts::default()
+        };
+        let states: Vec<_> = state(&hosted).collect();
+        let expected = [
+            State::Fine,
+            State::Unknown,
+            State::Fine,
+            State::Unknown,
+            State::Advice,
+        ];
+        assert_eq!(states, expected);
+        for version in ["Redis 6.2.14", "Redis 10", "Redis "] {
+            let facts = ServerFacts {
+                version: version.to_owned(),
+                ..hosted.clone()
+            };
+            let is_old = version != "Redis 10";
+            let expected = if is_old { State::Problem } else { State::Fine };
+            assert_eq!(state(&facts).next(), Some(expected), "{version}");
+        }
+        let full = ServerFacts {
+            memory_bytes: 100 << 20,
+            used_bytes: 80 << 20,
+            has_append_failed: true,
+            ..hosted
+        };
+        let problems: Vec<_> = findings(&url, &full)
+            .into_iter()
+            .filter(|finding| finding.state == State::Problem)
+            .map(|finding| finding.check)
+            .collect();
+        assert_eq!(problems, ["memory", "persistence"]);
+    }
+}

@@ -1,0 +1,256 @@
+//! `doctor` on servers of Redis with good and bad settings. Each remedy is tried.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use weirgate_testkit::RedisServer;
+
+use super::fixtures::{File, Table, weirgate};
+
+/// Time in which a replica follows, or is missed.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// A folder that is removed at the end.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("weirgate-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder is made");
+        Self(path)
+    }
+
+    /// Starts a server that keeps its files here.
+    fn server(&self, arguments: &[&str]) -> RedisServer {
+        let folder = self.0.to_str().expect("a path is UTF-8");
+        RedisServer::with(&[&["--dir", folder], arguments].concat())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// State, text and remedy of a check, and the exit code of `doctor`.
+struct Found {
+    state: String,
+    found: String,
+    remedy: String,
+    code: Option<i32>,
+}
+
+fn doctor(server: &RedisServer, check: &str) -> Found {
+    let run = weirgate(["--store", &server.url(), "--json", "doctor"]);
+    let diagnosis: Value =
+        serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
+    let findings = diagnosis["findings"].as_array().expect("a list");
+    let of = findings.iter().find(|finding| finding["check"] == check);
+    let of = of.unwrap_or_else(|| panic!("no check {check}: {diagnosis}"));
+    let text = |field: &str| of[field].as_str().expect("text").to_owned();
+    Found {
+        state: text("state"),
+        found: text("found"),
+        remedy: text("remedy"),
+        code: run.code,
+    }
+}
+
+/// Runs `doctor` until a check finds something.
+fn until(server: &RedisServer, check: &str, part: &str) -> Found {
+    let begun = Instant::now();
+    loop {
+        let found = doctor(server, check);
+        if found.found.contains(part) {
+            return found;
+        }
+        assert!(begun.elapsed() < BOUND, "{}", found.found);
+    }
+}
+
+fn cli(server: &RedisServer, words: &[&str]) -> String {
+    let mut command = Command::new("redis-cli");
+    command.args(["-p", &server.port().to_string()]).args(words);
+    let output = command.output().expect("redis-cli runs");
+    String::from_utf8(output.stdout).expect("output is UTF-8")
+}
+
+#[test]
+fn each_setting_that_loses_buckets_is_a_problem_until_its_remedy_is_done() {
+    let folder = Folder::new("settings");
+    for (arguments, check, parts) in [
+        (
+            &["--maxmemory-policy", "volatile-ttl"][..],
+            "eviction",
+            ["must be noeviction", "got volatile-ttl"],
+        ),
+        (&[], "persistence", ["appendonly must be yes", "got no"]),
+        (
+            &["--appendonly", "yes", "--appendfsync", "no"],
+            "persistence",
+            ["appendfsync must be everysec or always", "got no"],
+        ),
+        (
+            &["--maxmemory", "1"],
+            "memory",
+            ["% of 0 MiB in use", "nothing is decided"],
+        ),
+    ] {
+        let server = folder.server(arguments);
+        let problem = doctor(&server, check);
+        assert_eq!((&*problem.state, problem.code), ("problem", Some(1)));
+        for part in parts {
+            assert!(problem.found.contains(part), "{}", problem.found);
+        }
+        let mut words = problem.remedy.split([' ', ',']).collect::<Vec<_>>();
+        words.truncate(4);
+        assert_eq!(words[..2], ["CONFIG", "SET"], "{}", problem.remedy);
+        if check == "memory" {
+            words[3] = "1gb";
+        }
+        assert_eq!(cli(&server, &words), "OK\n", "{}", problem.remedy);
+        let after = doctor(&server, check);
+        assert_eq!(after.state, "fine", "{}", after.found);
+    }
+}
+
+#[test]
+fn a_server_with_its_file_and_a_replica_in_step_is_fine() {
+    let (folder, other) = (Folder::new("fine"), Folder::new("fine-replica"));
+    for fsync in ["always", "everysec"] {
+        let server = folder.server(&["--appendonly", "yes", "--appendfsync", fsync]);
+        let none = doctor(&server, "replicas");
+        assert_eq!((&*none.state, none.code), ("advice", Some(0)));
+        assert!(none.remedy.contains("REPLICAOF"), "{}", none.remedy);
+        let primary = format!("127.0.0.1 {}", server.port());
+        let _replica = other.server(&["--replicaof", &primary]);
+        let found = until(&server, "replicas", "in step: 1");
+        assert_eq!((&*found.state, found.code), ("fine", Some(0)));
+        for check in ["server", "eviction", "memory", "persistence", "clock"] {
+            let found = doctor(&server, check);
+            assert_eq!(found.state, "fine", "{check}: {}", found.found);
+        }
+        assert!(doctor(&server, "persistence").found.contains(fsync));
+        let version = cli(&server, &["INFO", "server"]);
+        let version = version
+            .lines()
+            .find_map(|line| line.strip_prefix("redis_version:"));
+        let expected = format!("Redis {} at redis://", version.expect("a version"));
+        assert!(doctor(&server, "server").found.contains(&expected));
+    }
+}
+
+#[test]
+fn a_replica_that_stands_still_and_one_that_is_asked_itself_are_problems() {
+    let folders = [Folder::new("primary"), Folder::new("replica")];
+    let server = folders[0].server(&[]);
+    let primary = format!("127.0.0.1 {}", server.port());
+    let replica = folders[1].server(&["--replicaof", &primary]);
+    until(&server, "replicas", "in step: 1");
+    let linked = until(&replica, "replicas", "and takes no writes");
+    let address = format!("is a replica of 127.0.0.1:{}", server.port());
+    assert!(linked.found.contains(&address), "{}", linked.found);
+    assert_eq!((&*linked.state, linked.code), ("problem", Some(1)));
+    assert!(linked.remedy.contains("URL of the primary"));
+
+    let info = cli(&replica, &["INFO", "server"]);
+    let process = info
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:"));
+    let process = process
+        .and_then(|id| id.trim().parse().ok())
+        .map(Pid::from_raw);
+    let process = process.expect("a process");
+    kill(process, Signal::SIGSTOP).expect("it stands still");
+    let behind = until(&server, "replicas", "said nothing for");
+    assert_eq!((&*behind.state, behind.code), ("problem", Some(1)));
+    assert!(
+        behind
+            .found
+            .contains(&format!("127.0.0.1:{}", replica.port()))
+    );
+    assert!(behind.remedy.contains("look at the replica"));
+    kill(process, Signal::SIGCONT).expect("it goes on");
+    until(&server, "replicas", "in step: 1");
+
+    drop(server);
+    let down = until(&replica, "replicas", "to which the link is down");
+    assert_eq!(down.state, "problem");
+}
+
+#[test]
+fn what_a_user_may_not_do_is_named_and_no_setting_is_guessed() {
+    let folder = Folder::new("user");
+    let server = folder.server(&["--appendonly", "yes"]);
+    for command in ["config", "eval evalsha"] {
+        let denied = command.split(' ').map(|name| format!("-{name}"));
+        let denied: Vec<_> = denied.collect();
+        let mut words = vec![
+            "ACL", "SETUSER", "some", "reset", "on", ">pass", "~*", "+@all",
+        ];
+        words.extend(denied.iter().map(String::as_str));
+        assert_eq!(cli(&server, &words), "OK\n");
+        let store = format!("redis://some:pass@127.0.0.1:{}", server.port());
+        let run = weirgate(["--store", &store, "doctor"]);
+        let expected = match command {
+            "config" => "the server does not tell appendfsync",
+            _ => "not allowed: acquire, administer, erase",
+        };
+        assert!(run.stdout.contains(expected), "{run:?}");
+        assert!(!run.stdout.contains("pass@"), "{run:?}");
+    }
+}
+
+/// Returns the block of the guide's page that begins with this fence.
+fn block(fence: &str) -> &'static str {
+    let page = include_str!("../../../docs/guide/redis.md");
+    let (_, rest) = page
+        .split_once(&format!("```{fence}\n"))
+        .expect("the page has it");
+    rest.split("```").next().unwrap_or_default()
+}
+
+#[test]
+fn the_settings_and_the_user_of_the_guide_are_right_and_enough() {
+    let folder = Folder::new("guide");
+    let settings = block("text redis.conf").lines().flat_map(|line| {
+        let (name, value) = line.split_once(' ').expect("a name and a value");
+        [format!("--{name}"), value.to_owned()]
+    });
+    let settings: Vec<_> = settings.collect();
+    let arguments: Vec<_> = settings.iter().map(String::as_str).collect();
+    let server = folder.server(&arguments);
+    let user: Vec<_> = block("text user").split_whitespace().collect();
+    assert_eq!(cli(&server, &user), "OK\n");
+    let password = File::new("guide-password", "change-me\n");
+    let url = format!("redis://weirgate@127.0.0.1:{}/1", server.port());
+    let mut table = Table::at(&url);
+    let file = ["--store-password-file", password.path()];
+    table.options.extend(file.map(str::to_owned));
+    let diagnosis = table.json("doctor");
+    for finding in diagnosis["findings"].as_array().expect("a list") {
+        // Without a replica.
+        let expected = match finding["check"].as_str() {
+            Some("replicas") => "advice",
+            // The user may not ask for it.
+            Some("persistence") => "unknown",
+            _ => "fine",
+        };
+        assert_eq!(finding["state"], expected, "{finding}");
+    }
+    let allowed = "allowed: read, list, acquire, administer, erase, purge";
+    assert!(diagnosis.to_string().contains(allowed), "{diagnosis}");
+    table.text("limits set --resource gpt-4 rpm=5/day slots=2");
+    table.text("entities set user --parent team");
+    let granted = table.json("acquire user gpt-4 rpm=2 slots=1 --lease 1h");
+    let lease = granted["lease_id"].as_str().expect("slots have a lease");
+    table.text(["leases", "release", "user", "gpt-4", lease, "--yes"]);
+    table.text("buckets --resource gpt-4");
+    table.text("reconcile");
+    table.text("erase user --yes");
+    table.text("purge --dry-run");
+}

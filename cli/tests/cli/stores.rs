@@ -1,0 +1,351 @@
+//! Tables in Redis: which commands work, where a store comes from, and that no password is shown.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use weirgate_testkit::RedisServer;
+use weirgate_testkit::server::free_port;
+
+use super::fixtures::{File, Run, Table, weirgate, weirgate_with};
+
+const PASSWORD: &str = "s3cret:/?#[]@%41 one";
+/// The same in a URL.
+const ENCODED: &str = "s3cret%3A%2F%3F%23%5B%5D%40%2541%20one";
+
+fn shows_no_password(what: &str, run: &Run) {
+    for part in ["s3cret", ENCODED] {
+        let is_shown = run.stdout.contains(part) || run.stderr.contains(part);
+        assert!(!is_shown, "{what}: {run:?}");
+    }
+}
+
+fn fails(what: &str, run: &Run, code: i32, parts: &[&str]) {
+    shows_no_password(what, run);
+    assert_eq!(run.code, Some(code), "{what}: {run:?}");
+    let is_one_line = run.stdout.is_empty() && run.stderr.trim_end().lines().count() == 1;
+    assert!(is_one_line, "{what}: {run:?}");
+    for part in parts {
+        assert!(run.stderr.contains(part), "{what}: {part}: {run:?}");
+    }
+}
+
+#[test]
+fn a_store_may_come_from_a_variable_and_its_password_from_a_file() {
+    let server = RedisServer::with(&["--requirepass", PASSWORD]);
+    let at = |user: &str| format!("redis://{user}127.0.0.1:{}/", server.port());
+    let (open, whole) = (at(""), at(&format!(":{ENCODED}@")));
+    let file = File::new("password", &format!("{PASSWORD}\n"));
+    let list = "limits list";
+    let from_file = ("WEIRGATE_STORE_PASSWORD_FILE", file.path());
+    for (variables, options) in [
+        (vec![], vec!["--store", &whole]),
+        (vec![("WEIRGATE_STORE", &*whole)], vec![]),
+        (
+            vec![],
+            vec!["--store", &open, "--store-password-file", file.path()],
+        ),
+        (vec![("WEIRGATE_STORE", &*open), from_file], vec![]),
+        (vec![from_file], vec!["--store", &at("default@")]),
+        // An argument counts more than a variable.
+        (vec![("WEIRGATE_TABLE", "limits")], vec!["--store", &whole]),
+        (
+            vec![("WEIRGATE_STORE", "redis://127.0.0.1:1")],
+            vec!["--store", &whole],
+        ),
+    ] {
+        let words = [&options[..], &list.split(' ').collect::<Vec<_>>()].concat();
+        let run = weirgate_with(&variables, words);
+        assert_eq!(run.code, Some(0), "{variables:?} {options:?}: {run:?}");
+        shows_no_password("it works", &run);
+    }
+    // The other way round, the variable of the store is left out.
+    let run = weirgate_with(
+        &[("WEIRGATE_STORE", &*whole), ("AWS_REGION", "us-east-1")],
+        "--table limits --endpoint-url http://127.0.0.1:1 switches",
+    );
+    fails(
+        "a table",
+        &run,
+        6,
+        &["http://127.0.0.1:1 refuses connections"],
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_store_is_one_line_with_its_remedy_and_without_its_password() {
+    let server = RedisServer::with(&["--requirepass", "right"]);
+    let evicting = RedisServer::with(&["--maxmemory-policy", "allkeys-lfu"]);
+    let here = format!("127.0.0.1:{}", server.port());
+    let (plain, wrong) = (
+        format!("redis://{here}/"),
+        format!("redis://some:{ENCODED}@{here}/"),
+    );
+    let (closed, tls) = (
+        format!("redis://:{ENCODED}@127.0.0.1:{}", free_port()),
+        format!("rediss://:{ENCODED}@{here}"),
+    );
+    let (empty, two) = (
+        File::new("empty", "\n"),
+        File::new("two", "s3cret\nor not\n"),
+    );
+    let (bare, table) = (["--store", &plain], ["--table", "limits"]);
+    let with_file = |url: &str, path: &str| {
+        ["--store", url, "--store-password-file", path]
+            .map(str::to_owned)
+            .to_vec()
+    };
+    let with_file = |url: &str, path: &str| {
+        with_file(url, path)
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join("|")
+    };
+    for (options, code, parts) in [
+        (
+            bare.join("|"),
+            2,
+            [
+                "does not accept the user and password",
+                &here,
+                "--store-password-file",
+            ],
+        ),
+        (
+            format!("--store|{wrong}"),
+            2,
+            [
+                "does not accept the user and password",
+                &here,
+                "correct them in the URL",
+            ],
+        ),
+        (
+            format!("--store|{closed}"),
+            6,
+            ["127.0.0.1", "refuses connections", "check --store"],
+        ),
+        (
+            format!("--store|{tls}"),
+            6,
+            [&*here, "nothing was sent", "check --store"],
+        ),
+        (
+            format!("--store|{}", evicting.url()),
+            1,
+            ["maxmemory-policy", "allkeys-lfu", "CONFIG SET"],
+        ),
+        (
+            "--store|s3cret".to_owned(),
+            2,
+            [
+                "the URL of the store must be",
+                "without a scheme",
+                "redis://",
+            ],
+        ),
+        (
+            "--store|http://:s3cret@h".to_owned(),
+            2,
+            ["must be redis://", "got http://..", "begin it"],
+        ),
+        (
+            format!("--store|redis://u:s3cret/1@{here}"),
+            2,
+            ["must be redis://", "got redis://..", "percent-encode"],
+        ),
+        (
+            format!("--store|redis://:s3cret@{here}/x"),
+            2,
+            [
+                "must be redis://",
+                "a path that is no number",
+                "leave it out",
+            ],
+        ),
+        (
+            format!("--store|redis://:s3cret@{here}?tabel=x"),
+            2,
+            ["must be redis://", "neither table nor", "leave it out"],
+        ),
+        (
+            with_file(&plain, "/no/such"),
+            2,
+            [
+                "the password of the store",
+                "/no/such",
+                "check --store-password-file",
+            ],
+        ),
+        (
+            with_file(&plain, empty.path()),
+            2,
+            ["must be one line", "got none", "correct the file"],
+        ),
+        (
+            with_file(&plain, two.path()),
+            2,
+            ["must be one line", "got several", "correct the file"],
+        ),
+        (
+            with_file(&wrong, two.path()),
+            2,
+            ["must be in one place", two.path(), "leave one out"],
+        ),
+        (
+            [bare, table].concat().join("|"),
+            2,
+            ["'--store <URL>'", "cannot be used with", "'--table <NAME>'"],
+        ),
+        (
+            [&bare[..], &["--region", "eu-west-1"]].concat().join("|"),
+            2,
+            [
+                "'--store <URL>'",
+                "cannot be used with",
+                "'--region <REGION>'",
+            ],
+        ),
+        (
+            [&table[..], &["--store-password-file", "x"]]
+                .concat()
+                .join("|"),
+            2,
+            ["'--store-password-file <PATH>'", "needs", "'--store <URL>'"],
+        ),
+    ] {
+        for command in [
+            "switches",
+            "peek|user|gpt-4",
+            "limits|set|--system|rpm=5/minute",
+        ] {
+            let line = format!("--timeout|2s|{options}|{command}");
+            let run = weirgate(line.split('|').collect::<Vec<_>>());
+            fails(&line, &run, code, &parts);
+        }
+    }
+    let both = [("WEIRGATE_STORE", &*wrong), ("WEIRGATE_TABLE", "limits")];
+    let run = weirgate_with(&both, "switches");
+    fails(
+        "both",
+        &run,
+        2,
+        &["must not both be set", &here, "\"limits\"", "unset one"],
+    );
+    // What clap says of arguments and variables.
+    for line in [
+        format!("--stroe|{wrong}|switches"),
+        wrong.clone(),
+        format!("peek|user|gpt-4|{wrong}"),
+        format!("--store|{wrong}|--store|{wrong}|switches"),
+        format!("--table|{wrong}|switches"),
+        format!("--namespace|{wrong}|--store|{plain}|switches"),
+        format!("--store={wrong}|switches|--no-such"),
+    ] {
+        for json in ["", "--json|"] {
+            let line = format!("{json}{line}");
+            let run = weirgate_with(
+                &[("WEIRGATE_STORE", &wrong)],
+                line.split('|').collect::<Vec<_>>(),
+            );
+            fails(&line, &run, 2, &[]);
+        }
+    }
+    let help = weirgate_with(&[("WEIRGATE_STORE", &wrong)], "--help-global");
+    assert!(help.stdout.contains("[env: WEIRGATE_STORE"), "{help:?}");
+    shows_no_password("help", &help);
+}
+
+#[test]
+fn a_plan_of_a_store_names_it_without_user_and_password() {
+    let server = RedisServer::with(&["--requirepass", PASSWORD]);
+    let at = |user: &str, end: &str| format!("redis://{user}127.0.0.1:{}{end}", server.port());
+    let table = Table::at(&at(&format!("default:{ENCODED}@"), ""));
+    let limits = File::new(
+        "limits",
+        "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n",
+    );
+    let plan = File::new("plan", "");
+    table.text([
+        "limits",
+        "plan",
+        limits.path(),
+        "--out",
+        plan.path(),
+        "--force",
+    ]);
+    let text = std::fs::read_to_string(plan.path()).expect("it is written");
+    assert!(text.contains(&format!("\"{}\"", at("", "/0"))), "{text}");
+    assert!(
+        !text.contains("s3cret") && !text.contains("default@"),
+        "{text}"
+    );
+    let apply = ["limits", "apply", plan.path()];
+    let other = Table::at(&at(&format!(":{ENCODED}@"), "/0?table=other"));
+    let parts = [
+        "the plan is for table",
+        &at("", "/0"),
+        "?table=other",
+        "give --store redis://",
+    ];
+    fails("another table", &other.run(apply), 2, &parts);
+    // By another user, or with its password from elsewhere.
+    let same = Table::at(&at(&format!(":{ENCODED}@"), "/0"));
+    assert_eq!(same.text(apply), "applied: 1\n");
+    assert_eq!(
+        same.json("limits get --system")["config"]["limits"][0]["name"],
+        "rpm"
+    );
+    let audit = same.run("audit");
+    shows_no_password("audit", &audit);
+    let nothing = Table::at(&at(&format!(":{ENCODED}@"), "/0?table=other"));
+    assert_eq!(nothing.run("limits get --system").code, Some(1));
+}
+
+/// A process that is killed at the end.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_live_page_shows_the_buckets_of_a_store() {
+    let server = RedisServer::with(&["--requirepass", PASSWORD]);
+    let store = format!("redis://:{ENCODED}@127.0.0.1:{}", server.port());
+    Table::at(&store).text("acquire user-1 gpt-4 rpm=1 --limit rpm=5/day");
+    let mut page = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+    page.args(["--json", "page", "--port", "0"]).env_clear();
+    let page = page.env("WEIRGATE_STORE", &store).stdout(Stdio::piped());
+    let mut page = Killed(page.spawn().expect("the binary runs"));
+    let mut line = String::new();
+    let output = page.0.stdout.take().expect("it is piped");
+    let read = BufReader::new(output).read_line(&mut line);
+    read.expect("it says where it is");
+    let started: Value = serde_json::from_str(&line).expect("one object");
+    let url = started["page_url"].as_str().expect("a URL");
+    let address = url.trim_start_matches("http://").trim_end_matches('/');
+    let mut events = TcpStream::connect(address).expect("it listens");
+    let bound = Some(Duration::from_secs(20));
+    events.set_read_timeout(bound).expect("it has a bound");
+    let request = format!("GET /events?entity=user-1 HTTP/1.1\r\nhost: {address}\r\n\r\n");
+    events.write_all(request.as_bytes()).expect("it is sent");
+    let lines = BufReader::new(events).lines().map_while(Result::ok);
+    let (mut all, mut is_shown) = (String::new(), false);
+    for line in lines {
+        is_shown |= line.starts_with("data: ") && line.contains("gpt-4") && line.contains("rpm");
+        all += &line;
+        if is_shown {
+            break;
+        }
+    }
+    assert!(is_shown, "{all}");
+    assert!(all.contains("\"table\":\"redis://127.0.0.1:"), "{all}");
+    assert!(!all.contains("s3cret"), "{all}");
+}
