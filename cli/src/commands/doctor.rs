@@ -100,9 +100,10 @@ impl Doctor {
                 ..context.connection()
             };
             let aws = aws::Aws::new(weirgate_store::sdk_config(&elsewhere).await);
-            let (found, stack) =
+            let (found, deployed) =
                 functions::findings(&aws, table.name(), &facts, self.stack.clone()).await;
             findings.extend(found);
+            let stack = deployed.map(|deployed| deployed.stack);
             findings.extend(alarms::findings(&aws, stack.as_deref()).await);
         }
         let limiter = context.limiter().await?;

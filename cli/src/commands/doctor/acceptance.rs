@@ -24,7 +24,8 @@ use self::backend::Backend;
 use self::contract::Contract;
 use self::report::{Cost, Report, Row};
 pub use self::report::{Outcome as State, Tried};
-use super::{alarms, aws, functions};
+use super::functions::{self, Deployed};
+use super::{alarms, aws};
 use crate::commands::confirm::Destroy;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -106,7 +107,7 @@ impl Acceptance {
         self.destroy.confirm(&deed, "yes")?;
         let mut here = of(context, table, namespace.clone())?;
         let found = services(context, &here, stack).await;
-        here.has_functions = found.has_functions;
+        here.functions.clone_from(&found.functions);
         let report = tried(
             here,
             &contract,
@@ -125,14 +126,14 @@ impl Acceptance {
 
 /// What runs beside the table.
 struct Services {
-    has_functions: bool,
+    functions: Option<Deployed>,
     metrics: Tried,
 }
 
 async fn services(context: &Context, here: &Backend, stack: Option<String>) -> Services {
     if context.is_local() {
         return Services {
-            has_functions: false,
+            functions: None,
             metrics: Tried::not_checked(
                 "the alarms' metrics: this endpoint is a table on this machine",
             ),
@@ -145,17 +146,17 @@ async fn services(context: &Context, here: &Backend, stack: Option<String>) -> S
     let aws = aws::Aws::new(weirgate_store::sdk_config(&elsewhere).await);
     let Ok(facts) = here.table.describe().await else {
         return Services {
-            has_functions: false,
+            functions: None,
             metrics: Tried::not_checked("the alarms' metrics: dynamodb:DescribeTable failed"),
         };
     };
     let (_, found) = functions::findings(&aws, here.table.name(), &facts, stack).await;
-    let metrics = match found.as_deref() {
+    let metrics = match &found {
         None => Tried::not_checked("the alarms' metrics: the stack is not known; name it: --stack"),
-        Some(stack) => alarms::metrics(&aws, stack).await,
+        Some(deployed) => alarms::metrics(&aws, &deployed.stack).await,
     };
     Services {
-        has_functions: found.is_some(),
+        functions: found,
         metrics,
     }
 }
@@ -265,7 +266,7 @@ async fn beside(local: &LocalBackend, namespace: &Namespace) -> Backend {
     ];
     let arguments = arguments.map(OsString::from).to_vec();
     Backend {
-        has_functions: true,
+        functions: Some(Deployed::of("local".to_owned())),
         is_beside: true,
         ..Backend::new(table, namespace.clone(), arguments)
     }
@@ -388,7 +389,7 @@ mod tests {
         let mut functions = Functions::new(table.clone(), dynamo, clock, UNITS);
         let namespace = Namespace::new("acceptance-1").expect("a name");
         let here = Backend {
-            has_functions: true,
+            functions: Some(Deployed::of("local".to_owned())),
             ..Backend::new(table, namespace, vec![])
         };
         let aggregator = async {
@@ -486,6 +487,43 @@ mod tests {
                 !TAKEN.contains(&found.case.as_str()) || found.found != "it is accepted"
             });
             assert_eq!(differences, [], "{group}");
+        }
+    }
+
+    /// Settings of a stack with which nothing may be split: no check fails for that.
+    #[tokio::test(start_paused = true)]
+    async fn what_the_settings_of_a_stack_rule_out_is_not_checked() {
+        let limits = Limits {
+            units_per_second: 200,
+            burst: 200,
+            ..Limits::default()
+        };
+        let stack = || Deployed::of("limits".to_owned());
+        let one_shard = Deployed {
+            max_shards: 1,
+            ..stack()
+        };
+        let slow = Deployed {
+            batch_window: Duration::from_secs(300),
+            ..stack()
+        };
+        for functions in [one_shard, slow] {
+            let clock = FakeClock::at(EpochMillis(1_795_198_200_000));
+            let dynamo = Dynamo::new().await.with_clock(clock);
+            let table = Partitions::over(dynamo, limits.clone(), 1).table().await;
+            let namespace = Namespace::new("settings").unwrap();
+            let may_split = functions.max_shards > 1;
+            let here = Backend {
+                functions: Some(functions),
+                ..Backend::new(table, namespace, vec![])
+            };
+            let [split, run] = checks::hot(&here).await.unwrap();
+            assert_eq!(split.outcome, State::NotChecked, "{split:?}");
+            assert_eq!(run.outcome, State::Passed, "{run:?}");
+            if !may_split {
+                let tried = checks::leases(&here).await.unwrap();
+                assert_eq!(tried.outcome, State::NotChecked, "{tried:?}");
+            }
         }
     }
 

@@ -1,12 +1,13 @@
 //! The functions: what reads the stream, what runs on the schedule, and their versions.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Deserialize;
 use weirgate_shared::docs;
 use weirgate_store::TableFacts;
 
-use super::aws::{Aws, Service};
+use super::aws::{Aws, RequestError, Service};
 use super::finding::{DEPLOY, Finding};
 
 /// What comes before the version in a function's description.
@@ -26,6 +27,7 @@ struct Mapping {
     state: String,
     last_processing_result: Option<String>,
     function_response_types: Option<Vec<String>>,
+    maximum_batching_window_in_seconds: u64,
 }
 
 /// What Lambda says about a function.
@@ -53,22 +55,47 @@ struct Schedule {
     schedule_expression: String,
 }
 
-/// Returns the findings about the functions of a table, and the name of their stack: a function is
-/// named after its stack.
+/// The functions of a table as they are deployed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployed {
+    /// The stack, after which the functions are named.
+    pub stack: String,
+    /// How long a record may wait for others, `StreamBatchWindowSeconds`.
+    pub batch_window: Duration,
+    /// Time between two runs of the reconciler, `ReconcileRate`.
+    pub interval: Duration,
+    /// Most shards of a bucket, `MaxShards`.
+    pub max_shards: u32,
+}
+
+impl Deployed {
+    /// Returns the functions of a stack with the template's defaults.
+    pub fn of(stack: String) -> Self {
+        Self {
+            stack,
+            batch_window: Duration::from_secs(1),
+            interval: Duration::from_secs(60),
+            max_shards: weirgate_shared::MAX_SHARDS,
+        }
+    }
+}
+
+/// Returns the findings about the functions of a table, and what is known of them if their stack is.
 pub async fn findings(
     aws: &Aws,
     table: &str,
     facts: &TableFacts,
     stack: Option<String>,
-) -> (Vec<Finding>, Option<String>) {
-    let (mut findings, mut stack) = (vec![], stack);
+) -> (Vec<Finding>, Option<Deployed>) {
+    let (mut findings, mut deployed) = (vec![], stack.map(Deployed::of));
     if let Some(stream) = &facts.stream_arn {
         let path = format!("/2015-03-31/event-source-mappings?EventSourceArn={stream}");
         match aws.get::<Mappings>(Service::Lambda, &path).await {
             Ok(found) => {
-                let (finding, reader) = of_mappings(&found.event_source_mappings, stack.as_deref());
+                let stack = deployed.as_ref().map(|deployed| &*deployed.stack);
+                let (finding, reader) = of_mappings(&found.event_source_mappings, stack);
                 findings.push(finding);
-                stack = stack.or(reader);
+                deployed = reader.or(deployed);
             }
             Err(error) => {
                 let action = "lambda:ListEventSourceMappings";
@@ -76,22 +103,28 @@ pub async fn findings(
             }
         }
     }
-    let Some(stack) = stack else {
+    let Some(mut deployed) = deployed else {
         let text = "not checked: the stack is not known";
         findings.push(Finding::unknown("functions", text, "name it: --stack"));
         return (findings, None);
     };
     for check in ["aggregator", "reconciler"] {
-        let name = format!("{stack}-{check}");
-        findings.push(function(aws, check, &name, table).await);
+        let name = format!("{}-{check}", deployed.stack);
+        let (finding, max_shards) = function(aws, check, &name, table).await;
+        findings.push(finding);
+        // Only the aggregator splits.
+        deployed.max_shards = max_shards.unwrap_or(deployed.max_shards);
     }
-    findings.push(schedule(aws, &format!("{stack}-reconciler")).await);
-    (findings, Some(stack))
+    let name = format!("{}-reconciler", deployed.stack);
+    let (finding, interval) = schedule(aws, &name).await;
+    findings.push(finding);
+    deployed.interval = interval.unwrap_or(deployed.interval);
+    (findings, Some(deployed))
 }
 
-/// Returns the finding about what reads the stream, and the stack of that aggregator. Other
-/// functions may read the stream too.
-fn of_mappings(mappings: &[Mapping], stack: Option<&str>) -> (Finding, Option<String>) {
+/// Returns the finding about what reads the stream, and that aggregator. Other functions may read the
+/// stream too.
+fn of_mappings(mappings: &[Mapping], stack: Option<&str>) -> (Finding, Option<Deployed>) {
     let of_stack = |mapping: &Mapping| {
         let (_, name) = mapping.function_arn.split_once(":function:")?;
         let name = name.split(':').next()?.strip_suffix("-aggregator")?;
@@ -107,7 +140,14 @@ fn of_mappings(mappings: &[Mapping], stack: Option<&str>) -> (Finding, Option<St
     // One that was created manually may be beside a disabled one.
     let is_enabled = |(mapping, _): &&(&Mapping, String)| mapping.state == "Enabled";
     match ours.iter().find(is_enabled).or_else(|| ours.first()) {
-        Some((mapping, stack)) => (of_mapping(mapping), Some(stack.clone())),
+        Some((mapping, stack)) => {
+            let batch_window = Duration::from_secs(mapping.maximum_batching_window_in_seconds);
+            let deployed = Deployed {
+                batch_window,
+                ..Deployed::of(stack.clone())
+            };
+            (of_mapping(mapping), Some(deployed))
+        }
         None => {
             let finding = Finding::problem(
                 "mapping",
@@ -153,22 +193,44 @@ fn of_mapping(mapping: &Mapping) -> Finding {
     )
 }
 
-/// Returns the finding about a function.
-async fn function(aws: &Aws, check: &'static str, name: &str, table: &str) -> Finding {
+/// Returns the finding about a function, and its maximum of shards if it has one.
+async fn function(
+    aws: &Aws,
+    check: &'static str,
+    name: &str,
+    table: &str,
+) -> (Finding, Option<u32>) {
     let path = format!("/2015-03-31/functions/{name}/configuration");
-    match aws.get(Service::Lambda, &path).await {
-        Ok(function) => of_function(check, name, &function, table),
-        Err(error) if error.is_not_found() => {
-            Finding::problem(check, format!("there is no function {name}"), DEPLOY)
+    match aws.get::<Function>(Service::Lambda, &path).await {
+        Ok(function) => {
+            let finding = of_function(check, name, &function, table);
+            (
+                finding,
+                function
+                    .variable("MAX_SHARDS")
+                    .and_then(|most| most.parse().ok()),
+            )
         }
-        Err(error) => Finding::failed(check, "lambda:GetFunctionConfiguration", &error),
+        Err(error) if error.is_not_found() => {
+            let text = format!("there is no function {name}");
+            (Finding::problem(check, text, DEPLOY), None)
+        }
+        Err(error) => {
+            let finding = Finding::failed(check, "lambda:GetFunctionConfiguration", &error);
+            (finding, None)
+        }
+    }
+}
+
+impl Function {
+    fn variable(&self, name: &str) -> Option<&String> {
+        self.environment.as_ref()?.variables.get(name)
     }
 }
 
 fn of_function(check: &'static str, name: &str, function: &Function, table: &str) -> Finding {
     let short = table.rsplit('/').next().unwrap_or(table);
-    let variables = function.environment.as_ref().map(|all| &all.variables);
-    let of = variables.and_then(|variables| variables.get("TABLE_NAME"));
+    let of = function.variable("TABLE_NAME");
     if of.is_none_or(|of| of != short) {
         let of = of.map_or("none", String::as_str);
         return Finding::problem(check, format!("{name} works on the table {of}"), DEPLOY);
@@ -200,10 +262,29 @@ fn of_function(check: &'static str, name: &str, function: &Function, table: &str
     }
 }
 
-/// Returns the finding about the schedule of the reconciler.
-async fn schedule(aws: &Aws, name: &str) -> Finding {
+/// Returns the finding about the schedule of the reconciler, and the time between two runs.
+async fn schedule(aws: &Aws, name: &str) -> (Finding, Option<Duration>) {
     let path = format!("/schedules/{name}");
-    match aws.get::<Schedule>(Service::Scheduler, &path).await {
+    let found = aws.get::<Schedule>(Service::Scheduler, &path).await;
+    let interval = found
+        .as_ref()
+        .ok()
+        .and_then(|found| interval(&found.schedule_expression));
+    (of_schedule(name, found), interval)
+}
+
+/// Returns the time between two runs: `rate(10 minutes)` is 10 minutes.
+fn interval(expression: &str) -> Option<Duration> {
+    let rate = expression.strip_prefix("rate(")?;
+    let (minutes, _) = rate.split_once(" minute")?;
+    minutes
+        .parse()
+        .ok()
+        .map(|minutes: u64| Duration::from_secs(minutes * 60))
+}
+
+fn of_schedule(name: &str, found: Result<Schedule, RequestError>) -> Finding {
+    match found {
         Ok(schedule) if schedule.state == "ENABLED" => Finding::fine(
             "schedule",
             format!("{name} is enabled, {}", schedule.schedule_expression),
@@ -258,17 +339,39 @@ mod tests {
             function_arn: format!("arn:aws:lambda:eu-west-1:1:function:{function}"),
             function_response_types: Some(vec!["ReportBatchItemFailures".to_owned()]),
             state: state.to_owned(),
-            last_processing_result: None,
+            ..Mapping::default()
         };
         let other = mapping("archive", "Enabled");
-        let (finding, stack) = of_mappings(std::slice::from_ref(&other), None);
-        assert_eq!((finding.state, stack), (State::Problem, None));
+        let (finding, deployed) = of_mappings(std::slice::from_ref(&other), None);
+        assert_eq!((finding.state, deployed), (State::Problem, None));
         let manual = mapping("limits-aggregator:live", "Enabled");
         let all = [other, mapping("limits-aggregator", "Disabled"), manual];
-        let (finding, stack) = of_mappings(&all, None);
+        let (finding, deployed) = of_mappings(&all, None);
         assert_eq!(finding.state, State::Fine);
-        assert_eq!(stack.as_deref(), Some("limits"));
+        assert_eq!(
+            deployed.map(|deployed| deployed.stack).as_deref(),
+            Some("limits")
+        );
         assert_eq!(of_mappings(&all, Some("other")).0.state, State::Problem);
+    }
+
+    #[test]
+    fn the_settings_of_a_stack_are_read_as_lambda_and_the_scheduler_tell_them() {
+        let mapping = r#"{"FunctionArn":"arn:aws:lambda:eu-west-1:1:function:limits-aggregator",
+            "State":"Enabled","MaximumBatchingWindowInSeconds":300}"#;
+        let mapping: Mapping = serde_json::from_str(mapping).unwrap();
+        let deployed = of_mappings(&[mapping], None).1.unwrap();
+        assert_eq!(deployed.batch_window, Duration::from_secs(300));
+        let function = r#"{"Environment":{"Variables":{"MAX_SHARDS":"1"}}}"#;
+        let function: Function = serde_json::from_str(function).unwrap();
+        assert_eq!(
+            function.variable("MAX_SHARDS").map(String::as_str),
+            Some("1")
+        );
+        let minutes = |expression| interval(expression).map(|interval| interval.as_secs() / 60);
+        assert_eq!(minutes("rate(1 minute)"), Some(1));
+        assert_eq!(minutes("rate(10 minutes)"), Some(10));
+        assert_eq!(minutes("cron(0 * * * ? *)"), None);
     }
 
     fn state_of_function(table: &str, version: &str, state: &str) -> State {

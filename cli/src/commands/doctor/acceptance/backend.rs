@@ -9,8 +9,13 @@ use weirgate::{Limit, RateLimiter, Resource};
 use weirgate_shared::{BucketKey, EntityId, Namespace, Shard};
 use weirgate_store::{CapacityMeter, Table, ThrottleMeter};
 
+use crate::commands::doctor::functions::Deployed;
 use crate::failure::Failure;
 
+/// Time within which a function that was called does its work, with a cold start and a repeat.
+const RUN: Duration = Duration::from_secs(60);
+/// Time to wait for functions of which it is not known whether they run.
+const DOUBTFUL: Duration = Duration::from_secs(20);
 /// Resource of all buckets.
 pub const RESOURCE: &str = "acceptance";
 
@@ -23,8 +28,8 @@ pub struct Backend {
     pub namespace: Namespace,
     /// Options of the command line for this table and namespace.
     pub arguments: Vec<OsString>,
-    /// Whether the functions are known to run.
-    pub has_functions: bool,
+    /// The functions, if they are known to run.
+    pub functions: Option<Deployed>,
     /// Whether it is DynamoDB itself, as far as its address tells.
     pub is_aws: bool,
     /// Whether it is the backend of this machine, which no credentials are for.
@@ -43,18 +48,40 @@ impl Backend {
             throttles,
             namespace,
             arguments,
-            has_functions: false,
+            functions: None,
             is_aws: false,
             is_beside: false,
         }
     }
 
-    /// Returns how long to wait for a function: `known` if it is known to run.
-    pub const fn patience(&self, known: Duration, doubtful: Duration) -> Duration {
-        match self.has_functions {
-            true => known,
-            false => doubtful,
+    /// Returns how long to wait for what the aggregator does.
+    pub fn aggregator_patience(&self) -> Duration {
+        self.patience(|deployed| deployed.batch_window)
+    }
+
+    /// Returns how long to wait for what the reconciler does.
+    pub fn reconciler_patience(&self) -> Duration {
+        self.patience(|deployed| deployed.interval)
+    }
+
+    fn patience(&self, until_it_runs: impl Fn(&Deployed) -> Duration) -> Duration {
+        match &self.functions {
+            Some(deployed) => until_it_runs(deployed) + RUN,
+            None => DOUBTFUL,
         }
+    }
+
+    /// Returns how long a record of the stream may wait for others, as far as it is known.
+    pub fn batch_window(&self) -> Duration {
+        let functions = self.functions.as_ref();
+        functions.map_or(Duration::ZERO, |deployed| deployed.batch_window)
+    }
+
+    /// Returns whether a bucket may be split, as far as it is known.
+    pub fn may_split(&self) -> bool {
+        self.functions
+            .as_ref()
+            .is_none_or(|deployed| deployed.max_shards > 1)
     }
 
     /// Returns a limiter with nothing in common with others, as another process has.

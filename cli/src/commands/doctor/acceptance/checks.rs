@@ -36,10 +36,8 @@ const HOT_CALLERS: usize = 16;
 const HOT_LIMITS: usize = 12;
 const HOT_PATIENCE: Duration = Duration::from_secs(40);
 const LEASE: Duration = Duration::from_secs(10);
-/// Time within which a function that runs does its work, after the lease's end.
-const PATIENCE: Duration = Duration::from_secs(100);
-/// The same, where it is not known whether one runs.
-const DOUBTFUL: Duration = Duration::from_secs(20);
+/// Time within which a process of the command line gets a lease.
+const PROCESS_PATIENCE: Duration = Duration::from_secs(60);
 const HOUR_MS: i64 = 3_600_000;
 /// Time after which takes count in the new hour.
 const ROLLED: Duration = Duration::from_secs(3);
@@ -88,11 +86,16 @@ pub async fn steady(backend: &Backend) -> Result<Tried, Failure> {
         milli(at(50)),
         milli(at(99))
     );
-    match units.requests == u64::from(STEADY) {
+    // A request that failed on the way is sent again, and rarely.
+    let most = u64::from(STEADY + STEADY / 100);
+    match units.requests <= most {
         true => Ok(Tried::passed(figure)),
         false => Ok(Tried::failed(
             figure,
-            format!("{STEADY} acquires took {} writes", units.requests),
+            format!(
+                "{STEADY} acquires took {} writes, more than {most}",
+                units.requests
+            ),
         )),
     }
 }
@@ -165,7 +168,7 @@ pub async fn lease(backend: &Backend) -> Result<Tried, Failure> {
     let began = Instant::now();
     while !has_leases().await? {
         let ended = process.try_wait().ok().flatten();
-        if ended.is_some() || began.elapsed() > PATIENCE {
+        if ended.is_some() || began.elapsed() > PROCESS_PATIENCE {
             let text =
                 "weirgate acquire did not get the slots; it runs `cat`, which must be in PATH";
             return Ok(Tried::not_checked(text));
@@ -178,7 +181,7 @@ pub async fn lease(backend: &Backend) -> Result<Tried, Failure> {
     if is_granted(&limiter, "lease", &limits, ("slots", 1)).await? {
         return Ok(Tried::failed("a held slot was granted", ""));
     }
-    let (began, patience) = (Instant::now(), backend.patience(PATIENCE, DOUBTFUL));
+    let (began, patience) = (Instant::now(), backend.reconciler_patience());
     let mut returned = None;
     while returned.is_none() && began.elapsed() < LEASE + patience {
         tokio::time::sleep(POLL).await;
@@ -197,7 +200,7 @@ pub async fn lease(backend: &Backend) -> Result<Tried, Failure> {
         (true, Some(seconds)) => Tried::passed(format!(
             "returned by the reconciler {seconds} s after the kill"
         )),
-        (true, None) if backend.has_functions => Tried::failed(
+        (true, None) if backend.functions.is_some() => Tried::failed(
             "returned by a caller",
             "the reconciler did not return them: see its log",
         ),
@@ -210,12 +213,20 @@ pub async fn lease(backend: &Backend) -> Result<Tried, Failure> {
 
 /// One key gets more leases than an item should have, so the aggregator must split it.
 pub async fn leases(backend: &Backend) -> Result<Tried, Failure> {
-    let limits = [slots(1_000)?];
+    if !backend.may_split() {
+        return Ok(Tried::not_checked("a split: the stack has MaxShards 1"));
+    }
+    let (limits, patience) = ([slots(1_000)?], backend.aggregator_patience());
     let limiter = backend.limiter().await?;
     let mut grants = vec![];
     for _ in 0..HELD {
         let acquire = limiter.acquire("held", RESOURCE).limits(&limits);
-        match acquire.take("slots", 1).lease(PATIENCE).send().await? {
+        match acquire
+            .take("slots", 1)
+            .lease(patience + LEASE)
+            .send()
+            .await?
+        {
             Decision::Granted(grant) => grants.push(grant),
             other => {
                 return Ok(Tried::failed(
@@ -225,7 +236,6 @@ pub async fn leases(backend: &Backend) -> Result<Tried, Failure> {
             }
         }
     }
-    let patience = backend.patience(PATIENCE, DOUBTFUL);
     let (began, mut shards) = (Instant::now(), 1);
     while shards == 1 && began.elapsed() < patience {
         tokio::time::sleep(POLL).await;
@@ -236,7 +246,7 @@ pub async fn leases(backend: &Backend) -> Result<Tried, Failure> {
         let _ = grant.release().await?;
     }
     Ok(match shards {
-        1 if backend.has_functions => Tried::failed(
+        1 if backend.functions.is_some() => Tried::failed(
             figure,
             "the aggregator did not split the bucket: see its log",
         ),
@@ -309,7 +319,16 @@ pub async fn hot(backend: &Backend) -> Result<[Tried; 2], Failure> {
         (1, 0) => Tried::not_checked(format!(
             "a split by heat: this endpoint throttled none of {granted} writes to one key"
         )),
-        (1, _) if backend.has_functions => Tried::failed(
+        (1, _) if !backend.may_split() => {
+            Tried::not_checked("a split by heat: the stack has MaxShards 1")
+        }
+        // A split needs a shard that is hot until its record is read.
+        (1, _) if backend.batch_window() > HOT_PATIENCE / 2 => Tried::not_checked(format!(
+            "a split by heat: records wait {} (StreamBatchWindowSeconds), and the key is hot for {}",
+            exact_span(backend.batch_window()),
+            exact_span(HOT_PATIENCE)
+        )),
+        (1, _) if backend.functions.is_some() => Tried::failed(
             format!("1 shard after {seconds} s, {throttled} throttled"),
             "the aggregator did not split the bucket: see its log",
         ),
@@ -359,12 +378,20 @@ fn hour_before(at: EpochMillis) -> EpochMillis {
 pub async fn usage(backend: &Backend, wait: Duration) -> Result<Tried, Failure> {
     let (limiter, limits) = (backend.limiter().await?, [limit(1_000)?]);
     let take = async |tokens| is_granted(&limiter, "usage", &limits, ("t", tokens)).await;
+    let left = || {
+        let now = backend.table.skew().now();
+        let left = HOUR_MS - now.0.rem_euclid(HOUR_MS);
+        Duration::from_millis(left.unsigned_abs())
+    };
+    // Both takes are of one hour.
+    if left() < ROLLED {
+        tokio::time::sleep(left() + ROLLED).await;
+    }
     let began = backend.table.skew().now();
     if !take(7).await? || !take(4).await? {
         return Ok(Tried::failed("denied", "1,000 tokens must not be denied"));
     }
-    let left = HOUR_MS - began.0.rem_euclid(HOUR_MS);
-    let left = Duration::from_millis(left.unsigned_abs());
+    let left = left();
     if left > wait {
         let counted = used(backend, "usage", hour_before(began)).await?;
         let minutes = left.as_secs() / 60 + 1;
@@ -383,7 +410,7 @@ pub async fn usage(backend: &Backend, wait: Duration) -> Result<Tried, Failure> 
         return Ok(Tried::failed("denied", "1,000 tokens must not be denied"));
     }
     // The aggregator copies an hour that is over.
-    let patience = backend.patience(PATIENCE, DOUBTFUL);
+    let patience = backend.aggregator_patience();
     let (began_to_read, mut before) = (Instant::now(), 0);
     let mut after = 0;
     while (before, after) != (11, 5) && began_to_read.elapsed() < patience {
@@ -396,7 +423,7 @@ pub async fn usage(backend: &Backend, wait: Duration) -> Result<Tried, Failure> 
     let figure = format!("{before} before the hour's end, {after} after it");
     Ok(match (before, after) {
         (11, 5) => Tried::passed(figure),
-        (0, 5) if !backend.has_functions => {
+        (0, 5) if backend.functions.is_none() => {
             Tried::not_checked("the hour that is over: no aggregator copied it")
         }
         _ => Tried::failed(figure, "expected 11 and 5"),
