@@ -34,7 +34,7 @@ UNUSED = {
         "KinesisStreamSpecification": "dynamodb:DisableKinesisStreamingDestination dynamodb:EnableKinesisStreamingDestination "
         "dynamodb:UpdateKinesisStreamingDestination kinesis:DescribeStream kinesis:PutRecords",
         # Of global tables, which Weirgate must not have.
-        "Replicas": "dynamodb:AssociateTableReplica dynamodb:CreateTableReplica iam:CreateServiceLinkedRole",
+        "Replicas": "dynamodb:AssociateTableReplica dynamodb:CreateTableReplica",
     },
     "AWS::Lambda::Function": {
         "CodeSigningConfigArn": "lambda:GetCodeSigningConfig lambda:PutFunctionCodeSigningConfig lambda:DeleteFunctionCodeSigningConfig",
@@ -187,6 +187,8 @@ def known_types(action):
 
 def arns(action):
     """The ARNs of the stack that an action is about; * if it knows none of them."""
+    if action in RESTRICTED:
+        return (RESTRICTED[action][0],)
     service = action.split(":")[0]
     named = ARNS[service]
     return tuple(sorted(named[kind] for kind in known_types(action) if kind in named)) or ("*",)
@@ -196,19 +198,27 @@ def statements(template, services):
     """One statement for each set of resources."""
     groups = {}
     for action in needed(template):
-        if action.split(":")[0] in services and action != "iam:PassRole":
+        if action.split(":")[0] in services and action not in RESTRICTED:
             groups.setdefault((action.split(":")[0], arns(action)), []).append(action)
     for (_, resources), actions in sorted(groups.items()):
         yield {"Effect": "Allow", "Action": sorted(actions), "Resource": [sub(arn) for arn in resources]}
 
 
-def pass_role():
-    return {
-        "Effect": "Allow",
-        "Action": ["iam:PassRole"],
-        "Resource": [sub(ARNS["iam"]["role"])],
-        "Condition": {"StringEquals": {"iam:PassedToService": ["lambda.amazonaws.com", "scheduler.amazonaws.com"]}},
-    }
+INSIGHTS = "contributorinsights.dynamodb.amazonaws.com"
+# Actions on roles that are allowed for some services alone: the resource, and the condition.
+RESTRICTED = {
+    "iam:PassRole": (ARNS["iam"]["role"], {"iam:PassedToService": ["lambda.amazonaws.com", "scheduler.amazonaws.com"]}),
+    # The first Contributor Insights of an account make it (the parameter ThrottledKeys).
+    "iam:CreateServiceLinkedRole": (
+        ARN + "iam::${AWS::AccountId}:role/aws-service-role/" + INSIGHTS + "/*",
+        {"iam:AWSServiceName": [INSIGHTS]},
+    ),
+}
+
+
+def restricted():
+    for action, (resource, condition) in RESTRICTED.items():
+        yield {"Effect": "Allow", "Action": [action], "Resource": [sub(resource)], "Condition": {"StringEquals": condition}}
 
 
 def of_key(template):
@@ -224,7 +234,7 @@ def sub(arn):
 def policies(template):
     """The managed policies of the role that CloudFormation assumes."""
     for name, services in POLICIES.items():
-        more = [pass_role()] if "iam" in services else [of_key(template)]
+        more = [*restricted()] if "iam" in services else [of_key(template)]
         yield name, {"Version": "2012-10-17", "Statement": [*statements(template, services), *more]}
 
 
@@ -385,11 +395,11 @@ def problems(template, written):
             for action in statement["Action"]:
                 for resource in statement["Resource"]:
                     granted.setdefault(action, set()).add(resource if isinstance(resource, str) else next(iter(resource.values())))
-                if action == "iam:PassRole" and statement.get("Condition") != pass_role()["Condition"]:
-                    yield "iam:PassRole is not restricted to the services of the functions and of the schedule"
+                if action in RESTRICTED and statement.get("Condition") != {"StringEquals": RESTRICTED[action][1]}:
+                    yield f"{action} is not restricted to its services"
     for action, kinds in sorted(wanted.items()):
         arn = next(iter(ARNS[action.split(":")[0]].values())) if action.split(":")[0] in ARNS else None
-        of = {arn} if action not in granted and arn else set()
+        of = {arn} if action not in granted and action not in RESTRICTED and arn else set()
         for resource in of or ({"KmsKeyArn"} if action.startswith("kms:") else set(arns(action))):
             if not any(fnmatch.fnmatchcase(resource, pattern) or pattern == resource for pattern in granted.get(action, ())):
                 yield f"{action} on {resource} is missing: {', '.join(sorted(kinds))} needs it"
@@ -410,6 +420,7 @@ def sample_mistakes(template, text):
         ("table/${StackName}-Table-*\n", "table/another\n", "is missing: AWS::DynamoDB::Table needs it"),
         ("iam:PassedToService:", "aws:PassedToService:", "iam:PassRole is not restricted"),
         ("- scheduler.amazonaws.com\n", "- ec2.amazonaws.com\n", "iam:PassRole is not restricted"),
+        ("iam:AWSServiceName:", "aws:AWSServiceName:", "iam:CreateServiceLinkedRole is not restricted"),
     ]:
         if before not in text:
             yield f"the roles have no {before!r}"
