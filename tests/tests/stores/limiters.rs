@@ -86,7 +86,7 @@ async fn quotas_and_classes_are_there_from_the_first_request() {
     let config = Config::of([quota.clone()]);
     let stored = limiter.admin().set_config(&level, &config).await;
     stored.expect("it is stored");
-    assert!(is_granted(&limiter, &[quota.clone()], &[("tpm", 5)]).await);
+    assert!(is_granted(&limiter, std::slice::from_ref(&quota), &[("tpm", 5)]).await);
     assert!(!is_granted(&limiter, &[quota], &[("tpm", 1)]).await);
 }
 
