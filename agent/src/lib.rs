@@ -14,9 +14,11 @@
 //! | `gated` | one request of any protocol, and its answer |
 //! | `net` | connections and arriving bytes of all listeners, bounded together |
 //! | `token` | the secret that requests of any protocol show |
+//! | `functions` | the functions of a table in Redis |
 //! | `log` | log lines |
 
 pub mod extension;
+pub mod functions;
 pub mod gated;
 pub mod health_check;
 pub mod json_api;

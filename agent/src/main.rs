@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use weirgate::{LimitsFile, MilliTokens, RateLimiter};
 use weirgate_agent::Token;
 use weirgate_agent::extension::{self, Extension, ExtensionsApi, SHUTDOWN_GRACE, SHUTDOWN_TIME};
+use weirgate_agent::functions::Functions;
 use weirgate_agent::gated::GatedLimiter;
 use weirgate_agent::health_check::HealthCheck;
 use weirgate_agent::json_api::{Api, Bounds, Health, Server};
@@ -112,6 +113,12 @@ async fn run_sidecar(options: Options) -> Result<(), Failure> {
         }
         None => None,
     };
+    let functions = match options.store().map_err(Failure::Refused)? {
+        Some(store) if options.functions => {
+            Some(Functions::start(&store).map_err(Failure::Failed)?)
+        }
+        _ => None,
+    };
     let mut running = Running::start(server, &options, limiter, token.clone());
     let (reached, is_reached) = oneshot::channel();
     if let Some((listener, rules)) = grpc {
@@ -131,7 +138,11 @@ async fn run_sidecar(options: Options) -> Result<(), Failure> {
     tracing::info!(signal, "stopping");
     reaching.abort();
     let time = options.grace * 2 + options.timeout;
-    running.end(time).await.map_err(Failure::Failed)
+    let ended = running.end(time).await;
+    if let Some(functions) = functions {
+        functions.stop().await;
+    }
+    ended.map_err(Failure::Failed)
 }
 
 /// Runs until Lambda shuts the extension down. What keeps it from starting is told to Lambda, so
@@ -171,6 +182,11 @@ async fn run_extension(
 async fn start_extension(options: Result<Options, Failure>) -> Result<Running, Failure> {
     let options = options?;
     log::start(options.log_level);
+    if options.functions {
+        let text = "--functions must not be set in a Lambda extension, which runs with its function alone; run an \
+                    agent with it elsewhere";
+        return Err(Failure::Refused(text.to_owned()));
+    }
     extension::check_variables(variable).map_err(Failure::Refused)?;
     let address = extension_address(variable("WEIRGATE_HTTP_PORT")).map_err(Failure::Refused)?;
     let token = extension::token(variable).map_err(Failure::Refused)?;
@@ -208,7 +224,7 @@ impl Running {
         token: Option<Token>,
     ) -> Self {
         for address in server.addresses() {
-            let (table, namespace) = (&options.table, &options.namespace);
+            let (table, namespace) = (options.table_name(), &options.namespace);
             tracing::info!(%address, table, namespace, "listening");
         }
         let clients = server.clients().clone();
@@ -328,7 +344,8 @@ async fn limiter(
     options: &Options,
     limits_file: Option<LimitsFile>,
 ) -> Result<RateLimiter, Failure> {
-    let built = options.limiter(limits_file).build().await;
+    let builder = options.limiter(limits_file).map_err(Failure::Refused)?;
+    let built = builder.build().await;
     built.map_err(|error| Failure::Refused(error.to_string()))
 }
 
@@ -426,7 +443,7 @@ fn usage(error: &clap::Error) -> Failure {
         .unwrap_or(text);
     let text = text.replace("\n\n  tip: ", "; ");
     let remedy = "; see 'weirgate-agent --help'";
-    let table = "; give --table NAME, or set WEIRGATE_TABLE";
+    let table = "; give --table NAME or --store URL, or set WEIRGATE_TABLE or WEIRGATE_STORE";
     let is_table = text.contains("--table");
     Failure::Refused(format!("{text}{}", if is_table { table } else { remedy }))
 }

@@ -1,5 +1,6 @@
 //! Flags and environment variables.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,9 +10,11 @@ use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Parser};
 use tracing::level_filters::LevelFilter;
 use weirgate::{
-    Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter, VendorCount,
+    Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter, RedisOptions, Table,
+    VendorCount,
 };
 use weirgate_shared::{docs, parse_timeout};
+use weirgate_store::StoreUrl;
 
 use crate::json_api::{Address, Bounds};
 use crate::rules::RulesSource;
@@ -39,8 +42,30 @@ const SECRET_CHARACTERS: usize = 16;
 )]
 pub struct Options {
     /// Name or ARN of the table: the stack's output TableName
-    #[arg(long, env = "WEIRGATE_TABLE", value_name = "NAME")]
-    pub table: String,
+    #[arg(
+        long,
+        env = "WEIRGATE_TABLE",
+        value_name = "NAME",
+        required_unless_present = "store"
+    )]
+    pub table: Option<String>,
+    /// URL of a table in Redis or Valkey instead: redis://user:password@host:6379/0, or rediss://
+    /// for TLS; ?table=NAME and accept_eviction=true
+    #[arg(
+        long,
+        env = "WEIRGATE_STORE",
+        value_name = "URL",
+        hide_env_values = true,
+        conflicts_with = "table"
+    )]
+    pub store: Option<Store>,
+    /// File with the password of that server, in place of one in the URL
+    #[arg(long, env = "WEIRGATE_STORE_PASSWORD_FILE", value_name = "PATH")]
+    pub store_password_file: Option<PathBuf>,
+    /// Runs the functions of a table in Redis too: usage reports need them. Of several agents, one
+    /// does at a time
+    #[arg(long, env = "WEIRGATE_AGENT_FUNCTIONS", value_parser = BoolishValueParser::new())]
+    pub functions: bool,
     /// Namespace of the limits
     #[arg(
         long,
@@ -142,6 +167,20 @@ pub struct Options {
     pub log_level: LevelFilter,
 }
 
+/// The URL of a store, or what is wrong with the text. Shows neither user nor password.
+#[derive(Debug, Clone)]
+pub struct Store(Result<StoreUrl, String>);
+
+impl std::str::FromStr for Store {
+    type Err = Infallible;
+
+    /// Takes any text: the error of a flag would show it.
+    fn from_str(url: &str) -> Result<Self, Self::Err> {
+        let url = StoreUrl::parse(url);
+        Ok(Self(url.map_err(|error| format!("--store {error}"))))
+    }
+}
+
 impl Options {
     /// Reads the arguments, and the variables that are not empty.
     ///
@@ -168,25 +207,81 @@ impl Options {
         Ok(Some(opened))
     }
 
-    /// Returns the builder of the limiter.
+    /// Returns the options of a table in Redis, if it is there.
+    ///
+    /// # Errors
+    /// A sentence, if the URL is none, the password cannot be read or is there twice, or functions are asked for
+    /// that another table has already.
+    pub fn store(&self) -> Result<Option<RedisOptions>, String> {
+        let Some(Store(url)) = &self.store else {
+            let refused = "--functions needs --store, because the stack runs those of a table in DynamoDB; leave it out";
+            return match (self.functions, &self.store_password_file) {
+                (true, _) => Err(refused.to_owned()),
+                (false, Some(path)) => Err(format!(
+                    "--store-password-file {} needs --store, whose password it is; leave it out",
+                    path.display()
+                )),
+                (false, None) => Ok(None),
+            };
+        };
+        let url = url.clone()?;
+        let Some(path) = &self.store_password_file else {
+            return Ok(Some(url.options()));
+        };
+        let shown = path.display();
+        if url.has_password() {
+            return Err(format!(
+                "--store must have no password beside --store-password-file {shown}, got one; leave it out of the URL"
+            ));
+        }
+        let file = weirgate_shared::files::read_file(path).map_err(|error| {
+            format!("--store-password-file {error}; give a file that the agent may read")
+        })?;
+        match file.text.trim() {
+            "" => Err(format!(
+                "--store-password-file {shown} must have a password, got none; write it into the file"
+            )),
+            password => Ok(Some(url.with_password(password).options())),
+        }
+    }
+
+    /// Returns what the log calls the table.
     #[must_use]
-    pub fn limiter(&self, limits_file: Option<LimitsFile>) -> Builder {
-        let mut limiter = RateLimiter::builder(&self.table)
+    pub fn table_name(&self) -> String {
+        match (&self.table, &self.store) {
+            (Some(table), _) => table.clone(),
+            (None, Some(Store(Ok(url)))) => url.to_string(),
+            (None, _) => String::new(),
+        }
+    }
+
+    /// Returns the builder of the limiter.
+    ///
+    /// # Errors
+    /// Those of [`Self::store`].
+    pub fn limiter(&self, limits_file: Option<LimitsFile>) -> Result<Builder, String> {
+        let limiter = match self.store()? {
+            Some(store) => {
+                let table = Table::on_redis(&store).map_err(|error| error.to_string())?;
+                RateLimiter::builder(table.name().to_owned()).table(table)
+            }
+            None => RateLimiter::builder(self.table_name()).connection(self.connection()),
+        };
+        let mut limiter = limiter
             .namespace(&self.namespace)
             .owner(&self.owner)
             .timeout(self.timeout)
-            .on_unavailable(self.on_unavailable)
-            .connection(self.connection());
+            .on_unavailable(self.on_unavailable);
         for (resource, prefetch) in &self.prefetch {
             limiter = limiter.prefetch(resource, *prefetch);
         }
         for (counts, limit) in &self.follow_vendor {
             limiter = limiter.follow_vendor(*counts, limit);
         }
-        match limits_file {
+        Ok(match limits_file {
             Some(file) => limiter.limits_file(file),
             None => limiter,
-        }
+        })
     }
 
     /// Returns where a sidecar listens.
@@ -379,6 +474,62 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         Options::command().debug_assert();
+    }
+
+    fn on_store(arguments: &[&str]) -> Result<Options, String> {
+        let all = [&["weirgate-agent"], arguments].concat();
+        Options::read(all).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_store_takes_the_place_of_the_table_and_hides_its_password() {
+        let url = "redis://user:wrong-one@127.0.0.1:6379/0";
+        let options = on_store(&["--store", url, "--functions"]).unwrap();
+        assert_eq!(options.table_name(), "redis://127.0.0.1:6379/0");
+        assert!(!format!("{options:?}").contains("wrong-one"));
+        assert!(options.store().unwrap().is_some());
+        let both = on_store(&["--store", url, "--table", "limits"]).unwrap_err();
+        assert!(
+            both.contains("--table") && both.contains("--store"),
+            "{both}"
+        );
+        assert!(!both.contains("wrong-one"), "{both}");
+        let neither = on_store(&[]).unwrap_err();
+        assert!(neither.contains("--table"), "{neither}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_store_is_named_with_the_remedy() {
+        let error = |arguments: &[&str]| {
+            on_store(arguments)
+                .and_then(|options| options.store().map(drop))
+                .unwrap_err()
+        };
+        let scheme = error(&["--store", "http://user:wrong-one@host"]);
+        assert!(
+            scheme.contains("--store must be redis://") && !scheme.contains("wrong-one"),
+            "{scheme}"
+        );
+        let without = error(&["--table", "limits", "--functions"]);
+        assert!(without.contains("--functions needs --store"), "{without}");
+        let alone = error(&["--table", "limits", "--store-password-file", "/no/file"]);
+        assert!(alone.contains("--store"), "{alone}");
+        let missing = error(&[
+            "--store",
+            "redis://host/",
+            "--store-password-file",
+            "/no/file",
+        ]);
+        assert!(
+            missing.contains("--store-password-file /no/file"),
+            "{missing}"
+        );
+        let url = "redis://user:wrong-one@host/";
+        let twice = error(&["--store", url, "--store-password-file", "/no/file"]);
+        assert!(
+            twice.contains("leave it out of the URL") && !twice.contains("wrong-one"),
+            "{twice}"
+        );
     }
 
     #[test]

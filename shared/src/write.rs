@@ -35,7 +35,7 @@ pub use configure::{
     no_entities, purge_config, same_config, same_parent, set_entity, write_audit_event,
     write_config, write_schema_version,
 };
-pub use copy::{MAX_CARRIED_LIMITS, MAX_LIVES, UsageCopy};
+pub use copy::{INTERIM, MAX_CARRIED_LIMITS, MAX_LIVES, UsageCopy};
 pub use due::{forget_due, postpone};
 pub use erase::erase_shard;
 pub use expire::{ExpiredLeases, expire, sample};

@@ -24,7 +24,8 @@
 //! - `schema`: the table's definition, for local use
 //! - `describe`: [`TableFacts`]: the table as AWS has it, against that definition
 //! - `memory` (feature `memory`): [`MemoryTable`], a table in the process for tests
-//! - `redis` (feature `redis`): a table in Redis or Valkey; [`RedisOptions`], [`ServerFacts`]
+//! - `redis` (feature `redis`): a table in Redis or Valkey; [`RedisOptions`], [`ServerFacts`], and
+//!   [`RecordStream`], the images from which usage is copied
 //! - `store_url` (feature `redis`): [`StoreUrl`]: where that is, as users give it
 //! - `meter`: [`CapacityMeter`] adds up the write units that DynamoDB reports
 //! - `throttles`: [`ThrottleMeter`] counts throttled requests by their reason
@@ -78,7 +79,7 @@ pub use memory::MemoryTable;
 pub use meter::{CapacityMeter, ConsumedUnits};
 pub use proxy::https_connector;
 #[cfg(feature = "redis")]
-pub use redis::{Primary, RedisOptions, Replica, ServerFacts};
+pub use redis::{Primary, RecordStream, RedisOptions, Replica, ServerFacts, StreamRecord, Unread};
 pub use request::{
     ActionOutcome, Consistency, Position, ReturnValues, ScanPage, TransactOutcome, WriteOutcome,
 };

@@ -2,6 +2,7 @@
 //!
 //! - `apply.lua`: one script that applies planned writes, and what an item is
 //! - `plan`: planned writes as its arguments; `field`: attributes as fields, and back
+//! - `records`: [`RecordStream`]: the stream of images of shards
 //! - `index`: names of keys, and sorted sets that list items
 //! - `connection`: [`RedisOptions`], and the one connection; `error`: what its errors mean
 //! - `facts`: [`ServerFacts`]: what a server says of itself
@@ -12,13 +13,14 @@ mod facts;
 mod field;
 mod index;
 mod plan;
+mod records;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use redis::{RedisError, Script, Value, cmd, pipe};
 use weirgate_shared::write::{Action, Update};
-use weirgate_shared::{EpochMillis, ItemKey, WriteId};
+use weirgate_shared::{EpochMillis, ItemKey, WriteId, attr};
 
 use self::connection::{Connection, texts};
 use self::index::Keys;
@@ -32,14 +34,18 @@ use crate::{
 
 pub use connection::RedisOptions;
 pub use facts::{Primary, Replica, ServerFacts};
+pub use records::{RecordStream, StreamRecord, Unread};
 
 /// Items of a page without a limit.
 const PAGE: i32 = 1_000;
-/// Allowance for what the server's clock is not known to, in ms.
-const CLOCK_MARGIN_MS: i64 = 1_000;
-/// Removes an entry if its item does not exist: it has expired.
-const DROP: &str =
-    "return redis.call('EXISTS', KEYS[2]) == 0 and redis.call('ZREM', KEYS[1], ARGV[1]) or 0";
+/// Expired items that a write removes for each item of its own, so that they get fewer.
+const EXPIRED: usize = 2;
+/// Removes an entry if the fields of its item are still what was read, which are not of the entry.
+const DROP: &str = "
+local seen = redis.call('HMGET', KEYS[2], ARGV[2], ARGV[4])
+if (seen[1] or '') == ARGV[3] and (seen[2] or '') == ARGV[5] then
+  redis.call('ZREM', KEYS[1], ARGV[1])
+end";
 
 /// A table in Redis or Valkey. Clones share the connection.
 #[derive(Debug, Clone)]
@@ -61,13 +67,33 @@ enum Answer {
     ConditionFailed(Vec<Option<Option<Item>>>),
 }
 
+/// What the script says.
+struct Ran {
+    answer: Answer,
+    /// Number of writes of all; 0 if this was none.
+    writes: u64,
+    /// Number of expired items that it removed.
+    expired: usize,
+}
+
+/// Arguments of the script: see `apply.lua`.
+struct Write<'a> {
+    items: &'a [String],
+    packed: &'a [Vec<u8>],
+    id: &'a [u8],
+    is_returned: bool,
+    token: Option<String>,
+    most_expired: usize,
+}
+
 impl RedisTable {
     pub(crate) fn new(options: &RedisOptions, skew: CorrectedClock) -> Result<Self, StoreError> {
         let code = index::constants() + include_str!("redis/apply.lua");
         let script = Script::new(&code);
+        let keys = Keys::new(&options.table);
         Ok(Self(Arc::new(Shared {
-            connection: Connection::new(options, skew.clone())?,
-            keys: Keys::new(&options.table),
+            connection: Connection::new(options, skew.clone(), keys.writes.clone())?,
+            keys,
             apply: (code, script),
             skew,
             use_server_time: options.use_server_time,
@@ -130,8 +156,7 @@ impl RedisTable {
             return Err(connection.refused(ErrorKind::Invalid, request, reason, None));
         }
         let packed: Vec<_> = actions.iter().map(plan::pack).collect();
-        // A table sends no transaction without actions.
-        let token = self.0.keys.token(key(&actions[0]), token.as_str());
+        let token = self.0.keys.token(token.as_str());
         let applied = self.apply(&items, &packed, &[], false, Some(token));
         Ok(match applied.await? {
             Answer::Applied(_) => TransactOutcome::Applied,
@@ -145,6 +170,20 @@ impl RedisTable {
         })
     }
 
+    /// Removes expired items, at most so many, and returns their number. Writes remove some too.
+    pub(crate) async fn remove_expired(&self, most: usize) -> Result<usize, StoreError> {
+        let write = Write {
+            items: &[],
+            packed: &[],
+            id: &[],
+            is_returned: false,
+            token: None,
+            most_expired: most,
+        };
+        let answer = self.run(&write, &mut None).await?;
+        Ok(answer.expired)
+    }
+
     /// Runs the script, and once more if the outcome of the first time is unknown.
     async fn apply(
         &self,
@@ -154,63 +193,90 @@ impl RedisTable {
         is_returned: bool,
         token: Option<String>,
     ) -> Result<Answer, StoreError> {
-        let Shared { keys, apply, .. } = &*self.0;
-        let request = || format!("EVALSHA of {}", items.join(", "));
-        // Before the first time, by the server's clock; without one, any write of others may have been after it.
-        let since = match self.0.use_server_time {
-            true => self.0.skew.now().0.saturating_sub(CLOCK_MARGIN_MS),
-            false => 0,
+        let write = Write {
+            items,
+            packed,
+            id,
+            is_returned,
+            token,
+            most_expired: items.len() * EXPIRED,
         };
-        let run = async |is_repeated: bool| {
-            let since = if is_repeated {
-                since.to_string()
-            } else {
-                String::new()
-            };
-            let command = |name: &str, script: &str| {
-                let mut command = cmd(name);
-                command
-                    .arg(script)
-                    .arg(keys.indexes.len() + usize::from(token.is_some()) + items.len())
-                    .arg(&keys.indexes)
-                    .arg(&token)
-                    .arg(items)
-                    .arg(id)
-                    .arg(&since)
-                    .arg(u8::from(is_returned))
-                    .arg(u8::from(self.0.use_server_time))
-                    .arg(packed);
-                command
-            };
-            let sent = self.0.skew.local();
-            let answer = self.0.connection.send(&request, async |connection| {
-                let known = command("EVALSHA", apply.1.get_hash());
-                match known.query_async(connection).await {
-                    Err(error) if error.code() == Some("NOSCRIPT") => {
-                        command("EVAL", &apply.0).query_async(connection).await
-                    }
-                    answer => answer,
-                }
-            });
-            self.read_answer(answer.await?, sent)
-                .map_err(|error| self.0.connection.failed(request(), error))
-        };
-        match run(false).await {
+        let mut since = None;
+        let answer = match self.run(&write, &mut since).await {
             Err(error) if error.kind == ErrorKind::Unconfirmed => {
                 tracing::debug!(%error, "repeating with the same id");
-                match run(true).await {
+                match self.run(&write, &mut since).await {
                     // It says nothing about the first time.
                     Err(again) if again.kind.was_not_applied() => Err(error),
                     again => again,
                 }
             }
             outcome => outcome,
-        }
+        }?;
+        Ok(answer.answer)
+    }
+
+    /// Runs the script once. `since` is the number of writes that was known before the first time: the server
+    /// then had at least as many, whatever any clock says, and so has a replica that knows of the write.
+    async fn run(&self, write: &Write<'_>, since: &mut Option<u64>) -> Result<Ran, StoreError> {
+        let Shared { keys, apply, .. } = &*self.0;
+        let Write {
+            items,
+            packed,
+            id,
+            is_returned,
+            token,
+            most_expired,
+        } = write;
+        let request = || match items {
+            [] => "EVALSHA of expired items".to_owned(),
+            items => format!("EVALSHA of {}", items.join(", ")),
+        };
+        let most_expired = match self.0.use_server_time {
+            true => *most_expired,
+            false => 0,
+        };
+        let repeated = since.map(|since| since.to_string()).unwrap_or_default();
+        let command = |name: &str, script: &str| {
+            let mut command = cmd(name);
+            command
+                .arg(script)
+                .arg(keys.of_writes.len() + usize::from(token.is_some()) + items.len())
+                .arg(&keys.of_writes)
+                .arg(token)
+                .arg(*items)
+                .arg(*id)
+                .arg(&repeated)
+                .arg(u8::from(*is_returned))
+                .arg(most_expired)
+                .arg(u8::from(token.is_some()))
+                .arg(*packed);
+            command
+        };
+        let sent = self.0.skew.local();
+        let answer = self.0.connection.send_on(&request, async |opened| {
+            since.get_or_insert(opened.writes());
+            let connection = &mut opened.connection;
+            let answer = match command("EVALSHA", apply.1.get_hash())
+                .query_async(connection)
+                .await
+            {
+                Err(error) if error.code() == Some("NOSCRIPT") => {
+                    command("EVAL", &apply.0).query_async(connection).await
+                }
+                answer => answer,
+            };
+            let ran = self.read_answer(answer?, sent)?;
+            opened.said(ran.writes);
+            Ok(ran)
+        });
+        answer.await
     }
 
     /// Reads the answer of the script, and the server's time in it.
-    fn read_answer(&self, answer: Value, sent: EpochMillis) -> Result<Answer, RedisError> {
-        let (is_applied, now, items): (bool, i64, Vec<Value>) = redis::from_redis_value(answer)?;
+    fn read_answer(&self, answer: Value, sent: EpochMillis) -> Result<Ran, RedisError> {
+        let (is_applied, now, items, writes, expired): (bool, i64, Vec<Value>, u64, usize) =
+            redis::from_redis_value(answer)?;
         if self.0.use_server_time {
             self.0.skew.observe_ms(now, sent, self.0.skew.local());
         }
@@ -220,9 +286,13 @@ impl RedisTable {
             fields => Ok::<_, RedisError>(Some(field::item(texts(fields)?))),
         });
         let items = read.collect::<Result<_, _>>()?;
-        Ok(match is_applied {
-            true => Answer::Applied(items),
-            false => Answer::ConditionFailed(items),
+        Ok(Ran {
+            answer: match is_applied {
+                true => Answer::Applied(items),
+                false => Answer::ConditionFailed(items),
+            },
+            writes,
+            expired,
         })
     }
 
@@ -233,7 +303,7 @@ impl RedisTable {
         bound: Option<&Bound>,
     ) -> Result<Batch, StoreError> {
         let request = || format!("HGETALL of {} items", keys.len());
-        let found = self.each(&request, "HGETALL", keys).await?;
+        let found = self.each(&request, keys, &[]).await?;
         let hashes = found.into_iter().map(texts).collect::<Result<Vec<_>, _>>();
         let hashes = hashes.map_err(|error| self.0.connection.failed(request(), error))?;
         if let Some(bound) = bound {
@@ -289,7 +359,8 @@ impl RedisTable {
     }
 
     /// Returns the items of entries between bounds, of an index their keys alone; the key attributes of the last
-    /// entry; and the number of entries. An entry whose item has expired is removed.
+    /// entry; and the number of entries. An entry that is not of an item is removed: the item is another one, or
+    /// was deleted manually.
     async fn range(
         &self,
         request: &impl Fn() -> String,
@@ -317,20 +388,34 @@ impl RedisTable {
             .into_iter()
             .filter_map(|member| Some((index::parse(&member, index)?, member)));
         let ((of, shown), members): ((Vec<_>, Vec<_>), Vec<_>) = entries.unzip();
-        let read = if index.is_some() { "EXISTS" } else { "HGETALL" };
-        let found = self.each(request, read, &of).await?;
+        let names = match index {
+            Some(index) => vec![index.hash, index.range.0],
+            None => vec![],
+        };
+        let found = self.each(request, &of, &names).await?;
         let last = shown.last().cloned();
         let (mut items, mut gone) = (vec![], pipe());
         for (((key, shown), member), found) in of.iter().zip(shown).zip(members).zip(found) {
-            let item = match found {
-                Value::Int(exists) => (exists > 0).then_some(shown),
-                fields => {
-                    field::item(texts(fields).map_err(|error| connection.failed(request(), error))?)
+            let failed = |error| connection.failed(request(), error);
+            let (item, names, seen) = match index {
+                Some(index) => {
+                    let seen: [Option<String>; 2] =
+                        redis::from_redis_value(found).map_err(|error| failed(error.into()))?;
+                    let seen = seen.map(Option::unwrap_or_default);
+                    let item = index::matches(&shown, index, &seen).then_some(shown);
+                    (item, [index.hash, index.range.0], seen)
+                }
+                None => {
+                    let item = field::item(texts(found).map_err(failed)?);
+                    (item, [attr::PK, attr::SK], Default::default())
                 }
             };
             if item.is_none() {
                 let drop = gone.cmd("EVAL").arg(DROP).arg(2).arg(keys.of_index(index));
                 drop.arg(keys.item(key)).arg(member);
+                for (name, seen) in names.iter().zip(seen) {
+                    drop.arg(name).arg(seen);
+                }
             }
             items.extend(item);
         }
@@ -344,16 +429,20 @@ impl RedisTable {
         Ok((items, last, count))
     }
 
-    /// Sends a command for the key of each item, in one round trip.
+    /// Reads these fields of each item, or all, in one round trip.
     async fn each(
         &self,
         request: &impl Fn() -> String,
-        command: &str,
         keys: &[ItemKey],
+        names: &[&str],
     ) -> Result<Vec<Value>, StoreError> {
         let mut all = pipe();
         for key in keys {
-            all.cmd(command).arg(self.0.keys.item(key));
+            let key = self.0.keys.item(key);
+            match names {
+                [] => all.cmd("HGETALL").arg(key),
+                names => all.cmd("HMGET").arg(key).arg(names),
+            };
         }
         if keys.is_empty() {
             return Ok(vec![]);

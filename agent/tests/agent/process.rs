@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,7 +17,7 @@ use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use weirgate_agent::options::Options;
-use weirgate_testkit::server;
+use weirgate_testkit::{RedisServer, server};
 
 use crate::fixtures::{Client, File, Process, Serving, command, database, kill, temporary};
 
@@ -105,6 +106,87 @@ fn an_empty_variable_is_one_that_is_not_set() {
     let take = json!({"entity": "e", "resource": "r", "limits": limits, "take": {"slots": 1}});
     let answer = client.post("/v1/acquire", &take);
     assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+#[test]
+fn agents_on_one_store_run_its_functions_one_after_the_other() {
+    let server = RedisServer::with(&["--requirepass", "right-one"]);
+    let password = File::new("right-one\n");
+    let start = || {
+        let socket = temporary("store");
+        let mut agent = command(&[
+            "--store",
+            &server.url(),
+            "--functions",
+            "--log-level",
+            "debug",
+        ]);
+        agent.args(["--store-password-file", password.path(), "--unix-socket"]);
+        agent.arg(&socket);
+        (Logged::start(agent), socket)
+    };
+    let limits = json!([{"name": "rpd", "capacity_tokens": 9, "refill_tokens": 9, "refill_period_ms": 86_400_000}]);
+    let take = |socket: &Path, entity: &str| {
+        let mut client = Client::to(UnixStream::connect(socket).unwrap());
+        let take = json!({"entity": entity, "resource": "r", "limits": limits, "take": {"rpd": 9}});
+        let answer = client.post("/v1/acquire", &take);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let again = client.post("/v1/acquire", &take);
+        assert_eq!(again.status, 429, "{again:?}");
+    };
+    let (mut first, one) = start();
+    first.until("this agent runs the functions");
+    let (second, other) = start();
+    let lines = second.until("listening");
+    let listening = lines.last().unwrap();
+    assert_eq!(
+        listening["table"],
+        format!("{}0", server.url()),
+        "{listening}"
+    );
+    take(&other, "e-1");
+    let lines = first.until("aggregator: batch done");
+    assert_eq!(lines.last().unwrap()["copied"], 1, "{lines:?}");
+    kill(&first.process, Signal::SIGTERM);
+    assert_eq!(first.process.wait().unwrap().code(), Some(0));
+    second.until("this agent runs the functions");
+    assert!(UnixStream::connect(&one).is_err());
+    take(&other, "e-2");
+    let lines = second.until("aggregator: batch done");
+    assert_eq!(lines.last().unwrap()["copied"], 1, "{lines:?}");
+}
+
+#[test]
+fn a_store_that_is_wrong_is_one_line_without_its_password() {
+    let server = RedisServer::with(&["--maxmemory-policy", "allkeys-lru"]);
+    let evicting = server.url().replace("//", "//other:wrong-one@");
+    for (arguments, parts) in [
+        (
+            vec!["--store", "http://user:wrong-one@host"],
+            ["--store must be", "redis://"],
+        ),
+        (
+            vec!["--store", &evicting],
+            ["does not accept the user", "URL"],
+        ),
+        (
+            vec!["--store", &server.url()],
+            ["allkeys-lru", "accept evictions"],
+        ),
+        (
+            vec!["--table", "limits", "--functions"],
+            ["--functions", "--store"],
+        ),
+    ] {
+        let output = command(&arguments).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        assert!(
+            !text.contains("wrong-one") && text.lines().count() == 1,
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -11,10 +11,7 @@ use crate::config::Config;
 use crate::parse::{After, Record};
 use crate::split::{Heat, Split};
 
-/// Number of writes to a shard after which its usage is copied before the hour ends: at most every
-/// five seconds, at the highest write rate of a shard. For less busy shards, readers use the live
-/// item.
-pub const INTERIM: i64 = 4096;
+pub use weirgate_shared::write::INTERIM;
 
 /// The records of one shard in a batch.
 #[derive(Debug)]

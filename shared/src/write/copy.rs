@@ -10,6 +10,10 @@ use crate::{
     Snapshot, SnapshotKey, Usage, Window, attr,
 };
 
+/// Number of writes to a shard after which its usage is copied before the hour ends: at most every
+/// five seconds, at the highest write rate of a shard. For less busy shards, readers use the live
+/// item.
+pub const INTERIM: i64 = 4096;
 /// Maximum number of earlier lives, over all shards, in a snapshot.
 pub const MAX_LIVES: usize = 1000;
 /// Maximum number of earlier lives without a final copy.

@@ -4,23 +4,33 @@
 -- type: `"text`, `t` and `f`, a number's digits, `#1,2` for a set of numbers in ascending order. A map is a
 -- field `{`, and its entries are fields below it. The field \30 has the ids of the last writes.
 --
--- KEYS: the sorted sets of the indexes, the table's own first; for a transaction, its token; the items.
--- ARGV: the id of the write, or empty in a transaction; of a repeated write the server's time before it was
--- first sent, in milliseconds, else empty; 1 to return items that were written; 1 to let items expire; for each item an action, packed:
--- {kind, PK, SK, conditions, changes}.
--- Returns 1 if applied or 0 if a condition failed, the server's time in milliseconds, and for each item its
--- fields: after the write, or before it if its own condition failed.
+-- KEYS: the sorted sets of the indexes, the table's own first; the sorted set of expiries, of keys of items by
+-- epoch seconds; the stream of images; the number of writes; for a transaction, its token; the items.
+-- ARGV: the id of the write, or empty in a transaction; of a repeated write the number of writes that was known
+-- before it was first sent, else empty; 1 to return items that were written; how many expired items to remove at
+-- most; 1 if there is a token; for each item an action, packed: {kind, PK, SK, conditions, changes}.
+-- Returns 1 if applied or 0 if a condition failed, the server's time in milliseconds, for each item its
+-- fields: after the write, or before it if its own condition failed; the number of writes if one was applied,
+-- else 0; and how many expired items were removed.
+--
+-- No item expires by itself: the images of a shard are the last that is known of its usage, and entries of
+-- indexes go with their items. So each write removes some that have expired.
 
 local find, sub, match, rep = string.find, string.sub, string.match, string.rep
--- Ids that an item keeps, and the bytes of each: the id, and the time of its write.
+-- Ids that an item keeps, and the bytes of each: the id, and the number of its write.
 local KEPT, ID, SIZE = 16, 8, 14
+-- Begins the ids of a new item. Those of an earlier item under its key are not known.
+local NEW = rep('\0', ID)
 -- Seconds for which the token of a transaction is known.
 local TOKEN_TTL = 600
+-- Records that the stream keeps for its reader.
+local MOST_RECORDS = 1000000
 
-local id, since, returns, expires = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4] == '1'
+local id, since, returns, most_expired = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
 local is_transaction = id == ''
-local first_item = #INDEXES + (is_transaction and 2 or 1)
-local token = is_transaction and KEYS[#INDEXES + 1]
+local EXPIRIES, RECORDS, WRITES = KEYS[#INDEXES + 1], KEYS[#INDEXES + 2], KEYS[#INDEXES + 3]
+local token = ARGV[5] == '1' and KEYS[#INDEXES + 4]
+local first_item = #INDEXES + (token and 5 or 4)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -282,6 +292,15 @@ local function entry(index, hash, range, pk, sk)
   return sub(hash, 2) .. '\0' .. range .. '\0' .. key
 end
 
+-- Returns the item at a key: its fields with their values, and the answer itself.
+local function read(key)
+  local item, flat = {}, redis.call('HGETALL', key)
+  for field = 1, #flat, 2 do
+    item[flat[field]] = flat[field + 1]
+  end
+  return item, flat
+end
+
 -- Returns a field after the changes.
 local function written(item, changed, field)
   if changed[field] == nil then
@@ -290,18 +309,108 @@ local function written(item, changed, field)
   return changed[field]
 end
 
+-- Returns the expiry in epoch seconds, or nothing.
+local function expiry(ttl)
+  return ttl and find(ttl, '^%d+$') and #ttl < 13 and ttl
+end
+
+-- Returns the image that the stream has of an item: its attributes that are no maps.
+local function image(item, changed)
+  local shown = {}
+  for field, value in pairs(item) do
+    shown[field] = value
+  end
+  for field, value in pairs(changed) do
+    shown[field] = value or nil
+  end
+  shown['\30'] = nil
+  for field, value in pairs(shown) do
+    if value == '{' or find(field, '\31', 1, true) then
+      shown[field] = nil
+    end
+  end
+  return cjson.encode(shown)
+end
+
+-- Returns how often a number of writes has reached the next copy. It is below 2^53.
+local function copies(writes)
+  return writes and is_number(writes) and math.floor(tonumber(writes) / INTERIM)
+end
+
+-- Adds the images of a shard before and after a write to the stream, if usage is copied from one of them: it
+-- begins, ends or is another life, begins an hour, or has had enough writes since the last copy. There is no
+-- stream until its reader makes it.
+local function record(item, changed, pk, sk, is_new, is_gone)
+  if sk ~= BUCKET_SK then
+    return
+  end
+  local is_copied = is_new or is_gone
+  for _, field in ipairs({ HOUR, BIRTH }) do
+    is_copied = is_copied or item[field] ~= (written(item, changed, field) or nil)
+  end
+  is_copied = is_copied or (item[LIVE] == nil) ~= not written(item, changed, LIVE)
+  is_copied = is_copied or copies(item[SEQUENCE]) ~= copies(written(item, changed, SEQUENCE))
+  if not is_copied then
+    return
+  end
+  local fields = { 'PK', pk, 'SK', sk }
+  if not is_new then
+    table.insert(fields, 'old')
+    table.insert(fields, image(item, {}))
+  end
+  if not is_gone then
+    table.insert(fields, 'new')
+    table.insert(fields, image(item, changed))
+  end
+  redis.call('XADD', RECORDS, 'NOMKSTREAM', 'MAXLEN', '~', MOST_RECORDS, '*', unpack(fields))
+end
+
+-- Removes an item that has expired. Returns whether there was one.
+local function remove_expired(key)
+  local is_ours, item = pcall(read, key)
+  local ttl = is_ours and expiry(item[TTL])
+  if not ttl or tonumber(ttl) * 1000 > now then
+    redis.call('ZREM', EXPIRIES, key)
+    return false
+  end
+  local pk, sk = sub(item['PK'], 2), sub(item['SK'], 2)
+  record(item, {}, pk, sk, false, true)
+  redis.call('DEL', key)
+  for at, index in ipairs(INDEXES) do
+    local member = entry(index, item[index[1]], item[index[2]], pk, sk)
+    if member then
+      redis.call('ZREM', KEYS[at], member)
+    end
+  end
+  redis.call('ZREM', EXPIRIES, key)
+  return true
+end
+
+local function remove_all_expired()
+  local removed = 0
+  if most_expired > 0 then
+    local due = redis.call('ZRANGE', EXPIRIES, '-inf', time[1], 'BYSCORE', 'LIMIT', 0, most_expired)
+    for _, key in ipairs(due) do
+      if remove_expired(key) then
+        removed = removed + 1
+      end
+    end
+  end
+  return removed
+end
+
+if first_item > #KEYS then
+  return { 1, now, {}, 0, remove_all_expired() }
+end
 if token and redis.call('EXISTS', token) == 1 then
-  return { 1, now, {} }
+  return { 1, now, {}, 0, 0 }
 end
 
 local writes, failed, has_failed = {}, {}, false
 for at = first_item, #KEYS do
   local key = KEYS[at]
-  local kind, pk, sk, conditions, changes = unpack(cmsgpack.unpack(ARGV[at - first_item + 5]))
-  local item, flat = {}, redis.call('HGETALL', key)
-  for field = 1, #flat, 2 do
-    item[flat[field]] = flat[field + 1]
-  end
+  local kind, pk, sk, conditions, changes = unpack(cmsgpack.unpack(ARGV[at - first_item + 6]))
+  local item, flat = read(key)
   if #flat > 0 and (item['PK'] ~= '"' .. pk or item['SK'] ~= '"' .. sk) then
     refuse('FOREIGN', 'the key holds a hash that is not of this table')
   end
@@ -312,8 +421,11 @@ for at = first_item, #KEYS do
       known = find(ids, id, known + 1, true)
     end
     if known then
-      return { 1, now, { flat } }
-    elseif since and #ids == KEPT * SIZE and struct.unpack('>I6', ids, ID + 1) >= since then
+      return { 1, now, { flat }, 0, 0 }
+    end
+    -- It may have been among those that are not kept, if the oldest that is kept came after it.
+    local is_complete = #ids < KEPT * SIZE and sub(ids, 1, ID) ~= NEW
+    if since and not is_complete and struct.unpack('>I6', ids, ID + 1) > since then
       refuse('UNDECIDED', 'more writes came after it than the item keeps ids of')
     end
   end
@@ -339,24 +451,23 @@ for at = first_item, #KEYS do
     if #flat == 0 then
       changed['PK'], changed['SK'] = '"' .. pk, '"' .. sk
     end
-    if not is_transaction then
-      changed['\30'] = sub(ids, -SIZE * (KEPT - 1)) .. id .. struct.pack('>I6', now)
-    end
   elseif kind == 'delete' then
     for field in pairs(item) do
       changed[field] = false
     end
   end
-  writes[#writes + 1] = { key, item, changed, pk, sk, kind }
+  writes[#writes + 1] = { key, item, changed, pk, sk, kind, ids, #flat == 0 }
 end
 if has_failed then
-  return { 0, now, failed }
+  return { 0, now, failed, 0, 0 }
 end
 
--- Entries come before their items and go after them, so that an item without one cannot be.
+local number = redis.call('INCR', WRITES)
+-- Entries come before their items and go after them, so that an item without one cannot be. What may fail comes
+-- before all items.
 local gone = {}
 for _, write in ipairs(writes) do
-  local key, item, changed, pk, sk = unpack(write)
+  local key, item, changed, pk, sk, kind, ids, is_new = unpack(write)
   for at, index in ipairs(INDEXES) do
     if changed[index[1]] ~= nil or changed[index[2]] ~= nil then
       local before = entry(index, item[index[1]], item[index[2]], pk, sk)
@@ -368,6 +479,22 @@ for _, write in ipairs(writes) do
         table.insert(gone, { KEYS[at], before })
       end
     end
+  end
+  local ttl = expiry(changed[TTL])
+  if ttl then
+    redis.call('ZADD', EXPIRIES, ttl, key)
+  elseif expiry(item[TTL]) and changed[TTL] ~= nil then
+    table.insert(gone, { EXPIRIES, key })
+  end
+  if kind == 'update' then
+    record(item, changed, pk, sk, is_new, false)
+    local first = is_new and NEW .. struct.pack('>I6', number) or ''
+    local last = is_transaction and '' or id .. struct.pack('>I6', number)
+    if first ~= '' or last ~= '' then
+      changed['\30'] = sub(ids .. first .. last, -SIZE * KEPT)
+    end
+  elseif kind == 'delete' and not is_new then
+    record(item, changed, pk, sk, false, true)
   end
 end
 local answers = {}
@@ -387,12 +514,6 @@ for _, write in ipairs(writes) do
     end
     call('HSET', key, new)
     call('HDEL', key, old)
-    local ttl = changed[TTL]
-    if expires and ttl and find(ttl, '^%d+$') and #ttl < 13 then
-      redis.call('EXPIREAT', key, ttl)
-    elseif ttl ~= nil then
-      redis.call('PERSIST', key)
-    end
     if returns then
       for field, value in pairs(item) do
         if changed[field] == nil then
@@ -410,4 +531,4 @@ end
 if token then
   redis.call('SET', token, 1, 'EX', TOKEN_TTL)
 end
-return { 1, now, answers }
+return { 1, now, answers, number, remove_all_expired() }

@@ -1,11 +1,16 @@
 //! One connection that all callers share, made again after it was lost.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ErrorKind as RedisKind, RedisError, Value, cmd};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind as RedisKind,
+    RedisError, Value, cmd,
+};
 use rustls::crypto::{CryptoProvider, ring};
 use tokio::sync::RwLock;
 use tokio::time::Instant;
@@ -61,11 +66,18 @@ impl fmt::Debug for RedisOptions {
     }
 }
 
+/// Servers of a cluster that are named one by the other until one has the table.
+const REDIRECTIONS: usize = 4;
+/// Servers of a cluster that are known.
+const SERVERS: usize = 64;
 /// Oldest version of the protocol that is known to run the script.
 const LEAST_VERSION: u64 = 7;
 
 pub(super) struct Connection {
-    client: Client,
+    /// How to reach the server of the URL.
+    info: ConnectionInfo,
+    /// Known servers, the next one to try first: that of the URL, and the others of its cluster.
+    servers: Mutex<VecDeque<ConnectionAddr>>,
     config: AsyncConnectionConfig,
     connect_timeout: Duration,
     accept_eviction: bool,
@@ -74,13 +86,42 @@ pub(super) struct Connection {
     server: String,
     /// Corrected by the server's time, if that is used.
     skew: Option<CorrectedClock>,
+    /// Key of the number of writes.
+    writes: String,
     open: RwLock<Open>,
+}
+
+/// A connection that is open, and what it knows of the server.
+#[derive(Clone)]
+pub(super) struct Opened {
+    pub(super) connection: MultiplexedConnection,
+    /// Greatest number of writes that the server has said here.
+    writes: Arc<AtomicU64>,
+}
+
+impl Opened {
+    /// Returns the number of writes that the server has said last. Those of this server so far are at least as
+    /// many.
+    pub(super) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    /// Counts the number of writes of an answer.
+    pub(super) fn said(&self, writes: u64) {
+        self.writes.fetch_max(writes, Ordering::Relaxed);
+    }
+}
+
+/// A connection, or the server of the cluster that has the table.
+enum Connected {
+    Opened(Opened),
+    Moved(ConnectionAddr),
 }
 
 /// The connection, and the number of those before it.
 #[derive(Default)]
 struct Open {
-    connection: Option<MultiplexedConnection>,
+    opened: Option<Opened>,
     number: u64,
     /// The last attempt that failed, for all that waited for it: each would wait as long for its own.
     failed: Option<(Instant, StoreError)>,
@@ -96,7 +137,11 @@ impl fmt::Debug for Connection {
 
 impl Connection {
     /// Returns a connection that the first request opens.
-    pub(super) fn new(options: &RedisOptions, skew: CorrectedClock) -> Result<Self, StoreError> {
+    pub(super) fn new(
+        options: &RedisOptions,
+        skew: CorrectedClock,
+        writes: String,
+    ) -> Result<Self, StoreError> {
         let invalid = |reason: String| StoreError {
             kind: ErrorKind::Invalid,
             request: "CONNECT".to_owned(),
@@ -123,9 +168,11 @@ impl Connection {
             // Another thread may have been faster.
             let _ = ring::default_provider().install_default();
         }
-        let server = client.get_connection_info().addr().to_string();
+        let info = client.get_connection_info().clone();
+        let server = info.addr().to_string();
         Ok(Self {
-            client,
+            servers: Mutex::new(VecDeque::from([info.addr().clone()])),
+            info,
             config: AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(options.connect_timeout))
                 .set_response_timeout(Some(options.request_timeout)),
@@ -134,6 +181,7 @@ impl Connection {
             table: options.table.clone(),
             server,
             skew: options.use_server_time.then_some(skew),
+            writes,
             open: RwLock::default(),
         })
     }
@@ -149,14 +197,24 @@ impl Connection {
         request: &impl Fn() -> String,
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     ) -> Result<T, StoreError> {
-        let (number, mut connection) = self.opened().await?;
-        match send(&mut connection).await {
+        self.send_on(request, async |opened| send(&mut opened.connection).await)
+            .await
+    }
+
+    /// Sends a command that needs to know what the server said before, or says something.
+    pub(super) async fn send_on<T>(
+        &self,
+        request: &impl Fn() -> String,
+        send: impl AsyncFnOnce(&mut Opened) -> Result<T, RedisError>,
+    ) -> Result<T, StoreError> {
+        let (number, mut opened) = self.opened().await?;
+        match send(&mut opened).await {
             Ok(answer) => Ok(answer),
             Err(error) => {
                 if error::needs_connection(&error) {
                     let mut open = self.open.write().await;
                     if open.number == number {
-                        open.connection = None;
+                        open.opened = None;
                     }
                 }
                 Err(self.failed(request(), error))
@@ -185,9 +243,9 @@ impl Connection {
         }
     }
 
-    async fn opened(&self) -> Result<(u64, MultiplexedConnection), StoreError> {
+    async fn opened(&self) -> Result<(u64, Opened), StoreError> {
         let asked = Instant::now();
-        let copy = |open: &Open| Some((open.number, open.connection.clone()?));
+        let copy = |open: &Open| Some((open.number, open.opened.clone()?));
         if let Some(opened) = copy(&*self.open.read().await) {
             return Ok(opened);
         }
@@ -201,42 +259,141 @@ impl Connection {
             return Err(error.without_source());
         }
         let connected = self.connect().await;
-        let connection = connected.inspect_err(|error| {
+        let opened = connected.inspect_err(|error| {
             open.failed = Some((Instant::now(), error.without_source()));
         })?;
         open.number += 1;
-        open.connection = Some(connection.clone());
-        Ok((open.number, connection))
+        open.opened = Some(opened.clone());
+        Ok((open.number, opened))
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+    async fn connect(&self) -> Result<Opened, StoreError> {
+        let mut answer = self.connect_to(self.next_server()).await;
+        for _ in 0..REDIRECTIONS {
+            match answer {
+                Ok(Connected::Opened(opened)) => return Ok(opened),
+                Ok(Connected::Moved(server)) => {
+                    self.know(server.clone(), true);
+                    answer = self.connect_to(server).await;
+                }
+                Err(error) => {
+                    // Another one of the cluster is next.
+                    self.servers().rotate_left(1);
+                    return Err(error);
+                }
+            }
+        }
+        let reason = format!("{} names one server after the other", self.server);
+        Err(self.refused(ErrorKind::Unavailable, "CONNECT".to_owned(), reason, None))
+    }
+
+    fn servers(&self) -> MutexGuard<'_, VecDeque<ConnectionAddr>> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_server(&self) -> ConnectionAddr {
+        let next = self.servers().front().cloned();
+        next.unwrap_or_else(|| self.info.addr().clone())
+    }
+
+    /// Keeps the address of a server, to try it first or last.
+    fn know(&self, server: ConnectionAddr, is_first: bool) {
+        let mut servers = self.servers();
+        let known = servers.iter().position(|known| *known == server);
+        match (is_first, known) {
+            (true, known) => {
+                known.and_then(|known| servers.remove(known));
+                servers.push_front(server);
+            }
+            (false, None) if servers.len() < SERVERS => servers.push_back(server),
+            (false, _) => {}
+        }
+    }
+
+    /// Returns the address of another server of the cluster: `10.0.0.1:6379`.
+    fn address(&self, text: &str) -> Option<ConnectionAddr> {
+        let (host, port) = text.rsplit_once(':')?;
+        let (host, port) = (host.trim_matches(['[', ']']), port.parse().ok()?);
+        // Without a host, it is the one that was asked.
+        let host = match (host, self.info.addr()) {
+            ("", ConnectionAddr::Tcp(asked, _) | ConnectionAddr::TcpTls { host: asked, .. }) => {
+                asked
+            }
+            _ => host,
+        };
+        let host = host.to_owned();
+        Some(match self.info.addr() {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        })
+    }
+
+    async fn connect_to(&self, server: ConnectionAddr) -> Result<Connected, StoreError> {
         let sent = self.skew.as_ref().map(CorrectedClock::local);
+        let name = server.to_string();
         let connecting = async {
-            let config = &self.config;
-            let mut connection = self
-                .client
-                .get_multiplexed_async_connection_with_config(config)
+            let client = Client::open(self.info.clone().set_addr(server))?;
+            let mut connection = client
+                .get_multiplexed_async_connection_with_config(&self.config)
                 .await?;
             let info: String = cmd("INFO").query_async(&mut connection).await?;
-            Ok::<_, RedisError>((connection, info))
+            if field(&info, "redis_mode") == Some("cluster") {
+                let mut nodes = cmd("CLUSTER");
+                let nodes = nodes.arg("NODES").query_async(&mut connection).await;
+                // A user may not be allowed to; the server of the URL is then the only way into the cluster.
+                let nodes: String = nodes.unwrap_or_default();
+                for node in nodes.lines().filter(|line| !line.contains("fail")) {
+                    let address = node.split([' ', '@']).nth(1);
+                    if let Some(address) = address.and_then(|address| self.address(address)) {
+                        self.know(address, false);
+                    }
+                }
+            }
+            let writes = cmd("GET").arg(&self.writes).to_owned();
+            let writes: Result<Option<u64>, _> = writes.query_async(&mut connection).await;
+            let writes = match writes {
+                Err(error) if error.code() == Some("MOVED") => {
+                    let moved = error.redirect_node().map(|(server, _)| server);
+                    let moved = moved.and_then(|server| self.address(server));
+                    return moved
+                        .map(Connected::Moved)
+                        .ok_or(error)
+                        .map(|moved| (moved, info));
+                }
+                Err(error) if error.code() == Some("CLUSTERDOWN") => return Err(error),
+                // Whatever else is wrong with this key is an error of the first write.
+                writes => writes.ok().flatten().unwrap_or_default(),
+            };
+            let opened = Opened {
+                connection,
+                writes: Arc::new(AtomicU64::new(writes)),
+            };
+            Ok::<_, RedisError>((Connected::Opened(opened), info))
         };
         let connected = tokio::time::timeout(self.connect_timeout, connecting).await;
         let request = || "CONNECT".to_owned();
-        let (connection, info) = match connected {
+        let (connected, info) = match connected {
             Ok(Ok(connected)) => connected,
             Ok(Err(error)) => {
-                let error = self.failed(request(), error);
+                let (kind, reason) = error::classify(&error, &name);
                 // Nothing of the request itself was sent.
-                return Err(StoreError {
-                    kind: match error.kind {
-                        ErrorKind::Unconfirmed => ErrorKind::Unreachable,
-                        kind => kind,
-                    },
-                    ..error
-                });
+                let kind = match kind {
+                    ErrorKind::Unconfirmed => ErrorKind::Unreachable,
+                    kind => kind,
+                };
+                return Err(self.refused(kind, request(), reason, Some(error)));
             }
             Err(_) => {
-                let reason = format!("{} accepts no connection in time", self.server);
+                let reason = format!("{name} accepts no connection in time");
                 return Err(self.refused(ErrorKind::Unreachable, request(), reason, None));
             }
         };
@@ -245,9 +402,9 @@ impl Connection {
             skew.observe_ms(now / 1_000, sent, skew.local());
         }
         match unfit(&info, self.accept_eviction) {
-            None => Ok(connection),
+            None => Ok(connected),
             Some(reason) => {
-                let reason = format!("{} {reason}", self.server);
+                let reason = format!("{name} {reason}");
                 Err(self.refused(ErrorKind::Rejected, request(), reason, None))
             }
         }
@@ -275,11 +432,6 @@ fn unfit(info: &str, accept_eviction: bool) -> Option<String> {
     if major.is_some_and(|major: u64| major < LEAST_VERSION) {
         return Some(format!(
             "must have version {LEAST_VERSION}.0 or newer, got {name} {version}; upgrade it"
-        ));
-    }
-    if field("redis_mode") == Some("cluster") {
-        return Some(format!(
-            "must be one server with its replicas, got a cluster of {name}; give another one"
         ));
     }
     match field("maxmemory_policy") {

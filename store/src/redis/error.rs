@@ -10,9 +10,10 @@ const FOREIGN: &str = "FOREIGN";
 const UNDECIDED: &str = "UNDECIDED";
 
 /// Returns whether the next request needs another connection. After a timeout, this one may never answer again;
-/// and a server that is now a replica has a successor under the same name.
+/// and a server that is now a replica, or of a cluster no longer has the slot, has a successor.
 pub(super) fn needs_connection(error: &RedisError) -> bool {
-    error.is_io_error() || error.is_unrecoverable_error() || error.code() == Some("READONLY")
+    let is_elsewhere = matches!(error.code(), Some("READONLY" | "MOVED" | "CLUSTERDOWN"));
+    error.is_io_error() || error.is_unrecoverable_error() || is_elsewhere
 }
 
 /// Returns what an error of a request that was sent means, and its reason. The outcome of a request without an
@@ -54,8 +55,8 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
         ("NOPERM", _) => (
             ErrorKind::AccessDenied,
             format!(
-                "{message}: allow the user the commands @hash, @sortedset, @scripting, exists, expireat, persist, \
-                 del, set, time and info on the keys of the table"
+                "{message}: allow the user the commands @hash, @sortedset, @stream, @scripting, exists, del, get, \
+                 set, incr, pexpire, time and info on the keys of the table"
             ),
         ),
         ("WRONGTYPE" | FOREIGN, _) => (

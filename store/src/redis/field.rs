@@ -87,7 +87,8 @@ pub(super) fn item(fields: Vec<(String, String)>) -> Option<Item> {
     (!item.is_empty()).then_some(Item(item))
 }
 
-fn value(mut text: String) -> Option<AttributeValue> {
+/// Returns the value of a field.
+pub(super) fn value(mut text: String) -> Option<AttributeValue> {
     Some(match text.chars().next()? {
         '"' => AttributeValue::S(text.split_off(1)),
         't' => AttributeValue::Bool(true),

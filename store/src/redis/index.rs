@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use weirgate_shared::{Attr, ItemKey, attr};
+use weirgate_shared::write::INTERIM;
+use weirgate_shared::{Attr, BUCKET_SK, ItemKey, attr};
 
+use super::field;
 use crate::request::{Listing, Range};
 use crate::{Index, Item, attribute, indexes};
 
@@ -15,48 +17,72 @@ const ABOVE: u8 = 0xff;
 /// Digits of a number in a member, which orders numbers as texts.
 const DIGITS: usize = 20;
 
-/// Returns the Lua statements that name the indexes and the attribute of the expiry for `apply.lua`.
+/// Returns the Lua statements that name the indexes and attributes for `apply.lua`.
 pub(super) fn constants() -> String {
     let all = [(attr::PK, attr::SK)].into_iter();
     let all = all.chain(indexes().map(|index| (index.hash, index.range.0)));
     let all: Vec<_> = all
         .map(|(hash, range)| format!("{{ '{hash}', '{range}' }}"))
         .collect();
-    format!(
-        "local TTL, INDEXES = '{}', {{ {} }}\n",
-        attr::TTL,
-        all.join(", ")
-    )
+    let all = all.join(", ");
+    let names = [
+        ("TTL", attr::TTL),
+        ("BUCKET_SK", BUCKET_SK),
+        ("HOUR", attr::HOUR),
+        ("BIRTH", attr::BIRTH),
+        ("SEQUENCE", attr::WRITE_SEQ),
+        ("LIVE", attr::REFILLED_AT),
+    ];
+    let names = names.map(|(name, value)| format!("local {name} = '{value}'\n"));
+    let names = names.concat();
+    format!("{names}local INTERIM = {INTERIM}\nlocal INDEXES = {{ {all} }}\n")
 }
 
 /// Names of the keys of one table.
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
     name: String,
-    /// The sorted sets, the table's own first, in the order of [`indexes`].
-    pub(super) indexes: Vec<String>,
+    /// The sorted sets of the indexes, the table's own first, in the order of [`indexes`].
+    indexes: Vec<String>,
+    /// What every write needs, in the order of `apply.lua`: the indexes, the expiries, the stream, and the
+    /// number of writes.
+    pub(super) of_writes: Vec<String>,
+    /// The stream of images of shards.
+    pub(super) records: String,
+    /// The number of writes.
+    pub(super) writes: String,
 }
 
 impl Keys {
     pub(super) fn new(name: &str) -> Self {
         let names = ["items"].into_iter();
         let names = names.chain(indexes().map(|index| index.name));
+        let key = |part: &str| key(name, part);
+        let indexes: Vec<_> = names.map(key).collect();
+        let (records, writes) = (key("records"), key("writes"));
+        let others = [key("expiries"), records.clone(), writes.clone()];
         Self {
             name: name.to_owned(),
-            indexes: names.map(|index| format!("{name}:{index}")).collect(),
+            of_writes: indexes.iter().cloned().chain(others).collect(),
+            indexes,
+            records,
+            writes,
         }
     }
 
-    /// Returns the key of an item: `{table}:{{namespace}/{entity}}:{PK} {SK}`. All shards and snapshots of an
-    /// entity are in one slot of a cluster, by the part in braces.
+    /// Returns the key of an item.
     pub(super) fn item(&self, key: &ItemKey) -> String {
         let ItemKey { pk, sk } = key;
-        format!("{}:{{{}}}:{pk} {sk}", self.name, tag(pk))
+        self.key(&format!("{pk} {sk}"))
     }
 
-    /// Returns the key of a transaction's token, in the slot of its first item.
-    pub(super) fn token(&self, first: &ItemKey, token: &str) -> String {
-        format!("{}:{{{}}}:token {token}", self.name, tag(&first.pk))
+    /// Returns the key of a transaction's token.
+    pub(super) fn token(&self, token: &str) -> String {
+        self.key(&format!("token {token}"))
+    }
+
+    fn key(&self, part: &str) -> String {
+        key(&self.name, part)
     }
 
     pub(super) fn of_index(&self, index: Option<Index>) -> &str {
@@ -66,13 +92,10 @@ impl Keys {
     }
 }
 
-/// Returns `namespace/entity` of `namespace/KIND#entity#...`, or of another resource or plan.
-fn tag(pk: &str) -> String {
-    let Some((namespace, rest)) = pk.split_once('/') else {
-        return pk.to_owned();
-    };
-    let of = rest.split('#').nth(1).unwrap_or(rest);
-    format!("{namespace}/{of}")
+/// Returns `{table}:{{table}}:{part}`. A cluster chooses the slot by what is in braces, so all of a table are in
+/// one: a write changes its item and the indexes, and a transaction any items, at once or not at all.
+fn key(table: &str, part: &str) -> String {
+    format!("{table}:{{{table}}}:{part}")
 }
 
 /// Returns the bounds of a listing, the lower one first, as `ZRANGE ... BYLEX` takes them.
@@ -142,6 +165,25 @@ fn member(item: &Item, listing: &Listing<'_>) -> Option<String> {
         text(hash)?,
         text(range)?
     ))
+}
+
+/// Returns whether an entry of an index is of an item with these fields of the index's keys. It may be of an
+/// earlier item under the same key.
+pub(super) fn matches(shown: &Item, index: Index, fields: &[String; 2]) -> bool {
+    let Index { hash, range, .. } = index;
+    let [Some(seen_hash), Some(seen_range)] = fields.clone().map(field::value) else {
+        return false;
+    };
+    let order = |value: &AttributeValue| match value {
+        AttributeValue::N(number) => {
+            let whole = number.split('.').next();
+            whole.and_then(|whole| whole.parse().ok()).map(padded)
+        }
+        AttributeValue::S(text) => Some(text.clone()),
+        _ => None,
+    };
+    shown.0.get(hash) == Some(&seen_hash)
+        && shown.0.get(range.0).and_then(order) == order(&seen_range)
 }
 
 /// Returns the key of the item of a member, and the attributes that an index shows of it.

@@ -10,7 +10,7 @@ use weirgate_testkit::server::free_port;
 
 use super::{add, command, key, table};
 
-const ITEM: &str = "weirgate:{ns/one}:ns/ENTITY#one #S";
+const ITEM: &str = "weirgate:{weirgate}:ns/ENTITY#one #S";
 
 async fn write(table: &Table) -> Result<WriteOutcome, StoreError> {
     let update = add(key("one"), Value::Int(1));
@@ -89,7 +89,7 @@ async fn a_key_of_another_application_is_left_alone_and_named() {
         failed(&table, ErrorKind::Invalid, &[ITEM, "another application"]).await;
         command(&server, &["DEL", ITEM]).await.expect("it is there");
     }
-    let index = ["SET", "weirgate:items", "x"];
+    let index = ["SET", "weirgate:{weirgate}:items", "x"];
     command(&server, &index).await.expect("it is there");
     failed(&table, ErrorKind::Invalid, &["WRONGTYPE"]).await;
     // Nothing of the write was applied.

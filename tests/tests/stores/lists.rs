@@ -1,65 +1,137 @@
-//! Entries of items that have expired.
+//! Entries of items that have expired, or that are others by now.
 
 use weirgate_shared::attr;
-use weirgate_shared::write::{AttributeUpdate, Path, Value};
-use weirgate_store::{CHILDREN, Query, ReturnValues, SortKeys};
+use weirgate_shared::write::{AttributeUpdate, Path, Update, Value};
+use weirgate_store::{CHILDREN, Query, ReturnValues, SortKeys, Table};
 use weirgate_testkit::RedisServer;
 
 use super::{add, command, key, table};
 
+const SETS: [&str; 3] = [
+    "weirgate:{weirgate}:items",
+    "weirgate:{weirgate}:GSI1",
+    "weirgate:{weirgate}:expiries",
+];
+/// Long after any test.
+const LATE: i64 = 32_503_680_000;
+
+/// A write of an item with an entry in an index, which expires in this second.
+fn child(name: &str, parent: &str, ttl: i64) -> Update {
+    let set = |name: &'static str, value| AttributeUpdate::Set(Path::of(name), value);
+    let mut update = add(key(name), Value::Int(1));
+    update.changes.extend([
+        set(attr::GSI1PK, Value::text(parent)),
+        set(attr::GSI1SK, Value::text(name)),
+        set(attr::TTL, Value::Int(ttl)),
+    ]);
+    update
+}
+
+async fn write(table: &Table, update: &Update) {
+    let written = table.update(update, ReturnValues::None).await;
+    written.expect("it is applied");
+}
+
+/// Lengths of the sorted sets.
+async fn lengths(server: &RedisServer) -> [i64; 3] {
+    let mut lengths = [0; 3];
+    for (length, set) in lengths.iter_mut().zip(SETS) {
+        let count = command(server, &["ZCARD", set]).await;
+        *length = redis::from_redis_value(count.expect("it is there")).expect("a number");
+    }
+    lengths
+}
+
+async fn children(table: &Table, parent: &str) -> Vec<String> {
+    let query = Query::of_index(CHILDREN, parent, SortKeys::StartingWith(""));
+    let listed = table.query(query, None).await.expect("it is there");
+    let keys = listed.items.iter().filter_map(|item| item.key());
+    keys.map(|key| key.pk).collect()
+}
+
 #[tokio::test]
-async fn an_item_expires_and_its_entries_go_when_they_are_read() {
+async fn expired_items_go_with_their_entries_by_the_writes_of_others() {
     let server = RedisServer::start();
     let table = table(&server);
-    let set = |name: &'static str, value| AttributeUpdate::Set(Path::of(name), value);
-    for (name, ttl) in [("old", 1), ("new", 32_503_680_000)] {
-        let mut update = add(key(name), Value::Int(1));
-        update.changes.extend([
-            set(attr::GSI1PK, Value::text("parent")),
-            set(attr::GSI1SK, Value::text(name)),
-            set(attr::TTL, Value::Int(ttl)),
-        ]);
-        let written = table.update(&update, ReturnValues::None).await;
-        written.expect("it is applied");
+    // They are written by a process that lets no item expire.
+    let keeping = Table::on_redis(&weirgate_store::RedisOptions {
+        use_server_time: false,
+        ..weirgate_store::RedisOptions::new(server.url())
+    });
+    let keeping = keeping.expect("the URL is one");
+    for number in 0..40 {
+        write(&keeping, &child(&format!("old-{number}"), "parent", 1)).await;
     }
-    let counted = async || {
-        let mut counts = vec![];
-        for index in ["weirgate:items", "weirgate:GSI1"] {
-            let count = command(&server, &["ZCARD", index]).await;
-            counts.push(count.expect("it is there"));
-        }
-        counts
-    };
-    assert_eq!(
-        counted().await,
-        [redis::Value::Int(2), redis::Value::Int(2)]
-    );
-    let query = Query::of_index(CHILDREN, "parent", SortKeys::StartingWith(""));
-    let listed = table.query(query, None).await.expect("it is there");
-    let keys: Vec<_> = listed.items.iter().filter_map(|item| item.key()).collect();
-    assert_eq!(keys, [key("new")]);
-    let scanned = table.scan("ns/", 10, None).await.expect("it is there");
-    assert_eq!(scanned.items.len(), 1);
-    assert_eq!(
-        counted().await,
-        [redis::Value::Int(1), redis::Value::Int(1)]
-    );
+    write(&keeping, &child("late", "parent", LATE)).await;
+    assert_eq!(lengths(&server).await, [41; 3]);
+    // Each removes two, and adds none.
+    for written in 1..=20 {
+        write(&table, &child("late", "parent", LATE)).await;
+        assert_eq!(lengths(&server).await, [41 - 2 * written; 3]);
+    }
+    write(&table, &child("late", "parent", LATE)).await;
+    assert_eq!(lengths(&server).await, [1; 3]);
+    assert_eq!(children(&table, "parent").await, ["ns/ENTITY#late"]);
+    let left = command(&server, &["KEYS", "weirgate:{weirgate}:ns/*"]).await;
+    let left: Vec<String> = redis::from_redis_value(left.expect("it is there")).expect("keys");
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[tokio::test]
+async fn many_keys_that_are_used_once_leave_no_more_than_those_that_live() {
+    let server = RedisServer::start();
+    let table = table(&server);
+    for number in 0..200 {
+        write(&table, &child(&format!("user-{number}"), "parent", 1)).await;
+        let lengths = lengths(&server).await;
+        assert!(lengths.iter().all(|length| *length <= 1), "{lengths:?}");
+    }
 }
 
 #[tokio::test]
 async fn a_write_that_removes_the_expiry_keeps_the_item() {
     let server = RedisServer::start();
     let table = table(&server);
-    let ttl = || Path::of(attr::TTL);
-    let set = AttributeUpdate::Set(ttl(), Value::Int(32_503_680_000));
-    for (change, expires) in [(set, true), (AttributeUpdate::Remove(ttl()), false)] {
-        let mut update = add(key("one"), Value::Int(1));
-        update.changes.push(change);
-        let written = table.update(&update, ReturnValues::None).await;
-        written.expect("it is applied");
-        let of = "weirgate:{ns/one}:ns/ENTITY#one #S";
-        let expiry = command(&server, &["EXPIRETIME", of]).await;
-        let expected = if expires { 32_503_680_000 } else { -1 };
-        assert_eq!(expiry.expect("it is there"), redis::Value::Int(expected));
+    write(&table, &child("one", "parent", LATE)).await;
+    assert_eq!(lengths(&server).await, [1; 3]);
+    let mut kept = add(key("one"), Value::Int(1));
+    let remove = AttributeUpdate::Remove(Path::of(attr::TTL));
+    kept.changes.push(remove);
+    write(&table, &kept).await;
+    assert_eq!(lengths(&server).await, [1, 1, 0]);
+    // An expiry that has passed, and is moved by the write itself.
+    let mut update = child("two", "parent", 1);
+    update.changes.pop();
+    write(&table, &update).await;
+    let score = [
+        "ZADD",
+        "weirgate:{weirgate}:expiries",
+        "1",
+        "weirgate:{weirgate}:ns/ENTITY#two #S",
+    ];
+    command(&server, &score).await.expect("it is there");
+    write(&table, &kept).await;
+    assert_eq!(lengths(&server).await, [2, 2, 0]);
+}
+
+/// An item that was deleted manually, and one that was written again under its key, leave entries behind.
+#[tokio::test]
+async fn entries_that_are_not_of_the_item_are_not_listed_and_are_dropped() {
+    let server = RedisServer::start();
+    let table = table(&server);
+    for name in ["deleted", "moved", "same"] {
+        write(&table, &child(name, "first", LATE)).await;
     }
+    for name in ["deleted", "moved"] {
+        let item = format!("weirgate:{{weirgate}}:ns/ENTITY#{name} #S");
+        let deleted = command(&server, &["DEL", &item]).await;
+        assert_eq!(deleted.expect("it is there"), redis::Value::Int(1));
+    }
+    write(&table, &child("moved", "second", LATE)).await;
+    assert_eq!(lengths(&server).await, [3, 4, 3]);
+    assert_eq!(children(&table, "first").await, ["ns/ENTITY#same"]);
+    assert_eq!(children(&table, "second").await, ["ns/ENTITY#moved"]);
+    let scanned = table.scan("ns/", 10, None).await.expect("it is there");
+    assert_eq!(scanned.items.len(), 2);
+    assert_eq!(lengths(&server).await, [2, 2, 3]);
 }

@@ -1,10 +1,13 @@
 //! Answers that are lost: the store repeats the write with its id, and the item tells whether it was applied.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use weirgate::FakeClock;
 use weirgate_shared::write::{Action, Condition, Path, Value};
 use weirgate_store::{
-    ErrorKind, RedisOptions, ReturnValues, Table, TransactOutcome, WriteOutcome, random_id,
+    Clock, ErrorKind, RedisOptions, ReturnValues, SystemClock, Table, TransactOutcome,
+    WriteOutcome, random_id,
 };
 use weirgate_testkit::RedisServer;
 
@@ -94,6 +97,95 @@ async fn a_write_that_too_many_others_followed_stays_unconfirmed() {
     );
     let items = other.read(&[key("hot")]).await.expect("it is there");
     assert_eq!(shown(&items[0], "a").as_deref(), Some("N(\"52\")"));
+}
+
+/// The clock that the first sending was dated by must not decide what the item's ids prove.
+#[tokio::test]
+async fn a_clock_that_is_set_does_not_let_a_write_be_applied_twice() {
+    for step_hours in [-2, 2] {
+        let server = RedisServer::start();
+        let proxy = Proxy::before(server.port()).await;
+        let clock = FakeClock::at(SystemClock.now());
+        let lossy = Table::on_redis(&RedisOptions {
+            request_timeout: Duration::from_millis(300),
+            clock: Arc::new(clock.clone()),
+            ..RedisOptions::new(proxy.url())
+        });
+        let (lossy, other) = (lossy.expect("the URL is one"), table(&server));
+        lossy.warm().await.expect("it is there");
+        let update = add(key("hot"), Value::Int(1));
+        let first = other.update(&update, ReturnValues::None).await;
+        first.expect("it is applied");
+        clock.skew(step_hours * 3_600_000);
+        proxy.swallow_answers();
+        let writes = async {
+            for _ in 0..17 {
+                let write = other.update(&update, ReturnValues::None).await;
+                write.expect("it is applied");
+            }
+        };
+        let (lost, ()) = tokio::join!(lossy.update(&update, ReturnValues::None), writes);
+        let lost = lost.expect_err("it is unknown").kind;
+        assert_eq!(lost, ErrorKind::Unconfirmed);
+        let items = other.read(&[key("hot")]).await.expect("it is there");
+        assert_eq!(shown(&items[0], "a").as_deref(), Some("N(\"19\")"));
+    }
+}
+
+/// Writes before the first sending say nothing about it, however many they were.
+#[tokio::test]
+async fn a_write_that_was_not_applied_is_after_any_number_of_earlier_ones() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let (lossy, update) = (behind(&proxy).await, add(key("hot"), Value::Int(1)));
+    for _ in 0..50 {
+        let write = lossy.update(&update, ReturnValues::None).await;
+        write.expect("it is applied");
+    }
+    proxy.lose_next_request();
+    let outcome = lossy.update(&update, ReturnValues::AllNew).await;
+    let WriteOutcome::Applied(Some(new)) = outcome.expect("it is known") else {
+        panic!("it is applied");
+    };
+    assert_eq!(shown(&new, "a").as_deref(), Some("N(\"51\")"));
+}
+
+/// The ids of an item that was deleted are gone with it.
+#[tokio::test]
+async fn a_write_to_an_item_that_was_made_again_stays_unconfirmed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let (lossy, other) = (behind(&proxy).await, table(&server));
+    let update = add(key("one"), Value::Int(1));
+    let first = other.update(&update, ReturnValues::None).await;
+    first.expect("it is applied");
+    proxy.swallow_answers();
+    let made_again = async {
+        // After the write whose answer is lost.
+        let is_applied = async |sum: &str| {
+            loop {
+                let items = other.read(&[key("one")]).await.expect("it is there");
+                if shown(&items[0], "a").as_deref() == Some(sum) {
+                    return;
+                }
+            }
+        };
+        let bound = Duration::from_secs(5);
+        let applied = tokio::time::timeout(bound, is_applied("N(\"2\")")).await;
+        applied.expect("it is applied");
+        let actions = [Action::Delete(key("one"), vec![])];
+        let deleted = other.transact(&actions, &random_id()).await;
+        deleted.expect("it is deleted");
+        let made = other.update(&update, ReturnValues::None).await;
+        made.expect("it is applied");
+    };
+    let (lost, ()) = tokio::join!(lossy.update(&update, ReturnValues::None), made_again);
+    assert_eq!(
+        lost.expect_err("it is unknown").kind,
+        ErrorKind::Unconfirmed
+    );
+    let items = other.read(&[key("one")]).await.expect("it is there");
+    assert_eq!(shown(&items[0], "a").as_deref(), ONCE);
 }
 
 #[tokio::test]

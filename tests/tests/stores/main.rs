@@ -1,12 +1,15 @@
 //! A table on Redis: its numbers, its lost answers, its errors, and limiters on it. A real redis-server runs
 //! for each test.
 
+mod clusters;
+mod durable;
 mod errors;
 mod limiters;
 mod lists;
 mod lost;
 mod numbers;
 mod proxy;
+mod usage;
 
 use weirgate_shared::ItemKey;
 use weirgate_shared::write::{AttributeUpdate, Condition, Path, Update, Value};

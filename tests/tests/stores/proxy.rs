@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 const PASS: u8 = 0;
 const CLOSE: u8 = 1;
 const SWALLOW: u8 = 2;
+const REFUSE: u8 = 3;
 
 /// A proxy before a server on this machine.
 pub struct Proxy {
@@ -35,6 +36,10 @@ impl Proxy {
         proxy
     }
 
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
@@ -42,6 +47,11 @@ impl Proxy {
     /// Closes the connection in place of the next answer.
     pub fn lose_next_answer(&self) {
         self.mode.store(CLOSE, Ordering::SeqCst);
+    }
+
+    /// Closes the connection in place of passing the next request on.
+    pub fn lose_next_request(&self) {
+        self.mode.store(REFUSE, Ordering::SeqCst);
     }
 
     /// Lets no answer through any more, of connections that are open, and leaves those open.
@@ -54,7 +64,20 @@ async fn pass(client: TcpStream, server: TcpStream, mode: Arc<AtomicU8>) {
     let is_old = mode.load(Ordering::SeqCst) == PASS;
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let requests = async { tokio::io::copy(&mut from_client, &mut to_server).await };
+    let requests = async {
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let read = from_client.read(&mut buffer).await;
+            let Ok(length @ 1..) = read else { return };
+            if mode.load(Ordering::SeqCst) == REFUSE {
+                mode.store(PASS, Ordering::SeqCst);
+                return;
+            }
+            if to_server.write_all(&buffer[..length]).await.is_err() {
+                return;
+            }
+        }
+    };
     let answers = async {
         let mut buffer = vec![0; 1 << 16];
         loop {
@@ -72,7 +95,7 @@ async fn pass(client: TcpStream, server: TcpStream, mode: Arc<AtomicU8>) {
         }
     };
     tokio::select! {
-        _ = requests => {}
+        () = requests => {}
         () = answers => {}
     }
 }

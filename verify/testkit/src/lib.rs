@@ -15,7 +15,7 @@
 //! - [`leased`]: buckets with leases, as values and in the table
 //! - `lines`: the log lines of a function
 //! - `process`: [`Process`]: a deployed function on a test's table
-//! - `redis`: [`RedisServer`]: Debian's redis-server, for one test
+//! - `redis`: [`RedisServer`], [`RedisCluster`]: Debian's redis-server, for one test
 //! - [`server`]: the embedded database behind HTTP
 //! - [`template`](mod@template): `template.yaml`, read
 
@@ -39,4 +39,4 @@ pub use image::{attributes, bucket, live, snapshot};
 pub use lines::Lines;
 pub use partitions::{Counts, Limits, Partitions};
 pub use process::Process;
-pub use redis::RedisServer;
+pub use redis::{RedisCluster, RedisServer};

@@ -1,9 +1,15 @@
-//! A redis-server of a test's own.
+//! A redis-server of a test's own, or three in a cluster.
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::server::free_port;
+
+/// Longest time until a cluster has formed.
+const BOUND: Duration = Duration::from_secs(60);
 
 /// A redis-server on a free port of this machine, with nothing on disk, until it is dropped.
 #[derive(Debug)]
@@ -59,5 +65,113 @@ impl Drop for RedisServer {
         // It may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// A cluster of three servers, each with a third of the slots.
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+    folder: PathBuf,
+}
+
+impl RedisCluster {
+    /// Starts one.
+    #[must_use]
+    pub fn start() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("weirgate-cluster-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let buses: Vec<_> = (0..3).map(|_| free_port().to_string()).collect();
+        let node = |bus: &String| {
+            let nodes = format!("nodes-{bus}.conf");
+            let dir = folder.to_str().expect("UTF-8");
+            RedisServer::with(&[
+                "--cluster-enabled",
+                "yes",
+                "--cluster-config-file",
+                &nodes,
+                "--cluster-port",
+                bus,
+                "--dir",
+                dir,
+            ])
+        };
+        let nodes: Vec<_> = buses.iter().map(node).collect();
+        let cluster = Self { nodes, folder };
+        let thirds = [["0", "5460"], ["5461", "10922"], ["10923", "16383"]];
+        for (at, [first, last]) in thirds.into_iter().enumerate() {
+            let epoch = (at + 1).to_string();
+            cluster.run(at, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
+            cluster.run(at, &["CLUSTER", "ADDSLOTSRANGE", first, last]);
+        }
+        for at in 1..3 {
+            let port = cluster.nodes[at].port().to_string();
+            cluster.run(0, &["CLUSTER", "MEET", "127.0.0.1", &port, &buses[at]]);
+        }
+        let end = Instant::now() + BOUND;
+        while !(0..3).all(|at| cluster.is_whole(at)) {
+            assert!(Instant::now() < end, "the cluster does not form");
+            std::thread::yield_now();
+        }
+        cluster
+    }
+
+    fn is_whole(&self, at: usize) -> bool {
+        let info = self.run(at, &["CLUSTER", "INFO"]);
+        info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+    }
+
+    /// Returns the nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// Runs a command on a node, and returns its answer in lines.
+    pub fn run(&self, at: usize, words: &[&str]) -> String {
+        let port = self.nodes[at].port().to_string();
+        let run = Command::new("redis-cli")
+            .args(["-p", &port])
+            .args(words)
+            .output();
+        let run = run.expect("redis-cli is there");
+        let text = String::from_utf8(run.stdout).expect("UTF-8");
+        assert!(!text.starts_with("ERR"), "{words:?}: {text}");
+        text.trim().to_owned()
+    }
+
+    /// Moves a slot with its keys from one node to another.
+    pub fn move_slot(&self, slot: &str, from: usize, to: usize) {
+        let id = |at| self.run(at, &["CLUSTER", "MYID"]);
+        let (source, target) = (id(from), id(to));
+        let set = |at: usize, words: &[&str]| {
+            let all = [&["CLUSTER", "SETSLOT", slot], words].concat();
+            assert_eq!(self.run(at, &all), "OK");
+        };
+        set(to, &["IMPORTING", &source]);
+        set(from, &["MIGRATING", &target]);
+        let port = self.nodes[to].port().to_string();
+        loop {
+            let keys = self.run(from, &["CLUSTER", "GETKEYSINSLOT", slot, "10"]);
+            let keys: Vec<_> = keys.lines().collect();
+            if keys.is_empty() {
+                break;
+            }
+            let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            assert_eq!(self.run(from, &[&migrate, &*keys].concat()), "OK");
+        }
+        for at in [to, from, 3 - from - to] {
+            set(at, &["NODE", &target]);
+        }
+    }
+}
+
+impl Drop for RedisCluster {
+    fn drop(&mut self) {
+        self.nodes.clear();
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

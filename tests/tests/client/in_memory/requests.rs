@@ -12,7 +12,7 @@ use weirgate_store::{
     ActionOutcome, CHILDREN, Consistency, Item, MemoryTable, Order, Query, RedisOptions,
     ReturnValues, SortKeys, Table, TransactOutcome, WriteOutcome,
 };
-use weirgate_testkit::{Dynamo, RedisServer};
+use weirgate_testkit::{Dynamo, RedisCluster, RedisServer};
 
 use weirgate_tests::fleet::{START, config, runtime};
 
@@ -278,12 +278,12 @@ async fn told(table: &Table, requests: &[Request]) -> Vec<String> {
 }
 
 /// Answers of a table on Redis with the items of no other one.
-async fn on_redis(server: &RedisServer, requests: &[Request]) -> Vec<String> {
+async fn on_redis(url: String, requests: &[Request]) -> Vec<String> {
     static TABLES: AtomicU32 = AtomicU32::new(0);
     let options = RedisOptions {
         table: format!("t{}", TABLES.fetch_add(1, Ordering::Relaxed)),
         use_server_time: false,
-        ..RedisOptions::new(server.url())
+        ..RedisOptions::new(url)
     };
     told(
         &Table::on_redis(&options).expect("the URL is one"),
@@ -305,7 +305,7 @@ proptest! {
         runtime.block_on(async {
             for requests in &all {
                 let memory = Table::in_memory(&MemoryTable::default(), FakeClock::at(START));
-                let (one, other) = (told(&memory, requests).await, on_redis(&server, requests).await);
+                let (one, other) = (told(&memory, requests).await, on_redis(server.url(), requests).await);
                 for (at, (one, other)) in one.iter().zip(&other).enumerate() {
                     prop_assert_eq!(one, other, "after request {}: {:?}", at / 2, requests[at / 2]);
                 }
@@ -323,6 +323,28 @@ proptest! {
             let (one, other) = (told(&memory, &requests).await, told(&dynamo.table().await, &requests).await);
             for (at, (one, other)) in one.iter().zip(&other).enumerate() {
                 prop_assert_eq!(one, other, "after request {}: {:?}", at / 2, requests[at / 2]);
+            }
+            Ok(())
+        })?;
+    }
+}
+
+proptest! {
+    #![proptest_config(config(3))]
+
+    #[test]
+    fn a_table_in_a_cluster_answers_every_request_as_one_in_memory(
+        all in prop::collection::vec(prop::collection::vec(request(), 1..30), 8),
+    ) {
+        let cluster = RedisCluster::start();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            for (requests, node) in all.iter().zip(cluster.nodes().iter().cycle()) {
+                let memory = Table::in_memory(&MemoryTable::default(), FakeClock::at(START));
+                let (one, other) = (told(&memory, requests).await, on_redis(node.url(), requests).await);
+                for (at, (one, other)) in one.iter().zip(&other).enumerate() {
+                    prop_assert_eq!(one, other, "after request {}: {:?}", at / 2, requests[at / 2]);
+                }
             }
             Ok(())
         })?;

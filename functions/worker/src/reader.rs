@@ -1,0 +1,195 @@
+//! Gives the stream to the aggregator in batches, as Lambda's event source mapping of the template does it: in
+//! order; reported records and all later ones come again, and a batch that fails as a whole is halved.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_aggregator::execute::Throttles;
+use weirgate_aggregator::{
+    Config, DEFAULT_TTL_DAYS, HOT_UNITS, Handled, Invocation, REFILL_WRITES, Response, handle_next,
+};
+use weirgate_store::{RecordStream, StoreError, StreamRecord, Table, Unread};
+
+use crate::event::event;
+use crate::report::Work;
+
+/// Maximum number of records in a batch: the template's `BatchSize`.
+const BATCH_SIZE: usize = 1_000;
+/// Time that a batch has: the template's `Timeout`.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(crate) struct Reader {
+    table: Table,
+    stream: RecordStream,
+    config: Config,
+    throttles: Throttles,
+    /// Whether the stream is known to exist.
+    is_open: bool,
+    /// Records that were read and not finished.
+    waiting: VecDeque<StreamRecord>,
+    /// Whether records come that were read before and not finished, and the last one of those.
+    again: Option<Option<String>>,
+    batch_size: usize,
+}
+
+/// How a turn ended.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// Handled a batch, and there may be another one.
+    Handled(weirgate_aggregator::Summary),
+    /// There was nothing to do.
+    Done,
+    /// A batch failed at least in part, and comes again.
+    Failed(String),
+}
+
+impl Reader {
+    pub(crate) fn new(table: Table, stream: RecordStream, snapshot_ttl_days: i64) -> Self {
+        Self {
+            config: Config {
+                table_name: table.name().to_owned(),
+                snapshot_ttl_days,
+                write_concurrency: 32,
+                // A key has no bound of its own, so no shard is hot.
+                max_shards: 1,
+                refill_writes: REFILL_WRITES,
+                hot_units: HOT_UNITS,
+            },
+            table,
+            stream,
+            throttles: Throttles::default(),
+            is_open: false,
+            waiting: VecDeque::new(),
+            again: Some(None),
+            batch_size: BATCH_SIZE,
+        }
+    }
+
+    /// Begins again with what was read and not finished, by this process or another one. Makes the stream, if it
+    /// does not exist.
+    pub(crate) async fn begin(&mut self) -> Result<(), StoreError> {
+        self.is_open = false;
+        self.waiting.clear();
+        self.again = Some(None);
+        self.stream.open().await?;
+        self.is_open = true;
+        Ok(())
+    }
+
+    /// Handles one batch.
+    pub(crate) async fn turn(&mut self) -> Turn {
+        match self.fill().await {
+            Ok(()) => self.invoke().await,
+            Err(error) => {
+                // The stream may be gone.
+                self.is_open = false;
+                Turn::Failed(error.to_string())
+            }
+        }
+    }
+
+    /// Reads records if none waits.
+    async fn fill(&mut self) -> Result<(), StoreError> {
+        if !self.is_open {
+            self.begin().await?;
+        }
+        while self.waiting.is_empty() {
+            let unread = match &self.again {
+                Some(after) => Unread::Again(after.as_deref()),
+                None => Unread::New,
+            };
+            let is_again = unread != Unread::New;
+            let records = self.stream.read(unread, BATCH_SIZE).await?;
+            match records.last() {
+                Some(last) if is_again => self.again = Some(Some(last.id.clone())),
+                None if is_again => self.again = None,
+                Some(_) => {}
+                None => return Ok(()),
+            }
+            self.waiting.extend(records);
+        }
+        Ok(())
+    }
+
+    /// Gives a batch to the aggregator, and finishes what was handled.
+    async fn invoke(&mut self) -> Turn {
+        let batch = self.batch_size.min(self.waiting.len());
+        if batch == 0 {
+            return Turn::Done;
+        }
+        let records = &self.waiting.make_contiguous()[..batch];
+        let lost = records.iter().filter(|record| record.key.pk.is_empty());
+        let lost = lost.count();
+        if lost > 0 {
+            tracing::error!(
+                lost,
+                "records were dropped before they were handled, because the stream is full"
+            );
+        }
+        let invocation = Invocation {
+            now: self.table.skew().now(),
+            deadline: Instant::now() + TIMEOUT,
+        };
+        let event = event(records);
+        let handled = handle_next(
+            &event,
+            &self.table,
+            &self.config,
+            &self.throttles,
+            invocation,
+        );
+        let Handled { summary, response } = match handled.await {
+            Ok(handled) => handled,
+            Err(error) => return Turn::Failed(error.to_string()),
+        };
+        let ids: Vec<_> = records.iter().map(|record| record.id.clone()).collect();
+        let response = match response {
+            Ok(response) => response,
+            Err(error) => {
+                self.batch_size = batch.div_ceil(2);
+                return Turn::Failed(error.to_string());
+            }
+        };
+        self.batch_size = BATCH_SIZE;
+        let done = done(&ids, &response);
+        if let Err(error) = self.stream.finish(&ids[..done]).await {
+            return Turn::Failed(error.to_string());
+        }
+        self.waiting.drain(..done);
+        match done < batch {
+            true => Turn::Failed(format!("{} of {batch} records come again", batch - done)),
+            false => Turn::Handled(summary),
+        }
+    }
+}
+
+impl Turn {
+    pub(crate) fn work(self) -> Option<Work> {
+        match self {
+            Self::Handled(summary) => Some(Work::Aggregated(summary)),
+            Self::Done => None,
+            Self::Failed(reason) => Some(Work::Failed {
+                function: "aggregator",
+                reason,
+            }),
+        }
+    }
+}
+
+/// Returns how many records at the beginning of a batch are done: those before the first one that the response
+/// names, or none if it names another one.
+fn done(ids: &[String], response: &Response) -> usize {
+    let failed = &response.batch_item_failures;
+    if failed.is_empty() {
+        return ids.len();
+    }
+    let is_named = |id: &String| {
+        let mut names = failed.iter().map(|failure| &failure.item_identifier);
+        names.any(|name| name.as_ref() == Some(id))
+    };
+    ids.iter().position(is_named).unwrap_or_default()
+}
+
+/// Days that usage is kept by default.
+pub(crate) const TTL_DAYS: i64 = DEFAULT_TTL_DAYS;

@@ -1,0 +1,166 @@
+//! A table in a cluster of three servers: it is on one slot, wherever that is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use weirgate::{Config, ConfigLevel, EntityId, Limit, RateLimiter, Resource};
+use weirgate_store::{RedisOptions, Table};
+use weirgate_testkit::RedisCluster;
+use weirgate_tests::fleet::{granted, is_granted, tokens};
+use weirgate_worker::{Options, Worker};
+
+const ALL: i64 = 1_000_000;
+
+fn limits() -> [Limit; 1] {
+    // Refills by none in the time that a test takes.
+    let text = format!("rpd=24/day,burst={ALL}");
+    [text.parse().expect("a limit")]
+}
+
+async fn limiter(url: String) -> RateLimiter {
+    let built = RateLimiter::builder(url).build().await;
+    built.expect("the cluster fits")
+}
+
+#[tokio::test]
+async fn any_server_of_a_cluster_leads_to_the_table() {
+    let cluster = RedisCluster::start();
+    let nodes = cluster.nodes();
+    let stream = Table::on_redis(&RedisOptions::new(nodes[0].url()));
+    let stream = stream
+        .expect("the URL is one")
+        .records()
+        .expect("it is on Redis");
+    stream.open().await.expect("it is there");
+    let level = ConfigLevel::Resource(Resource::new("gpt-4").expect("a name"));
+    let [limit] = limits();
+    let first = limiter(nodes[0].url()).await;
+    // Transactions change items, audit and lists at once.
+    let config = Config::of([limit]);
+    let set = first.admin().set_config(&level, &config).await;
+    set.expect("it is stored");
+    for (node, taken) in nodes.iter().zip(1..) {
+        let limiter = limiter(node.url()).await;
+        let acquire = limiter
+            .acquire("e-1", "gpt-4")
+            .take("rpd", 100)
+            .send()
+            .await;
+        let mut grant = acquire.expect("it is decided").granted().expect("it fits");
+        let _ = grant.adjust("rpd", 10).await.expect("it is settled");
+        let peeked = limiter
+            .peek("e-1", "gpt-4")
+            .send()
+            .await
+            .expect("it is read");
+        let available = peeked.limit("rpd").expect("it is one").available;
+        assert_eq!(available, tokens(ALL - 10 * taken));
+        let one = EntityId::new("e-1").expect("an id");
+        let listed = limiter.admin().entity_buckets(&one, None).await;
+        assert_eq!(listed.expect("it is listed").items.len(), 1);
+        let table = Table::on_redis(&RedisOptions::new(node.url())).expect("the URL is one");
+        let scanned = table.scan("default/BUCKET#", 9, None).await;
+        assert_eq!(scanned.expect("it is there").items.len(), 1);
+    }
+    // One server has all of it.
+    let sizes: Vec<_> = (0..3).map(|at| cluster.run(at, &["DBSIZE"])).collect();
+    assert_eq!(
+        sizes.iter().filter(|size| *size == "0").count(),
+        2,
+        "{sizes:?}"
+    );
+    let table = Table::on_redis(&RedisOptions::new(nodes[2].url())).expect("the URL is one");
+    let options = Options {
+        window: Duration::from_millis(5),
+        ..Options::default()
+    };
+    let worker = Worker::new(table.clone(), options, |report| {
+        let text = format!("{report:?}");
+        assert!(!text.contains("Failed"), "{text}");
+    });
+    let again = table.records().expect("it is on Redis");
+    let is_copied = async {
+        loop {
+            let found = table.scan("default/ENTITY#e-1", 9, None).await;
+            if found.expect("it is there").items.len() == 1 {
+                return;
+            }
+        }
+    };
+    let worker = worker.expect("it is on Redis");
+    let done = tokio::time::timeout(Duration::from_secs(30), worker.run(is_copied)).await;
+    done.expect("usage is copied");
+    assert!(
+        again
+            .lock(Duration::from_secs(1))
+            .await
+            .expect("it is there")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_a_slot_that_moves_keeps_what_was_taken() {
+    let cluster = Arc::new(RedisCluster::start());
+    let slot = cluster.run(0, &["CLUSTER", "KEYSLOT", "weirgate:{weirgate}:items"]);
+    let first = limiter(cluster.nodes()[0].url()).await;
+    drop(granted(&first, &limits(), &[("rpd", 1)]).await);
+    let holder = |cluster: &RedisCluster| {
+        let size = |at: &usize| cluster.run(*at, &["DBSIZE"]) != "0";
+        (0..3).find(size).expect("one has it")
+    };
+    let (is_moved, acknowledged) = (Arc::new(AtomicBool::default()), Arc::new(AtomicI64::new(1)));
+    let (unknown, mut callers) = (Arc::new(AtomicI64::default()), vec![]);
+    for node in cluster.nodes() {
+        let limiter = limiter(node.url()).await;
+        let (is_moved, acknowledged) = (Arc::clone(&is_moved), Arc::clone(&acknowledged));
+        let unknown = Arc::clone(&unknown);
+        callers.push(tokio::spawn(async move {
+            let limits = limits();
+            while !is_moved.load(Ordering::SeqCst) {
+                let acquire = limiter.acquire("e-1", "gpt-4").limits(&limits);
+                match acquire.take("rpd", 1).send_now().await {
+                    Ok(decision) if decision.is_granted() => {
+                        acknowledged.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Ok(_) => return,
+                    Err(error) if error.is_transient() => {
+                        unknown.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }));
+    }
+    let moving = Arc::clone(&cluster);
+    let moves = tokio::task::spawn_blocking(move || {
+        for _ in 0..3 {
+            let from = holder(&moving);
+            moving.move_slot(&slot, from, (from + 1) % 3);
+            assert_eq!(holder(&moving), (from + 1) % 3);
+        }
+    });
+    moves.await.expect("it moves");
+    is_moved.store(true, Ordering::SeqCst);
+    for caller in callers {
+        caller.await.expect("it ends");
+    }
+    let limits = limits();
+    let peeked = first.peek("e-1", "gpt-4").limits(&limits).send().await;
+    let available = peeked
+        .expect("it is read")
+        .limit("rpd")
+        .expect("it is one")
+        .available;
+    let taken = (0..=ALL).find(|taken| tokens(ALL - taken) <= available);
+    let taken = taken.expect("it is not negative");
+    let acknowledged = acknowledged.load(Ordering::SeqCst);
+    let unknown = unknown.load(Ordering::SeqCst);
+    assert!(acknowledged <= taken, "{acknowledged} {taken}");
+    assert!(
+        taken <= acknowledged + unknown,
+        "{acknowledged} {unknown} {taken}"
+    );
+    assert!(!is_granted(&first, &limits, &[("rpd", ALL - taken + 1)]).await);
+    assert!(is_granted(&first, &limits, &[("rpd", ALL - taken)]).await);
+}

@@ -1,0 +1,239 @@
+//! What a killed server, a lost disk cache and a failover lose. Counts, no times.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use weirgate::{Limit, RateLimiter};
+use weirgate_testkit::RedisServer;
+use weirgate_tests::fleet::{granted, is_granted, tokens};
+
+use super::command;
+use super::proxy::Proxy;
+
+/// Capacity of the bucket, which refills by none in the time that a test takes.
+const ALL: i64 = 1_000;
+/// Longest time until something happens.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("weirgate-stores-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    /// A copy of its append-only file.
+    fn copied(&self) -> Self {
+        let copy = Self::new();
+        let (from, to) = (files(&self.0), files(&copy.0));
+        std::fs::create_dir_all(&to).expect("a folder");
+        for file in std::fs::read_dir(&from).expect("it is there") {
+            let file = file.expect("it is there");
+            std::fs::copy(file.path(), to.join(file.file_name())).expect("it is copied");
+        }
+        copy
+    }
+
+    fn server(&self, fsync: &str) -> RedisServer {
+        let path = self.0.to_str().expect("UTF-8");
+        RedisServer::with(&["--dir", path, "--appendonly", "yes", "--appendfsync", fsync])
+    }
+
+    /// The file that writes are appended to.
+    fn log(&self) -> PathBuf {
+        files(&self.0).join("appendonly.aof.1.incr.aof")
+    }
+
+    fn length(&self) -> u64 {
+        let log = std::fs::metadata(self.log());
+        log.expect("it is there").len()
+    }
+
+    /// Cuts what the disk does not have yet.
+    fn cut(&self, length: u64) {
+        let file = std::fs::OpenOptions::new().write(true).open(self.log());
+        file.and_then(|file| file.set_len(length))
+            .expect("it is cut");
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn files(folder: &Path) -> PathBuf {
+    folder.join("appendonlydir")
+}
+
+fn limits() -> [Limit; 1] {
+    let text = format!("rpd=24/day,burst={ALL}");
+    [text.parse().expect("a limit")]
+}
+
+async fn limiter(server: &RedisServer) -> RateLimiter {
+    let built = RateLimiter::builder(server.url()).build().await;
+    built.expect("the server fits")
+}
+
+async fn take(limiter: &RateLimiter, times: i64) {
+    for _ in 0..times {
+        drop(granted(limiter, &limits(), &[("rpd", 1)]).await);
+    }
+}
+
+/// Takes until it is denied. Returns how often it was granted.
+async fn take_all(server: &RedisServer) -> i64 {
+    let limiter = limiter(server).await;
+    let (mut grants, limits) = (0, limits());
+    while is_granted(&limiter, &limits, &[("rpd", 1)]).await {
+        grants += 1;
+    }
+    grants
+}
+
+/// What is available, and what was consumed.
+async fn balances(server: &RedisServer) -> [i64; 2] {
+    let limiter = limiter(server).await;
+    let now = weirgate::Clock::now(&weirgate::SystemClock);
+    let day = weirgate::Window::Daily;
+    let usage = limiter.usage("e-1", "gpt-4", day, now).await;
+    let used = usage.expect("it is read").usage.acquires;
+    let limits = limits();
+    let peeked = limiter.peek("e-1", "gpt-4").limits(&limits).send().await;
+    let peeked = peeked.expect("it is read");
+    let available = peeked.limit("rpd").expect("it is one").available;
+    let whole = (0..=ALL).rev().find(|amount| available >= tokens(*amount));
+    [
+        whole.expect("it is not negative"),
+        i64::try_from(used).expect("a number"),
+    ]
+}
+
+/// Number of writes that a server knows of.
+async fn writes(server: &RedisServer) -> i64 {
+    let writes = command(server, &["GET", "weirgate:{weirgate}:writes"]).await;
+    let writes: Option<i64> =
+        redis::from_redis_value(writes.expect("it is there")).expect("a number");
+    writes.unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_a_killed_server_that_syncs_always_has_all_that_it_has_granted() {
+    let folder = Folder::new();
+    let (mut server, mut acknowledged, mut unknown) = (folder.server("always"), 0, 0);
+    for kill_after in [30, 110, 50] {
+        let before = writes(&server).await;
+        let callers = (0..4).map(|_| {
+            let url = server.url();
+            tokio::spawn(async move {
+                let built = RateLimiter::builder(url).timeout(Duration::from_millis(500));
+                let limiter = built.build().await.expect("the server fits");
+                let (limits, mut grants) = (limits(), 0);
+                loop {
+                    let acquire = limiter.acquire("e-1", "gpt-4").limits(&limits);
+                    match acquire.take("rpd", 1).send().await {
+                        Ok(decision) if decision.is_granted() => grants += 1,
+                        Ok(_) => return (grants, 0),
+                        Err(_) => return (grants, 1),
+                    }
+                }
+            })
+        });
+        let callers: Vec<_> = callers.collect();
+        let is_used = async {
+            let is_over = || callers.iter().all(tokio::task::JoinHandle::is_finished);
+            while writes(&server).await < before + kill_after && !is_over() {}
+        };
+        let done = tokio::time::timeout(BOUND, is_used).await;
+        done.expect("it is used");
+        drop(server);
+        for caller in callers {
+            let (grants, lost) = caller.await.expect("it ends");
+            acknowledged += grants;
+            unknown += lost;
+        }
+        server = folder.server("always");
+    }
+    let rest = take_all(&server).await;
+    assert!(acknowledged + rest <= ALL, "{acknowledged} {rest}");
+    assert!(
+        acknowledged + unknown + rest >= ALL,
+        "{acknowledged} {unknown} {rest}"
+    );
+}
+
+/// A machine that loses its power loses what `everysec` had not synced: about a second of writes. A part of
+/// them in their order is left, and of each write all or nothing.
+#[tokio::test]
+async fn what_a_log_that_is_synced_each_second_loses_is_admitted_again_and_no_more() {
+    let folder = Folder::new();
+    let server = folder.server("everysec");
+    let limiter = limiter(&server).await;
+    take(&limiter, 20).await;
+    // All of these are in the file.
+    let synced = async {
+        let mut length = folder.length();
+        loop {
+            command(&server, &["PING"]).await.expect("it is there");
+            if folder.length() == length && length > 0 {
+                return length;
+            }
+            length = folder.length();
+        }
+    };
+    let synced = tokio::time::timeout(BOUND, synced).await;
+    let synced = synced.expect("it is written");
+    take(&limiter, 10).await;
+    drop((limiter, server));
+    let end = folder.length();
+    assert!(end > synced, "{end} {synced}");
+    let mut lost = vec![];
+    for part in 0..=7 {
+        let copy = folder.copied();
+        copy.cut(synced + (end - synced) * part / 7);
+        let server = copy.server("everysec");
+        let [available, consumed] = balances(&server).await;
+        assert_eq!(available + consumed, ALL, "they are lost together");
+        let again = take_all(&server).await;
+        assert_eq!(again, available);
+        lost.push(30 - consumed);
+    }
+    assert!(lost.is_sorted_by(|one, next| one >= next), "{lost:?}");
+    assert_eq!((lost[0], lost[7]), (10, 0), "{lost:?}");
+}
+
+#[tokio::test]
+async fn a_failover_admits_again_what_the_replica_had_not_received_and_no_more() {
+    for missing in [0, 10] {
+        let primary = RedisServer::with(&["--repl-diskless-sync-delay", "0"]);
+        let proxy = Proxy::before(primary.port()).await;
+        let of = proxy.port().to_string();
+        // It stores what it gets first.
+        let folder = Folder::new();
+        let path = folder.0.to_str().expect("UTF-8");
+        let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &of, "--dir", path]);
+        let one = limiter(&primary).await;
+        take(&one, 20 - missing).await;
+        let received = async { while writes(&replica).await < writes(&primary).await {} };
+        let done = tokio::time::timeout(BOUND, received).await;
+        done.expect("the replica has it");
+        proxy.swallow_answers();
+        take(&one, missing).await;
+        let behind = writes(&primary).await - writes(&replica).await;
+        assert_eq!(behind, missing);
+        drop((one, primary));
+        let promoted = command(&replica, &["REPLICAOF", "NO", "ONE"]).await;
+        promoted.expect("it is there");
+        assert_eq!(take_all(&replica).await, ALL - 20 + behind);
+        assert_eq!(balances(&replica).await, [0, ALL]);
+    }
+}

@@ -1,0 +1,409 @@
+//! Usage on Redis: which writes are in the stream, and that its copies are exact whatever becomes of its readers.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use weirgate::{
+    Clock, EpochMillis, FakeClock, Limit, LimitName, MilliTotal, RateLimiter, SystemClock, Usage,
+    Window,
+};
+use weirgate_shared::write::{
+    Action, AttributeUpdate, Condition, INTERIM, Path, Update, Value, mark_functions,
+};
+use weirgate_shared::{Hour, ItemKey, Millis, attr};
+use weirgate_store::{RedisOptions, ReturnValues, StreamRecord, Table, Unread, random_id};
+use weirgate_testkit::RedisServer;
+use weirgate_worker::{Options, Work, Worker};
+
+use super::{shown, table};
+
+/// Longest time until something happens.
+const BOUND: Duration = Duration::from_secs(30);
+const HOUR: Millis = Millis(3_600_000);
+
+fn bucket() -> ItemKey {
+    ItemKey {
+        pk: "ns/BUCKET#e-1#gpt-4#0".to_owned(),
+        sk: "#STATE".to_owned(),
+    }
+}
+
+fn set(values: &[(&'static str, i64)]) -> Update {
+    let change = |(name, value): &(&'static str, i64)| {
+        AttributeUpdate::Set(Path::of(*name), Value::Int(*value))
+    };
+    Update {
+        key: bucket(),
+        conditions: vec![],
+        changes: values.iter().map(change).collect(),
+    }
+}
+
+async fn write(table: &Table, update: &Update) {
+    let written = table.update(update, ReturnValues::None).await;
+    written.expect("it is applied");
+}
+
+/// The records since the last call, which are finished.
+async fn new_records(table: &Table) -> Vec<StreamRecord> {
+    let stream = table.records().expect("it is on Redis");
+    let read = stream.read(Unread::New, 100).await.expect("it is there");
+    let ids: Vec<_> = read.iter().map(|record| record.id.clone()).collect();
+    stream.finish(&ids).await.expect("it is there");
+    read
+}
+
+/// The hours before and after, of records.
+fn hours(records: &[StreamRecord]) -> Vec<[Option<String>; 2]> {
+    let hour = |item: &Option<_>| item.as_ref().and_then(|item| shown(item, attr::HOUR));
+    let both = |record: &StreamRecord| [hour(&record.old), hour(&record.new)];
+    records.iter().map(both).collect()
+}
+
+#[tokio::test]
+async fn the_stream_has_the_writes_that_usage_is_copied_from_and_no_others() {
+    let server = RedisServer::start();
+    let table = table(&server);
+    let n = |number: i64| Some(format!("N(\"{number}\")"));
+    let v = 440_000 * INTERIM;
+    let begins = [
+        (attr::HOUR, 7),
+        (attr::BIRTH, v),
+        (attr::REFILLED_AT, 1),
+        (attr::WRITE_SEQ, v),
+    ];
+    // There is no stream before a reader made it.
+    write(&table, &set(&begins)).await;
+    let deleted = [Action::Delete(bucket(), vec![])];
+    let outcome = table.transact(&deleted, &random_id()).await;
+    outcome.expect("it is deleted");
+    let stream = table.records().expect("it is on Redis");
+    for _ in 0..2 {
+        stream.open().await.expect("it is there");
+    }
+    assert_eq!(new_records(&table).await, []);
+
+    write(&table, &set(&begins)).await;
+    assert_eq!(hours(&new_records(&table).await), [[None, n(7)]]);
+    let mut other = set(&begins);
+    other.key.sk = "#SHORT".to_owned();
+    write(&table, &other).await;
+    let lease = Path::of(attr::LEASES);
+    let mut leased = set(&[(attr::WRITE_SEQ, v + 1)]);
+    let nothing = Value::Map(BTreeMap::new());
+    leased.changes.push(AttributeUpdate::Set(lease, nothing));
+    write(&table, &leased).await;
+    assert_eq!(
+        new_records(&table).await,
+        [],
+        "neither begins, ends nor rolls"
+    );
+    // A write whose condition fails is none.
+    let mut failed = set(&[(attr::HOUR, 8)]);
+    failed.conditions = vec![Condition::Absent(Path::of(attr::HOUR))];
+    write(&table, &failed).await;
+    write(&table, &set(&[(attr::HOUR, 8), (attr::WRITE_SEQ, v + 2)])).await;
+    let rolled = new_records(&table).await;
+    assert_eq!(hours(&rolled), [[n(7), n(8)]]);
+    let old = rolled[0].old.as_ref().expect("an old image");
+    assert_eq!(shown(old, attr::WRITE_SEQ), n(v + 1));
+    assert_eq!(shown(old, attr::LEASES), None);
+    for (v, records) in [(v + INTERIM - 1, 0), (v + INTERIM, 1), (v + INTERIM + 1, 0)] {
+        write(&table, &set(&[(attr::WRITE_SEQ, v)])).await;
+        assert_eq!(new_records(&table).await.len(), records, "at {v}");
+    }
+    // Merged away, and erased after that.
+    let mut merged = set(&[]);
+    let gone = AttributeUpdate::Remove(Path::of(attr::REFILLED_AT));
+    merged.changes.push(gone);
+    write(&table, &merged).await;
+    assert_eq!(new_records(&table).await.len(), 1);
+    write(&table, &set(&[(attr::BIRTH, v * 2)])).await;
+    assert_eq!(new_records(&table).await.len(), 1);
+    // Expired.
+    write(&table, &set(&[(attr::TTL, 1)])).await;
+    assert_eq!(hours(&new_records(&table).await), [[n(8), None]]);
+    write(&table, &set(&begins)).await;
+    let outcome = table.transact(&deleted, &random_id()).await;
+    outcome.expect("it is deleted");
+    assert_eq!(
+        hours(&new_records(&table).await),
+        [[None, n(7)], [n(7), None]]
+    );
+}
+
+#[tokio::test]
+async fn one_process_has_the_lock_and_the_next_one_gets_what_was_not_finished() {
+    let server = RedisServer::start();
+    let (one, other) = (table(&server), table(&server));
+    let (first, second) = (one.records().unwrap(), other.records().unwrap());
+    let long = Duration::from_secs(30);
+    first.open().await.expect("it is there");
+    assert!(first.lock(long).await.expect("it is there"));
+    assert!(!second.lock(long).await.expect("it is there"));
+    assert!(first.lock(long).await.expect("it is there"), "it is kept");
+    second
+        .unlock()
+        .await
+        .expect("it is not the lock of this one");
+    assert!(!second.lock(long).await.expect("it is there"));
+    for hour in [7, 8, 9] {
+        write(&one, &set(&[(attr::HOUR, hour)])).await;
+    }
+    let read = first.read(Unread::New, 2).await.expect("it is there");
+    first
+        .finish(&[read[0].id.clone()])
+        .await
+        .expect("it is there");
+    first.unlock().await.expect("it is there");
+    assert!(second.lock(long).await.expect("it is there"));
+    let again = second.read(Unread::Again(None), 9).await;
+    assert_eq!(again.expect("it is there"), read[1..]);
+    let after = Unread::Again(Some(&read[1].id));
+    assert_eq!(second.read(after, 9).await.expect("it is there"), []);
+    let new = second.read(Unread::New, 9).await.expect("it is there");
+    assert_eq!(new.len(), 1);
+}
+
+/// A table on Redis by a clock that goes on with the time of the runtime.
+struct World {
+    server: RedisServer,
+    clock: FakeClock,
+    table: Table,
+    limiter: RateLimiter,
+    /// Expected usage by entity and hour.
+    ledger: BTreeMap<(&'static str, Hour), Usage>,
+}
+
+fn limits() -> [Limit; 2] {
+    let rate = Limit::per_day("rpd", 1_000).expect("a limit");
+    [rate, Limit::concurrent("slots", 9).expect("a limit")]
+}
+
+impl World {
+    /// Begins half an hour before the end of an hour, 20 days ago: by the server's time all that expires has.
+    async fn new() -> Self {
+        let server = RedisServer::start();
+        let ago = SystemClock.now().plus(Millis(-20 * 24 * HOUR.0));
+        let day = Window::Daily.start(ago);
+        let clock = FakeClock::at(day.plus(Millis(18 * HOUR.0 + HOUR.0 / 2)));
+        let options = RedisOptions {
+            clock: std::sync::Arc::new(clock.clone()),
+            use_server_time: false,
+            ..RedisOptions::new(server.url())
+        };
+        let table = Table::on_redis(&options).expect("the URL is one");
+        let stream = table.records().expect("it is on Redis");
+        stream.open().await.expect("it is there");
+        write(&table, &mark_functions()).await;
+        let built = RateLimiter::builder("weirgate")
+            .table(table.clone())
+            .build();
+        Self {
+            limiter: built.await.expect("the server fits"),
+            server,
+            clock,
+            table,
+            ledger: BTreeMap::new(),
+        }
+    }
+
+    /// Lets time pass, for the runtime as well.
+    async fn pass(&self, by: Duration) {
+        tokio::time::pause();
+        tokio::time::advance(by).await;
+        tokio::time::resume();
+    }
+
+    fn expect(&mut self, entity: &'static str, rpd: i64, slots: i64, acquires: i128) {
+        let usage = self.ledger.entry((entity, Hour::of(self.clock.now())));
+        let usage = usage.or_default();
+        for (name, amount) in [("rpd", rpd), ("slots", slots)] {
+            let total = usage.tokens.entry(LimitName::new(name).expect("a name"));
+            total.or_default().0 += i128::from(amount) * 1_000;
+        }
+        usage.acquires += acquires;
+    }
+
+    async fn take(&mut self, entity: &'static str, amount: i64) -> weirgate::Grant {
+        let limits = limits();
+        let acquire = self.limiter.acquire(entity, "gpt-4").limits(&limits);
+        let decision = acquire.take("rpd", amount).send().await;
+        let grant = decision.expect("it is decided").granted().expect("it fits");
+        self.expect(entity, amount, 0, 1);
+        grant
+    }
+
+    fn worker(&self, options: Options, until: impl Fn(&Work) + 'static) -> Worker {
+        let worker = Worker::new(self.table.clone(), options, move |report| {
+            if let Work::Failed { function, reason } = &report.work {
+                panic!("{function}: {reason}");
+            }
+            until(&report.work);
+        });
+        worker.expect("it is on Redis")
+    }
+
+    /// Runs the functions until the stream has nothing more.
+    async fn work(&self) {
+        let is_empty = async { while self.records().await > 0 {} };
+        let worker = self.worker(quick(), |_| {});
+        let done = tokio::time::timeout(BOUND, worker.run(is_empty)).await;
+        done.expect("the stream ends");
+    }
+
+    /// Number of records that are not finished.
+    async fn records(&self) -> i64 {
+        let length = super::command(&self.server, &["XLEN", "weirgate:{weirgate}:records"]).await;
+        redis::from_redis_value(length.expect("it is there")).expect("a number")
+    }
+
+    /// Checks each hour and day.
+    async fn check(&self) {
+        let mut days: BTreeMap<(&str, EpochMillis), Usage> = BTreeMap::new();
+        for ((entity, hour), usage) in &self.ledger {
+            let at = hour.start();
+            let day = days.entry((entity, Window::Daily.start(at))).or_default();
+            for (name, total) in &usage.tokens {
+                *day.tokens.entry(name.clone()).or_default() += *total;
+            }
+            day.acquires += usage.acquires;
+            self.check_window(entity, Window::Hourly, at, usage).await;
+        }
+        for ((entity, day), usage) in &days {
+            self.check_window(entity, Window::Daily, *day, usage).await;
+        }
+    }
+
+    async fn check_window(&self, entity: &str, window: Window, at: EpochMillis, expected: &Usage) {
+        let found = self.limiter.usage(entity, "gpt-4", window, at).await;
+        let mut found = found.expect("it is read").usage;
+        let mut expected = expected.clone();
+        for usage in [&mut found, &mut expected] {
+            usage.tokens.retain(|_, total| *total != MilliTotal(0));
+        }
+        assert_eq!(found, expected, "{entity} {window:?} {at:?}");
+    }
+}
+
+fn quick() -> Options {
+    Options {
+        window: Duration::from_millis(5),
+        ..Options::default()
+    }
+}
+
+/// Ends after the runtime went on so often.
+async fn turns(count: u32) {
+    for _ in 0..count {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn i3_usage_is_exact_over_ends_of_hours_and_days_and_after_buckets_expired() {
+    let mut world = World::new().await;
+    let mut grant = world.take("e-1", 3).await;
+    let _ = grant.adjust("rpd", 5).await.expect("it is settled");
+    world.expect("e-1", 2, 0, 0);
+    drop(world.take("e-2", 5).await);
+    let limits = limits();
+    let acquire = world.limiter.acquire("e-1", "gpt-4").limits(&limits);
+    let leased = acquire.take("slots", 2).lease(Duration::from_secs(60));
+    let leased = leased.send().await.expect("it is decided").granted();
+    let _ = leased
+        .expect("it fits")
+        .release()
+        .await
+        .expect("it is there");
+    world.expect("e-1", 0, 2, 1);
+    world.check().await;
+    world.work().await;
+    world.check().await;
+
+    world.pass(Duration::from_secs(3_600)).await;
+    let _ = grant.adjust("rpd", 4).await.expect("it is settled");
+    world.expect("e-1", -1, 0, 0);
+    drop(world.take("e-1", 7).await);
+    // A process that crashes holds tokens until the reconciler returns them.
+    let acquire = world.limiter.acquire("e-1", "gpt-4").limits(&limits);
+    let crashed = acquire.take("rpd", 11).take("slots", 1);
+    let crashed = crashed.lease(Duration::from_secs(60)).send().await;
+    std::mem::forget(crashed.expect("it is decided").granted().expect("it fits"));
+    world.expect("e-1", 11, 1, 1);
+    world.pass(Duration::from_secs(120)).await;
+    let restored = Rc::new(RefCell::new(0));
+    let counted = Rc::clone(&restored);
+    let worker = world.worker(quick(), move |work| {
+        if let Work::Reconciled(summary) = work {
+            *counted.borrow_mut() += summary.leases_restored;
+        }
+    });
+    let is_restored = async {
+        while *restored.borrow() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let done = tokio::time::timeout(BOUND, worker.run(is_restored)).await;
+    done.expect("it is returned");
+    assert_eq!(*restored.borrow(), 1);
+    world.expect("e-1", -11, 0, 0);
+    world.work().await;
+    world.check().await;
+
+    world.pass(Duration::from_secs(6 * 3_600)).await;
+    drop(world.take("e-1", 13).await);
+    drop(world.take("e-2", 17).await);
+    world.work().await;
+    world.check().await;
+    // The last use of each bucket is in the stream when it expires.
+    let by_server = table(&world.server);
+    let mut expired = 0;
+    let all_expired = async {
+        loop {
+            match by_server.remove_expired(1).await.expect("it is there") {
+                0 => return,
+                some => expired += some,
+            }
+        }
+    };
+    let done = tokio::time::timeout(BOUND, all_expired).await;
+    done.expect("it ends");
+    assert!(expired >= 2, "{expired}");
+    let scanned = by_server.scan("default/BUCKET#", 9, None).await;
+    assert_eq!(scanned.expect("it is there").items, []);
+    world.work().await;
+    world.check().await;
+}
+
+#[tokio::test]
+async fn i3_a_reader_that_is_killed_anywhere_loses_nothing_and_counts_nothing_twice() {
+    let mut world = World::new().await;
+    for killed_after in 0..40 {
+        let entity = ["e-1", "e-2", "e-3"][killed_after % 3];
+        drop(
+            world
+                .take(entity, 1 + i64::try_from(killed_after).unwrap())
+                .await,
+        );
+        // Each begins an hour of a bucket, so usage depends on the copy of the last one.
+        world.pass(Duration::from_secs(3_600)).await;
+        let worker = world.worker(quick(), |_| {});
+        let turns = turns(u32::try_from(killed_after).unwrap());
+        worker.run(turns).await;
+    }
+    // One that gives the lock back no more.
+    let lock = Duration::from_millis(200);
+    drop(world.take("e-1", 1).await);
+    let short = Options { lock, ..quick() };
+    let dead = world.worker(short, |_| {});
+    tokio::select! {
+        () = dead.run(std::future::pending()) => unreachable!("it does not end"),
+        () = turns(9) => {}
+    }
+    world.work().await;
+    assert_eq!(world.records().await, 0);
+    world.check().await;
+}
