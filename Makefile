@@ -357,10 +357,23 @@ publish-check: cargo ## Package the crates that users depend on, and build each 
 
 # The functions and the command are measured as they are deployed; what measures is built for speed.
 .PHONY: bench
-bench: build .venv/bench/.installed ## Measure beside zae-limiter, Redis and governor, write docs/benchmarks.json; CHECK=1 compares, PARTS="peer redis" prints
+bench: build .venv/bench/.installed limitador ## Measure beside zae-limiter, limitador, Redis and governor, write docs/benchmarks.json; CHECK=1 compares, PARTS="peer redis" prints
 	cargo build --locked --release $(thin) --workspace --bin weirgate
 	cargo build --locked --profile bench-run --workspace --bin bench
 	$(cargo_target)/bench-run/bench $(if $(CHECK),--check) $(PARTS)
+
+# A rival, in a workspace of its own. Its release does not compile with Redis alone: what it needs of RocksDB's part has nothing
+# to do with that.
+limitador := verify/rivals/limitador
+.PHONY: limitador
+limitador: cargo packages-redis
+	@pkg-config --exists openssl || { echo "make: OpenSSL is missing: install the packages libssl-dev and pkg-config" >&2; exit 1; }
+	cargo fetch --locked --quiet --manifest-path $(limitador)/source/Cargo.toml
+	mkdir -p $(limitador)/target
+	rm -rf $(limitador)/target/limitador
+	cp -r $$(ls -d $(cargo_home)/registry/src/*/limitador-0.14.0 | head -n 1) $(limitador)/target/limitador
+	sed -i '/^ *#\[cfg(feature = "disk_storage")\]$$/d' $(addprefix $(limitador)/target/limitador/src/,counter.rs storage/keys.rs)
+	CARGO_TARGET_DIR=$(limitador)/target cargo build --locked --release --manifest-path $(limitador)/Cargo.toml
 
 # The sizes that their tests have in small. As the tests are built, but faster; PROCESSES=5000 SEED=1 chooses one herd on one shard.
 .PHONY: herds

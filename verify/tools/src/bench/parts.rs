@@ -5,8 +5,9 @@ use super::run::Run;
 use super::scenario::Rival;
 use super::{acquire, aggregator, cost, edge, function, heat, local, rivals};
 
-/// The names of all parts: three rivals, what depends on the machine, and what runs on virtual time.
-pub const PARTS: &str = "peer redis governor edge aggregator function local cost shards heat";
+/// The names of all parts: five rivals, what depends on the machine, and what runs on virtual time.
+pub const PARTS: &str =
+    "peer on-redis redis limitador governor edge aggregator function local cost shards heat";
 
 /// Measures a bare write, which other times are multiples of, and these parts. Prints each row of the
 /// committed run when it is measured.
@@ -26,8 +27,17 @@ pub async fn measured(parts: &[String], committed: &Run) -> Result<Vec<Row>, Str
         Ok(())
     };
     take(acquire::rows().await)?;
-    let rivals = [Rival::Peer, Rival::Redis, Rival::Governor];
-    let rivals: Vec<_> = rivals.into_iter().filter(|of| has(of.part())).collect();
+    let rivals = [
+        Rival::OnRedis,
+        Rival::Peer,
+        Rival::Redis,
+        Rival::Limitador,
+        Rival::Governor,
+    ];
+    // The ratio of limitador is to Weirgate on the same server.
+    let has_rival =
+        |of: &Rival| has(of.part()) || *of == Rival::OnRedis && has(Rival::Limitador.part());
+    let rivals: Vec<_> = rivals.into_iter().filter(has_rival).collect();
     if !rivals.is_empty() {
         rivals::run(&rivals, &mut take).await?;
     }

@@ -6,9 +6,11 @@
 //! - [`weirgate`]: this project, with and without prefetched tokens
 //! - [`peer`]: zae-limiter, in a process of its own: `tests/peer/drive.py`
 //! - [`redis`]: `tests/peer/token_bucket.lua` on a redis-server
+//! - [`limitador`]: the crate limitador on it, in a process of its own: `verify/rivals/limitador`
 //! - [`governor`]: limiters in memory
 
 pub mod governor;
+pub mod limitador;
 pub mod peer;
 pub mod redis;
 pub mod weirgate;
@@ -23,6 +25,8 @@ use super::row::Rounds;
 use super::scenario::{Rival, SCENARIOS, Scenario};
 
 const OURS: [Rival; 2] = [Rival::Weirgate, Rival::Prefetched];
+/// Those that share a redis-server.
+const ON_REDIS: [Rival; 3] = [Rival::OnRedis, Rival::Redis, Rival::Limitador];
 const ROUNDS: usize = 5;
 const LASTS: Duration = Duration::from_secs(1);
 /// In which connections are opened, and prefetched tokens get as many as are used.
@@ -36,7 +40,7 @@ pub async fn run(
 ) -> Result<(), String> {
     let endpoints = Endpoints {
         dynamodb: serve(&Dynamo::new().await),
-        redis: if rivals.contains(&Rival::Redis) {
+        redis: if rivals.iter().any(|rival| ON_REDIS.contains(rival)) {
             Some(redis::Server::start().await)
         } else {
             None
@@ -93,7 +97,17 @@ fn rows(scenario: &Scenario, rivals: &[Rival], rounds: &[Vec<Measured>]) -> Vec<
         match (rival, of(Rival::Peer)) {
             (Rival::Weirgate, _) | (Rival::Prefetched, None) => {}
             (Rival::Prefetched, Some(peer)) => beside("ratio", theirs, peer, calls),
-            (Rival::Redis | Rival::Governor, _) => beside("ratio", theirs, ours, calls),
+            (Rival::OnRedis | Rival::Redis | Rival::Governor, _) => {
+                beside("ratio", theirs, ours, calls);
+            }
+            // Both are on Redis.
+            (Rival::Limitador, _) => {
+                let on_redis = of(Rival::OnRedis).expect("both are driven");
+                beside("ratio", on_redis, theirs, calls);
+                beside("p99-ratio", on_redis, theirs, |one, other| {
+                    one.p99 / other.p99
+                });
+            }
             (Rival::Peer, _) => {
                 beside("ratio", ours, theirs, calls);
                 beside("units-ratio", ours, theirs, |one, other| match one.units {
@@ -109,7 +123,7 @@ fn rows(scenario: &Scenario, rivals: &[Rival], rounds: &[Vec<Measured>]) -> Vec<
         row("calls", |one| one.per_second);
         row("p50", |one| one.p50);
         row("p99", |one| one.p99);
-        if !matches!(rival, Rival::Redis | Rival::Governor) {
+        if !ON_REDIS.contains(rival) && *rival != Rival::Governor {
             row("units", |one| one.units);
             row("requests", |one| one.requests);
         }
@@ -125,6 +139,7 @@ enum Ready {
     Weirgate(weirgate::Caller),
     Peer(Box<peer::Process>),
     Redis(redis::Caller),
+    Limitador(Box<peer::Process>),
     Governor(governor::Caller),
 }
 
@@ -142,6 +157,14 @@ impl Ready {
             Rival::Weirgate | Rival::Prefetched => {
                 Self::Weirgate(weirgate::Caller::new(&endpoints.dynamodb, scenario, rival).await)
             }
+            Rival::OnRedis => {
+                let server = endpoints.redis.as_ref().expect("the server was started");
+                Self::Weirgate(weirgate::Caller::on_redis(server.url(), scenario).await)
+            }
+            Rival::Limitador => {
+                let server = endpoints.redis.as_ref().expect("the server was started");
+                Self::Limitador(Box::new(limitador::start(server.url(), scenario).await))
+            }
             Rival::Peer => {
                 let arguments = [&endpoints.dynamodb, scenario.name];
                 Self::Peer(Box::new(peer::Process::start(&arguments).await))
@@ -158,7 +181,9 @@ impl Ready {
     async fn round(&mut self, callers: usize, lasts: Duration) -> Measured {
         match self {
             Self::Weirgate(caller) => caller.round(callers, lasts).await,
-            Self::Peer(process) => process.ask(&lasts.as_secs_f64().to_string()).await,
+            Self::Peer(process) | Self::Limitador(process) => {
+                process.ask(&lasts.as_secs_f64().to_string()).await
+            }
             Self::Redis(caller) => call_for(caller, callers, lasts).await.measured(),
             Self::Governor(caller) => call_for(caller, callers, lasts).await.measured(),
         }

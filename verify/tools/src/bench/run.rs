@@ -61,16 +61,18 @@ impl Run {
     /// Returns the table of the page: calls a second of all, with p50, and Weirgate beside
     /// zae-limiter.
     pub fn table(&self) -> Result<String, String> {
-        const ALL: [Rival; 5] = [
+        const ALL: [Rival; 7] = [
             Rival::Governor,
             Rival::Prefetched,
             Rival::Redis,
+            Rival::OnRedis,
+            Rival::Limitador,
             Rival::Weirgate,
             Rival::Peer,
         ];
         let mut text = format!(
             "| calls a second, p50 | {} | beside zae-limiter | write units a call, of both |\n\
-             |---|--:|--:|--:|--:|--:|--:|--:|\n",
+             |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
             ALL.map(Rival::name).join(" | ")
         );
         for scenario in &SCENARIOS {
@@ -89,15 +91,16 @@ impl Run {
                     "–".to_owned()
                 });
             }
-            let _ = writeln!(
-                text,
-                "| {} | {} | {} | {}, {} |",
-                scenario.what,
-                cells.join(" | "),
-                of(Rival::Peer, "ratio")?.median(),
-                digits(of(Rival::Weirgate, "units")?.median),
-                digits(of(Rival::Peer, "units")?.median),
-            );
+            let units = digits(of(Rival::Weirgate, "units")?.median);
+            let (ratio, units) = match scenario.rivals.contains(&Rival::Peer) {
+                true => (
+                    of(Rival::Peer, "ratio")?.median(),
+                    format!("{units}, {}", digits(of(Rival::Peer, "units")?.median)),
+                ),
+                false => ("–".to_owned(), format!("{units}, –")),
+            };
+            let (what, cells) = (scenario.what, cells.join(" | "));
+            let _ = writeln!(text, "| {what} | {cells} | {ratio} | {units} |");
         }
         Ok(text)
     }
@@ -149,6 +152,7 @@ impl Machine {
             ("governor", locked("governor")),
             ("redis (crate)", locked("redis")),
             ("redis-server", output(&["sh", "-c", redis])),
+            ("limitador", version_of(LIMITADOR, "limitador")),
         ];
         let model = "grep -m 1 '^model name' /proc/cpuinfo | sed 's/.*: //'";
         let said = |command: &[&str]| output(command).unwrap_or_default();
@@ -165,9 +169,15 @@ impl Machine {
     }
 }
 
+/// The lock file of the workspace of limitador.
+const LIMITADOR: &str = include_str!("../../../rivals/limitador/Cargo.lock");
+
 /// The version that `Cargo.lock` has of a crate.
 fn locked(name: &str) -> Option<String> {
-    let lock = include_str!("../../../../Cargo.lock");
+    version_of(include_str!("../../../../Cargo.lock"), name)
+}
+
+fn version_of(lock: &str, name: &str) -> Option<String> {
     let (_, entry) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
     Some(entry.split_once('"')?.0.to_owned())
 }

@@ -37,15 +37,19 @@ pub enum Rival {
     Weirgate,
     /// Weirgate with prefetched tokens.
     Prefetched,
+    /// Weirgate as it is by default, on redis-server.
+    OnRedis,
     /// zae-limiter, on the same endpoint.
     Peer,
     /// A Lua token bucket on redis-server.
     Redis,
+    /// The crate limitador on the same redis-server.
+    Limitador,
     /// The crate governor, in memory.
     Governor,
 }
 
-use Rival::{Governor, Peer, Prefetched, Redis, Weirgate};
+use Rival::{Governor, Limitador, OnRedis, Peer, Prefetched, Redis, Weirgate};
 
 impl Rival {
     /// Its part of a run, and of the ids of its rows.
@@ -53,8 +57,10 @@ impl Rival {
         match self {
             Weirgate => "weirgate",
             Prefetched => "prefetched",
+            OnRedis => "on-redis",
             Peer => "peer",
             Redis => "redis",
+            Limitador => "limitador",
             Governor => "governor",
         }
     }
@@ -64,8 +70,10 @@ impl Rival {
         match self {
             Weirgate => "Weirgate",
             Prefetched => "Weirgate, prefetched",
+            OnRedis => "Weirgate on Redis",
             Peer => "zae-limiter",
             Redis => "Lua on Redis",
+            Limitador => "limitador on Redis",
             Governor => "governor, in memory",
         }
     }
@@ -75,47 +83,60 @@ impl Rival {
 pub const BUCKETS: u8 = 50;
 
 /// All scenarios.
-pub const SCENARIOS: [Scenario; 6] = [
+pub const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "sequential",
         what: "1 caller",
         callers: 1,
         calls: Calls::OneBucket,
-        rivals: &[Weirgate, Prefetched, Peer, Redis, Governor],
+        rivals: &[
+            Weirgate, Prefetched, OnRedis, Peer, Redis, Limitador, Governor,
+        ],
     },
     Scenario {
         name: "one-bucket",
         what: "32 callers of one bucket",
         callers: 32,
         calls: Calls::OneBucket,
-        rivals: &[Weirgate, Prefetched, Peer, Redis, Governor],
+        rivals: &[
+            Weirgate, Prefetched, OnRedis, Peer, Redis, Limitador, Governor,
+        ],
+    },
+    Scenario {
+        name: "crowd",
+        what: "256 callers of one bucket",
+        callers: 256,
+        calls: Calls::OneBucket,
+        rivals: &[Weirgate, OnRedis, Redis, Limitador],
     },
     Scenario {
         name: "many-buckets",
         what: "32 callers of 50 buckets",
         callers: 32,
         calls: Calls::ManyBuckets,
-        rivals: &[Weirgate, Prefetched, Peer, Redis, Governor],
+        rivals: &[
+            Weirgate, Prefetched, OnRedis, Peer, Redis, Limitador, Governor,
+        ],
     },
     Scenario {
         name: "denied",
         what: "1 caller, denied each time",
         callers: 1,
         calls: Calls::Denied,
-        rivals: &[Weirgate, Peer, Redis, Governor],
+        rivals: &[Weirgate, OnRedis, Peer, Redis, Limitador, Governor],
     },
     Scenario {
         name: "adjusted",
         what: "1 caller, adjusted each time",
         callers: 1,
         calls: Calls::Adjusted,
-        rivals: &[Weirgate, Peer, Redis],
+        rivals: &[Weirgate, OnRedis, Peer, Redis],
     },
     Scenario {
         name: "cascade",
         what: "1 caller, parent and child",
         callers: 1,
         calls: Calls::Cascade,
-        rivals: &[Weirgate, Peer, Redis],
+        rivals: &[Weirgate, OnRedis, Peer, Redis],
     },
 ];

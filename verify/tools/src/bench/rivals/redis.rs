@@ -55,6 +55,11 @@ impl Server {
         )
     }
 
+    /// Its URL.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
         Client::open(&*self.url)?
             .get_multiplexed_async_connection()

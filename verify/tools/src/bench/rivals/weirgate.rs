@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate::{Config, ConfigLevel, Decision, Entity, Grant, Limit, Prefetch, RateLimiter};
-use weirgate_store::CapacityMeter;
+use weirgate_store::{CapacityMeter, RedisOptions, Table};
 
 use super::super::harness::{Call, Measured, call_for};
 use super::super::harness::{connected, far_limits};
@@ -26,7 +26,18 @@ pub struct Caller {
 impl Caller {
     /// Returns callers with a limiter of their own, whose buckets are there.
     pub async fn new(endpoint: &str, scenario: &Scenario, rival: Rival) -> Self {
-        let ((_, table), meter) = (connected(endpoint).await, CapacityMeter::default());
+        let (_, table) = connected(endpoint).await;
+        Self::on(table, scenario, rival).await
+    }
+
+    /// Returns callers with a limiter of their own on a redis-server.
+    pub async fn on_redis(url: &str, scenario: &Scenario) -> Self {
+        let table = Table::on_redis(&RedisOptions::new(url)).expect("the URL is one");
+        Self::on(table, scenario, Rival::OnRedis).await
+    }
+
+    async fn on(table: Table, scenario: &Scenario, rival: Rival) -> Self {
+        let meter = CapacityMeter::default();
         let builder = RateLimiter::builder("weirgate").table(table.with_meter(meter.clone()));
         let built = builder.prefetch("ahead", Prefetch::default()).build().await;
         let caller = Self {
