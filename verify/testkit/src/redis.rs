@@ -107,9 +107,9 @@ impl RedisCluster {
             cluster.run(at, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
             cluster.run(at, &["CLUSTER", "ADDSLOTSRANGE", first, last]);
         }
-        for at in 1..3 {
-            let port = cluster.nodes[at].port().to_string();
-            cluster.run(0, &["CLUSTER", "MEET", "127.0.0.1", &port, &buses[at]]);
+        for (node, bus) in cluster.nodes.iter().zip(&buses).skip(1) {
+            let port = node.port().to_string();
+            cluster.run(0, &["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
         }
         let end = Instant::now() + BOUND;
         while !(0..3).all(|at| cluster.is_whole(at)) {
