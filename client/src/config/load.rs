@@ -16,9 +16,9 @@ use super::freshness::{Freshness, valid_until};
 use super::schema;
 use super::stored::{key, read_items, stored, unreadable};
 use super::switches::{record_switches, stored_switches};
-use crate::bucket::BucketState;
 #[cfg(feature = "yaml")]
 use crate::file::FileLevels;
+use crate::queue::ShardState;
 use crate::session::{Cached, Moment, Session, deadline, quarter_left};
 use crate::values::{EffectiveConfig, Error, count};
 
@@ -28,7 +28,8 @@ type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
 pub(super) struct ConfigLoad {
     age: Freshness,
     session: Arc<Session>,
-    bucket: Arc<BucketState>,
+    /// The bucket's first shard.
+    first: Arc<ShardState>,
     /// Levels in order of precedence; those of the plan, once it is known.
     levels: Vec<(ConfigLevel, KnownLevel)>,
     entity: Option<Cached<Arc<Versioned<Entity>>>>,
@@ -44,7 +45,7 @@ pub(super) struct ConfigLoad {
 impl ConfigLoad {
     pub(super) fn new(
         session: Arc<Session>,
-        bucket: Arc<BucketState>,
+        first: Arc<ShardState>,
         #[cfg(feature = "yaml")] file: Option<Arc<FileLevels>>,
         age: Freshness,
         until: Instant,
@@ -54,13 +55,13 @@ impl ConfigLoad {
         let mut load = Self {
             age,
             levels: vec![],
-            entity: session.config_cache.entity(&bucket.key.entity),
+            entity: session.config_cache.entity(&first.key.entity),
             has_read: false,
             max_age: age.max_age(&session),
             until,
             generation,
             session,
-            bucket,
+            first,
             #[cfg(feature = "yaml")]
             file,
         };
@@ -102,7 +103,7 @@ impl ConfigLoad {
     /// Returns the cached limits, because they could not be read.
     pub(super) fn cached(self, error: &Error) -> ResolvedConfig {
         count(&self.session.config_cache.counters.stale, 1);
-        let bucket = self.bucket.key.item_key().pk;
+        let bucket = self.first.key.item_key().pk;
         tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
         let failed = self.session.env.ages.now();
         let known = self.doubtful_plan();
@@ -112,7 +113,7 @@ impl ConfigLoad {
 
     /// Finds the levels in the cache. Those that this load has read stay.
     fn find_levels(&mut self) {
-        let (entity, resource) = (&self.bucket.key.entity, &self.bucket.key.resource);
+        let (entity, resource) = (&self.first.key.entity, &self.first.key.resource);
         let levels = ConfigLevel::of_entity(entity, self.plan().as_ref(), resource).into_iter();
         let mut read = std::mem::take(&mut self.levels);
         let known = |level: ConfigLevel| {
@@ -192,7 +193,7 @@ impl ConfigLoad {
 
     #[cfg(feature = "yaml")]
     fn file_plan(&self) -> Option<&PlanName> {
-        self.file.as_ref()?.plan(&self.bucket.key.entity)
+        self.file.as_ref()?.plan(&self.first.key.entity)
     }
 
     #[cfg(not(feature = "yaml"))]
@@ -227,9 +228,9 @@ impl ConfigLoad {
     fn parent(&self) -> Option<EntityId> {
         #[cfg(feature = "yaml")]
         if let Some(file) = &self.file
-            && let Some(parent) = file.parent(&self.bucket.key.entity)
+            && let Some(parent) = file.parent(&self.first.key.entity)
         {
-            let cascades = file.cascades(&self.bucket.key.entity);
+            let cascades = file.cascades(&self.first.key.entity);
             return cascades.then(|| parent.clone());
         }
         let entity = self.entity.as_ref()?.value.value.as_ref()?;
@@ -264,7 +265,7 @@ impl ConfigLoad {
         }
         let entity = EntityKey {
             namespace: namespace.clone(),
-            entity: self.bucket.key.entity.clone(),
+            entity: self.first.key.entity.clone(),
         };
         if !self.has_read && is_missing(self.entity.as_ref().map(|known| known.read_at)) {
             keys.push(entity.item_key());
@@ -281,7 +282,7 @@ impl ConfigLoad {
         let asks_schema = !session.config_cache.has_schema.load(Ordering::Relaxed);
         keys.extend(asks_schema.then(|| schema_key(namespace)));
         // The acquire that needs the limits would read it next.
-        let queue = Arc::clone(&self.bucket.queues.first().shard);
+        let queue = Arc::clone(&self.first);
         let bucket = queue.is_unknown().then(|| queue.key.item_key());
         keys.extend(bucket.clone());
         let of_switches = switches.as_ref().map(|(_, request)| request.consistency());

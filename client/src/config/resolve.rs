@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout};
 
 use super::freshness::{Freshness, ResolvedConfig};
 use super::load::ConfigLoad;
-use crate::bucket::BucketState;
+use crate::queue::ShardState;
 use crate::session::{Session, deadline, quarter_left};
 use crate::values::{Error, Locked, count};
 
@@ -38,7 +38,8 @@ impl LimitsSlot {
     }
 }
 
-/// Returns the limits in force for the entity and resource of a bucket, until `until`.
+/// Returns the limits in force for the entity and resource of a bucket, whose slot and first shard
+/// these are, until `until`.
 ///
 /// Limits that are due are awaited for a quarter of the time. Then the old ones stay in force for
 /// another second, while the read goes on: it would never end where each request has less time than
@@ -48,11 +49,11 @@ impl LimitsSlot {
 /// The store's, if nothing is cached and the table cannot be read.
 pub(crate) async fn resolve(
     session: &Arc<Session>,
-    bucket: &Arc<BucketState>,
+    slot: &Arc<LimitsSlot>,
+    first: &Arc<ShardState>,
     age: Freshness,
     until: Instant,
 ) -> Result<Arc<ResolvedConfig>, Error> {
-    let slot = &bucket.config;
     #[cfg(feature = "yaml")]
     let file =
         (session.settings.file.as_ref()).map(|file| file.levels(session.table.skew().local()));
@@ -70,8 +71,7 @@ pub(crate) async fn resolve(
     };
     let (mut age, can_wait) = (age, age == Freshness::AnyAge);
     if let Some(known) = known.filter(|known| is_valid(known, age)) {
-        let version = bucket.queues.first().shard.summary.version();
-        if !known.is_older_than(version, session.env.ages.now()) {
+        if !known.is_older_than(first.summary.version(), session.env.ages.now()) {
             count(&counters.hits, 1);
             count(&counters.negative_hits, u64::from(known.config.is_none()));
             return Ok(known);
@@ -80,10 +80,10 @@ pub(crate) async fn resolve(
     }
     count(&counters.misses, 1);
     let load = |until| {
-        let (session, bucket) = (Arc::clone(session), Arc::clone(bucket));
+        let (session, first) = (Arc::clone(session), Arc::clone(first));
         ConfigLoad::new(
             session,
-            bucket,
+            first,
             #[cfg(feature = "yaml")]
             file.clone(),
             age,
@@ -113,11 +113,11 @@ pub(crate) async fn resolve(
             Some(_) => patience,
             None => until,
         };
-        let (load, bucket) = (load(until), Arc::clone(bucket));
+        let (load, slot) = (load(until), Arc::clone(slot));
         // Only a runtime that shuts down drops the task.
         tokio::spawn(async move {
             let loaded = load.run().await.map(Arc::new);
-            let mut state = bucket.config.state();
+            let mut state = slot.state();
             state.loads += 1;
             state.failed = loaded.as_ref().err().cloned();
             if let Ok(resolved) = &loaded {

@@ -217,7 +217,8 @@ impl RequestSpec {
             let BucketKey {
                 entity, resource, ..
             } = &bucket.key;
-            let resolved = resolve(session, &bucket, age, answer_by).await?;
+            let first = &bucket.queues.first().shard;
+            let resolved = resolve(session, &bucket.config, first, age, answer_by).await?;
             let is_own = Arc::ptr_eq(&bucket, &own);
             resolved_request.limits_may_be_stale |= resolved.may_be_stale(session.env.ages.now());
             if resolved_request.missing_plan.is_none() {

@@ -9,7 +9,7 @@ use weirgate::{Limit, RateLimiter, Resource};
 use weirgate_shared::{BucketKey, EntityId, Namespace, Shard};
 use weirgate_store::{CapacityMeter, Table, ThrottleMeter};
 
-use crate::commands::doctor::functions::Deployed;
+use super::super::functions::Deployed;
 use crate::failure::Failure;
 
 /// Time within which a function that was called does its work, with a cold start and a repeat.

@@ -129,10 +129,10 @@ impl LimitsEdit<'_> {
     }
 
     /// Returns the limits that are configured for the bucket now.
-    async fn configured(&self, bucket: &Arc<BucketState>) -> Result<Limits, Error> {
+    async fn configured(&self, bucket: &BucketState) -> Result<Limits, Error> {
         let session = &self.admin.session;
-        let until = deadline(session.settings.timeout);
-        let resolved = resolve(session, bucket, Freshness::Now, until).await?;
+        let (first, until) = (bucket.shard(0), deadline(session.settings.timeout));
+        let resolved = resolve(session, &bucket.config, &first, Freshness::Now, until).await?;
         let Some(config) = &resolved.config else {
             return Err(Error::NotConfigured {
                 entity: bucket.key.entity.clone(),
