@@ -110,17 +110,25 @@ fn an_empty_variable_is_one_that_is_not_set() {
 
 #[test]
 fn agents_on_one_store_run_its_functions_one_after_the_other() {
-    let server = RedisServer::with(&["--requirepass", "right-one"]);
-    let password = File::new("right-one\n");
+    let server = RedisServer::start();
+    // As the user of the guide, which may do no more.
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/redis.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let user = guide
+        .lines()
+        .find_map(|line| line.strip_prefix("ACL SETUSER "));
+    let user = user.expect("the guide has a user").split(' ');
+    let port = server.port().to_string();
+    let set = Command::new("redis-cli")
+        .args(["-p", &port, "ACL", "SETUSER"])
+        .args(user)
+        .output();
+    assert_eq!(set.unwrap().stdout, b"OK\n");
+    let password = File::new("change-me\n");
+    let url = server.url().replace("//", "//weirgate@");
     let start = || {
         let socket = temporary("store");
-        let mut agent = command(&[
-            "--store",
-            &server.url(),
-            "--functions",
-            "--log-level",
-            "debug",
-        ]);
+        let mut agent = command(&["--store", &url, "--functions", "--log-level", "debug"]);
         agent.args(["--store-password-file", password.path(), "--unix-socket"]);
         agent.arg(&socket);
         (Logged::start(agent), socket)

@@ -99,16 +99,46 @@ async fn any_server_of_a_cluster_leads_to_the_table() {
     );
 }
 
+#[tokio::test]
+async fn a_limiter_finds_the_replica_that_took_the_place_of_its_server() {
+    let mut cluster = RedisCluster::start();
+    let limits = limits();
+    let first = limiter(cluster.nodes()[0].url()).await;
+    drop(granted(&first, &limits, &[("rpd", 100)]).await);
+    let dead = holder(&cluster).expect("one has it");
+    // It begins at another server than that of the table.
+    let limiter = limiter(cluster.nodes()[(dead + 1) % 3].url()).await;
+    drop(granted(&limiter, &limits, &[("rpd", 200)]).await);
+    cluster.add_replica(dead);
+    cluster.fail_over(dead, 3);
+    let all_again = async {
+        loop {
+            let acquire = limiter.acquire("e-1", "gpt-4").limits(&limits);
+            match acquire.take("rpd", ALL - 299).send_now().await {
+                Ok(decision) => return decision.is_granted(),
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+        }
+    };
+    let decided = tokio::time::timeout(Duration::from_secs(30), all_again).await;
+    assert!(
+        !decided.expect("it is found"),
+        "all of the writes are there"
+    );
+    assert!(is_granted(&limiter, &limits, &[("rpd", ALL - 300)]).await);
+}
+
+/// The server that has the table.
+fn holder(cluster: &RedisCluster) -> Option<usize> {
+    (0..3).find(|at| cluster.run(*at, &["DBSIZE"]) != "0")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_a_slot_that_moves_keeps_what_was_taken() {
     let cluster = Arc::new(RedisCluster::start());
     let slot = cluster.run(0, &["CLUSTER", "KEYSLOT", "weirgate:{weirgate}:items"]);
     let first = limiter(cluster.nodes()[0].url()).await;
     drop(granted(&first, &limits(), &[("rpd", 1)]).await);
-    let holder = |cluster: &RedisCluster| {
-        let size = |at: &usize| cluster.run(*at, &["DBSIZE"]) != "0";
-        (0..3).find(size).expect("one has it")
-    };
     let (is_moved, acknowledged) = (Arc::new(AtomicBool::default()), Arc::new(AtomicI64::new(1)));
     let (unknown, mut callers) = (Arc::new(AtomicI64::default()), vec![]);
     for node in cluster.nodes() {
@@ -135,9 +165,9 @@ async fn i1_a_slot_that_moves_keeps_what_was_taken() {
     let moving = Arc::clone(&cluster);
     let moves = tokio::task::spawn_blocking(move || {
         for _ in 0..3 {
-            let from = holder(&moving);
+            let from = holder(&moving).expect("one has it");
             moving.move_slot(&slot, from, (from + 1) % 3);
-            assert_eq!(holder(&moving), (from + 1) % 3);
+            assert_eq!(holder(&moving), Some((from + 1) % 3));
         }
     });
     moves.await.expect("it moves");

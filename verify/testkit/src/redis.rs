@@ -1,7 +1,7 @@
 //! A redis-server of a test's own, or three in a cluster.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -58,13 +58,44 @@ impl RedisServer {
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.kill();
+    }
+}
+
+fn node(bus: &str, folder: &Path) -> RedisServer {
+    let (nodes, dir) = (format!("nodes-{bus}.conf"), folder.to_str().expect("UTF-8"));
+    RedisServer::with(&[
+        "--cluster-enabled",
+        "yes",
+        "--cluster-config-file",
+        &nodes,
+        "--cluster-port",
+        bus,
+        "--dir",
+        dir,
+        "--dbfilename",
+        &format!("{bus}.rdb"),
+        "--repl-diskless-sync-delay",
+        "0",
+    ])
+}
+
+fn until(is_done: impl Fn() -> bool) {
+    let end = Instant::now() + BOUND;
+    while !is_done() {
+        assert!(Instant::now() < end, "the cluster does not form");
+        std::thread::yield_now();
     }
 }
 
@@ -85,20 +116,7 @@ impl RedisCluster {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).expect("a folder");
         let buses: Vec<_> = (0..3).map(|_| free_port().to_string()).collect();
-        let node = |bus: &String| {
-            let nodes = format!("nodes-{bus}.conf");
-            let dir = folder.to_str().expect("UTF-8");
-            RedisServer::with(&[
-                "--cluster-enabled",
-                "yes",
-                "--cluster-config-file",
-                &nodes,
-                "--cluster-port",
-                bus,
-                "--dir",
-                dir,
-            ])
-        };
+        let node = |bus: &String| node(bus, &folder);
         let nodes: Vec<_> = buses.iter().map(node).collect();
         let cluster = Self { nodes, folder };
         let thirds = [["0", "5460"], ["5461", "10922"], ["10923", "16383"]];
@@ -107,21 +125,48 @@ impl RedisCluster {
             cluster.run(at, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
             cluster.run(at, &["CLUSTER", "ADDSLOTSRANGE", first, last]);
         }
-        for at in 1..3 {
-            let port = cluster.nodes[at].port().to_string();
-            cluster.run(0, &["CLUSTER", "MEET", "127.0.0.1", &port, &buses[at]]);
+        for (node, bus) in cluster.nodes.iter().zip(&buses).skip(1) {
+            let port = node.port().to_string();
+            cluster.run(0, &["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
         }
-        let end = Instant::now() + BOUND;
-        while !(0..3).all(|at| cluster.is_whole(at)) {
-            assert!(Instant::now() < end, "the cluster does not form");
-            std::thread::yield_now();
-        }
+        until(|| (0..3).all(|at| cluster.is_whole(at)));
         cluster
     }
 
     fn is_whole(&self, at: usize) -> bool {
-        let info = self.run(at, &["CLUSTER", "INFO"]);
-        info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+        let (info, all) = (self.run(at, &["CLUSTER", "INFO"]), self.nodes.len());
+        let known = format!("cluster_known_nodes:{all}\r");
+        info.contains("cluster_state:ok") && format!("{info}\r").contains(&known)
+    }
+
+    /// Adds a replica of a node as the last one, which has all that the node has.
+    pub fn add_replica(&mut self, of: usize) {
+        let bus = free_port().to_string();
+        self.nodes.push(node(&bus, &self.folder));
+        let at = self.nodes.len() - 1;
+        let port = self.nodes[at].port().to_string();
+        self.run(of, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+        until(|| (0..=at).all(|at| self.is_whole(at)));
+        let id = self.run(of, &["CLUSTER", "MYID"]);
+        assert_eq!(self.run(at, &["CLUSTER", "REPLICATE", &id]), "OK");
+        until(|| {
+            let state = self.run(of, &["INFO", "replication"]);
+            let offset = |name: &str| {
+                let at = state.find(name)? + name.len();
+                let digits = state[at..].split(|c: char| !c.is_ascii_digit()).next();
+                digits.map(str::to_owned)
+            };
+            state.contains("state=online") && offset(",offset=") == offset("master_repl_offset:")
+        });
+    }
+
+    /// Kills a node, and lets another one, its replica, take its place.
+    pub fn fail_over(&mut self, dead: usize, replica: usize) {
+        self.nodes[dead].kill();
+        assert_eq!(
+            self.run(replica, &["CLUSTER", "FAILOVER", "TAKEOVER"]),
+            "OK"
+        );
     }
 
     /// Returns the nodes.
