@@ -77,6 +77,20 @@ impl Context {
             .map_err(|text| Failure::Refused(text.clone()))
     }
 
+    /// Returns the URL of the store, if one was given.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] if it is wrong.
+    pub fn store(&self) -> Result<Option<&StoreUrl>, Failure> {
+        if self.options.store.is_none() {
+            return Ok(None);
+        }
+        Ok(match self.place()? {
+            Place::Store(url) => Some(url),
+            Place::Table(_) => None,
+        })
+    }
+
     /// Requires a table in DynamoDB. `what` needs one, because of `reason`.
     ///
     /// # Errors

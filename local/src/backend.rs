@@ -75,6 +75,9 @@ pub enum StartError {
         /// The reason.
         error: io::Error,
     },
+    /// The thread of the functions of a store cannot be started.
+    #[error("the functions need a thread, got {0}; allow the process another one")]
+    Thread(io::Error),
     /// The limits file is wrong.
     #[error(transparent)]
     File(#[from] FileError),

@@ -14,6 +14,7 @@
 //! # Layout
 //!
 //! - `backend`: [`LocalBackend`]: start in an order that leaves nothing behind, and stop
+//! - `store_backend`: [`StoreBackend`]: the functions of a table in Redis
 //! - [`limits`]: a limits file into the table
 //! - `demo`: [`Demo`]: limits and traffic for a first look
 //! - `functions`: the thread of both functions
@@ -44,6 +45,7 @@ mod operation;
 pub mod page;
 mod schedule;
 mod server;
+mod store_backend;
 mod stream;
 pub mod why;
 
@@ -55,4 +57,5 @@ pub use listen::HostName;
 pub use mapping::{AGGREGATOR_TIMEOUT, BATCH_SIZE};
 pub use schedule::RECONCILER_TIMEOUT;
 pub use server::Server;
+pub use store_backend::{StoreBackend, StoreOptions};
 pub use stream::StreamReader;

@@ -3,6 +3,7 @@
 mod actions;
 mod demo;
 mod started;
+mod store;
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -13,7 +14,8 @@ use std::time::Duration;
 use clap::Args;
 use weirgate::{Builder, ConnectOptions, RateLimiter};
 use weirgate_local::page::{LivePage, MetricsUrl};
-use weirgate_local::{DatabaseError, Demo, HostName, LocalBackend, StartError};
+use weirgate_local::{DatabaseError, Demo, HostName, LocalBackend, StartError, StoreOptions};
+use weirgate_store::StoreUrl;
 
 use crate::amounts;
 use crate::context::Context;
@@ -27,9 +29,11 @@ use started::Started;
 ///
 /// The table behind HTTP, the aggregator on its stream, the reconciler on a timer, and the live
 /// page. It prints the environment that callers need, and ends with Ctrl-C.
+///
+/// With --store, the functions and the live page of a table in Redis, which is not started here.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  weirgate local --demo\n  \
-                  weirgate local --limits limits.yaml\n  weirgate local --port 0 --data ./table --json")]
+                  weirgate local --limits limits.yaml\n  weirgate local --store redis://127.0.0.1:6379/0\n  weirgate local --port 0 --data ./table --json")]
 pub struct Local {
     /// Address that the table and the page listen on; all that reach it can change the table
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
@@ -68,6 +72,9 @@ pub struct Local {
 
 impl Local {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        if let Some(url) = context.store()? {
+            return self.on_store(context, url).await;
+        }
         let defaults = weirgate_local::Options::default();
         let table = context.options().table.clone();
         let options = weirgate_local::Options {
@@ -116,12 +123,42 @@ impl Local {
                 .print(&started, |started| started::text(started, &moved))?;
             tokio::select! {
                 () = stopped => {}
-                () = actions::tell(&backend, context) => {}
+                () = actions::tell(backend.actions(), context) => {}
             }
         }
         drop(page);
         backend.stop().await;
         Ok(Outcome::Done)
+    }
+
+    /// Runs the functions and the page of a table in Redis.
+    async fn on_store(self, context: &Context, url: &StoreUrl) -> Result<Outcome, Failure> {
+        for (is_given, option) in [
+            (self.demo, "local --demo"),
+            (self.data.is_some(), "local --data"),
+        ] {
+            if is_given {
+                let reason = "the table is that of the store; leave the option out";
+                context.needs_dynamodb(option, reason)?;
+            }
+        }
+        let namespace = context.options().namespace.clone();
+        let page = weirgate_local::page::Options {
+            port: self.page_port,
+            metrics: self.metrics,
+            read_units: self.read_units.get(),
+            address: self.address,
+            hosts: self.allow_host,
+            namespace: namespace.clone(),
+            ..weirgate_local::page::Options::new(url.to_string())
+        };
+        let functions = StoreOptions {
+            redis: url.options(),
+            limits: self.limits,
+            namespace,
+            reconcile_every: self.reconcile_every,
+        };
+        store::run(functions, page, context, url).await
     }
 }
 
@@ -172,7 +209,7 @@ impl From<StartError> for Failure {
             StartError::Database(_) => Self::Refused(format!("{text} (--data)")),
             StartError::Limits(error) => error.into(),
             StartError::Store(error) => (&error).into(),
-            StartError::Io { .. } => Self::Failed(text),
+            StartError::Io { .. } | StartError::Thread(_) => Self::Failed(text),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use weirgate_testkit::RedisServer;
 
 use super::fixtures::{Arguments, File, Run, weirgate, weirgate_with};
 
@@ -398,4 +399,64 @@ fn twenty_large_bodies_at_once_take_the_memory_of_two() {
     });
     let peak = peak_memory_kib(&local.process);
     assert!(peak < 128 * 1024, "{peak} KiB");
+}
+
+/// The functions and the page of a table in Redis. Its password is shown nowhere.
+#[test]
+fn on_a_store_it_runs_the_functions_and_the_page_and_leaves_the_table() {
+    let server = RedisServer::with(&["--requirepass", "s3cret"]);
+    let store = format!("redis://:s3cret@127.0.0.1:{}/0", server.port());
+    let limits = File::new("store.yaml", "weirgate: 1\nsystem: {limits: {slots: 2}}\n");
+    let on = |arguments: &str| {
+        let words = ["--store", &store].into_iter();
+        weirgate(words.chain(arguments.split(' ')).collect::<Vec<_>>())
+    };
+    let mut local = Local::start(&[
+        "--store",
+        &store,
+        "--limits",
+        limits.path(),
+        "--reconcile-every",
+        "50ms",
+        "--page-port",
+        "0",
+    ]);
+    let said = local.started.to_string();
+    let shown = format!("redis://127.0.0.1:{}/0", server.port());
+    assert_eq!(local.started["store"], *shown, "{said}");
+    assert_eq!(local.started["variables"]["WEIRGATE_STORE"], *shown);
+    assert!(!said.contains("s3cret"), "{said}");
+    // Nothing else returns the slot: no request comes to its bucket.
+    let taken = on("acquire user-1 gpu slots=2 --lease 100ms");
+    assert_eq!(taken.code, Some(0), "{taken:?}");
+    let begun = Instant::now();
+    loop {
+        let leases = on("--json leases list user-1 gpu");
+        let leases: Value = serde_json::from_str(&leases.stdout).expect("JSON");
+        if leases["items"].as_array().is_some_and(Vec::is_empty) {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{leases}");
+    }
+    let address = local.started["page_url"].as_str().expect("a URL");
+    let address = address
+        .trim_start_matches("http://")
+        .trim_end_matches('/')
+        .to_owned();
+    let mut page = TcpStream::connect(&address).expect("it listens");
+    let request = format!("GET / HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    page.write_all(request.as_bytes()).expect("it is sent");
+    let mut answer = String::new();
+    page.read_to_string(&mut answer).expect("it is answered");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    signal(&local.process, Signal::SIGINT);
+    assert_eq!(local.process.wait().unwrap().code(), Some(0));
+    let kept = on("limits get --system");
+    assert!(kept.stdout.contains("slots"), "{kept:?}");
+    for option in ["--demo", "--data=folder"] {
+        let run = on(&format!("local {option}"));
+        assert_eq!(run.code, Some(2), "{run:?}");
+        let says = run.stderr.contains("got the store redis://127.0.0.1:");
+        assert!(says && !run.stderr.contains("s3cret"), "{run:?}");
+    }
 }

@@ -202,8 +202,17 @@ impl ConfigLoad {
         None
     }
 
+    /// Returns whether everything is cached, and was read within twice the time after which it is due.
+    pub(super) fn is_usable(&self) -> bool {
+        let levels = self.levels.iter().filter_map(|(_, known)| known.as_ref());
+        let read_at = levels.map(|known| known.read_at);
+        let mut read_at = read_at.chain(self.entity.as_ref().map(|known| known.read_at));
+        let now = self.session.env.ages.now();
+        self.has_all() && read_at.all(|at| now.since(at) < 2 * self.max_age)
+    }
+
     /// Returns whether everything is cached, at any age.
-    pub(super) fn has_all(&self) -> bool {
+    fn has_all(&self) -> bool {
         self.entity.is_some() && self.levels.iter().all(|(_, known)| known.is_some())
     }
 

@@ -41,9 +41,9 @@ impl LimitsSlot {
 /// Returns the limits in force for the entity and resource of a bucket, whose slot and first shard
 /// these are, until `until`.
 ///
-/// Limits that are due are awaited for a quarter of the time. Then the old ones stay in force for
-/// another second, while the read goes on: it would never end where each request has less time than
-/// it takes.
+/// Limits that are due are awaited for a quarter of the time, until they are twice as old. Then those
+/// known stay in force for another second, while the read goes on: it would never end where each
+/// request has less time than it takes. Older ones, as after a freeze, are awaited until `until`.
 ///
 /// # Errors
 /// The store's, if nothing is cached and the table cannot be read.
@@ -90,7 +90,7 @@ pub(crate) async fn resolve(
             until,
         )
     };
-    let old = Some(load(until)).filter(|old| can_wait && old.has_all());
+    let old = Some(load(until)).filter(|old| can_wait && old.is_usable());
     let patience = deadline(session.settings.timeout);
     let within = match old {
         Some(_) => quarter_left(until.min(patience)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_local::{Action, LocalBackend, Work};
+use weirgate_local::{Action, Actions, Work};
 
 use crate::context::Context;
 use crate::instant;
@@ -13,8 +13,8 @@ use crate::text::one_line;
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// Tells what the functions do, for as long as they run.
-pub async fn tell(backend: &LocalBackend, context: &Context) {
-    let (actions, mut told) = (backend.actions(), 0);
+pub async fn tell(actions: &Actions, context: &Context) {
+    let mut told = 0;
     let mut changes = actions.subscribe();
     while changes.wait_for(|last| *last > told).await.is_ok() {
         let last = actions.after(told);
