@@ -150,12 +150,17 @@ impl fmt::Display for StoreUrl {
             port,
             database,
             table,
+            accept_eviction,
             ..
         } = self;
         write!(f, "{scheme}://{host}:{port}/{database}")?;
-        match *table == RedisOptions::new("").table {
+        let table =
+            (*table != RedisOptions::new("").table).then(|| format!("{TABLE}={}", encoded(table)));
+        let eviction = accept_eviction.then(|| format!("{ACCEPT_EVICTION}=true"));
+        let options: Vec<_> = table.into_iter().chain(eviction).collect();
+        match options.is_empty() {
             true => Ok(()),
-            false => write!(f, "?{TABLE}={}", encoded(table)),
+            false => write!(f, "?{}", options.join("&")),
         }
     }
 }
@@ -201,7 +206,7 @@ mod tests {
             ("rediss://some:secret@[::1]:7000/3", "rediss://[::1]:7000/3"),
             (
                 "redis://:secret@host?table=limits&accept_eviction=true",
-                "redis://host:6379/0?table=limits",
+                "redis://host:6379/0?table=limits&accept_eviction=true",
             ),
             (
                 "redis://host?table=a%26b",
@@ -213,6 +218,7 @@ mod tests {
             assert_eq!(format!("{url:?}"), shown);
             let again = StoreUrl::parse(shown).expect("it is one").options();
             assert_eq!(again.table, url.options().table);
+            assert_eq!(again.accept_eviction, url.options().accept_eviction);
         }
         let url = StoreUrl::parse("redis://h?table=t&accept_eviction=true").expect("it is one");
         assert!(url.options().accept_eviction && url.options().table == "t");

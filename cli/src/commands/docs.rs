@@ -70,6 +70,7 @@ const PAGES: &[(&str, &str)] = pages![
     "guide/operate",
     "guide/prefetch",
     "guide/python",
+    "guide/redis",
     "guide/shards",
     "guide/start",
     "guide/testing-your-code",

@@ -374,6 +374,8 @@ local function remove_expired(key)
     return false
   end
   local pk, sk = sub(item['PK'], 2), sub(item['SK'], 2)
+  -- First: a full server lets a script that has written go on, and would refuse the record.
+  redis.call('ZREM', EXPIRIES, key)
   record(item, {}, pk, sk, false, true)
   redis.call('DEL', key)
   for at, index in ipairs(INDEXES) do
@@ -382,7 +384,6 @@ local function remove_expired(key)
       redis.call('ZREM', KEYS[at], member)
     end
   end
-  redis.call('ZREM', EXPIRIES, key)
   return true
 end
 
@@ -425,7 +426,9 @@ for at = first_item, #KEYS do
     end
     -- It may have been among those that are not kept, if the oldest that is kept came after it.
     local is_complete = #ids < KEPT * SIZE and sub(ids, 1, ID) ~= NEW
-    if since and not is_complete and struct.unpack('>I6', ids, ID + 1) > since then
+    -- A number that was not given yet is of another history, which a failover ended.
+    local is_of_another = since and since > tonumber(redis.call('GET', WRITES) or '0')
+    if since and not is_complete and (is_of_another or struct.unpack('>I6', ids, ID + 1) > since) then
       refuse('UNDECIDED', 'more writes came after it than the item keeps ids of')
     end
   end

@@ -268,14 +268,10 @@ impl Connection {
     }
 
     async fn connect(&self) -> Result<Opened, StoreError> {
-        let mut answer = self.connect_to(self.next_server()).await;
-        for _ in 0..REDIRECTIONS {
-            match answer {
+        for _ in 0..=REDIRECTIONS {
+            match self.connect_to(self.next_server()).await {
                 Ok(Connected::Opened(opened)) => return Ok(opened),
-                Ok(Connected::Moved(server)) => {
-                    self.know(server.clone(), true);
-                    answer = self.connect_to(server).await;
-                }
+                Ok(Connected::Moved(server)) => self.know(server, true),
                 Err(error) => {
                     // Another one of the cluster is next.
                     self.servers().rotate_left(1);
@@ -351,9 +347,8 @@ impl Connection {
                 let nodes = nodes.arg("NODES").query_async(&mut connection).await;
                 // A user may not be allowed to; the server of the URL is then the only way into the cluster.
                 let nodes: String = nodes.unwrap_or_default();
-                for node in nodes.lines().filter(|line| !line.contains("fail")) {
-                    let address = node.split([' ', '@']).nth(1);
-                    if let Some(address) = address.and_then(|address| self.address(address)) {
+                for address in nodes.lines().filter_map(node) {
+                    if let Some(address) = self.address(&address) {
                         self.know(address, false);
                     }
                 }
@@ -473,6 +468,24 @@ fn text_of(value: Value) -> Option<String> {
     }
 }
 
+/// Returns the address of a server that works, of a line of `CLUSTER NODES`: `10.0.0.1:6379`, or its name where it
+/// has one, which a certificate is for.
+fn node(line: &str) -> Option<String> {
+    let mut columns = line.split(' ');
+    let (address, flags) = (columns.nth(1)?, columns.next()?);
+    if flags
+        .split(',')
+        .any(|flag| flag.starts_with("fail") || flag == "noaddr")
+    {
+        return None;
+    }
+    let (address, more) = address.split_once('@')?;
+    let (_, port) = address.rsplit_once(':')?;
+    let name = more.split(',').nth(1);
+    let name = name.filter(|name| !name.is_empty() && !name.contains('='));
+    Some(name.map_or_else(|| address.to_owned(), |name| format!("{name}:{port}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -494,5 +507,39 @@ mod tests {
         assert_eq!(unfit(&info(valkey, "noeviction"), false), None);
         let old = unfit(&info("redis_version:6.2.14", "noeviction"), false);
         assert!(old.is_some_and(|reason| reason.contains("got Redis 6.2.14; upgrade it")));
+    }
+
+    #[test]
+    fn a_server_of_a_cluster_is_known_by_its_name_if_it_has_one() {
+        for (line, expected) in [
+            (
+                "07c 10.0.0.1:7000@17000 master - 0 0 1 connected 0-5460",
+                Some("10.0.0.1:7000"),
+            ),
+            (
+                "07c 10.0.0.1:7000@17000,redis-failover-0 myself,master - 0 0 1 connected",
+                Some("redis-failover-0:7000"),
+            ),
+            (
+                "07c 10.0.0.1:7000@17000,,shard-id=1 slave 08d 0 0 1 connected",
+                Some("10.0.0.1:7000"),
+            ),
+            (
+                "07c ::1:7000@17000,,tls-port=0 master - 0 0 1 connected",
+                Some("::1:7000"),
+            ),
+            (
+                "07c 10.0.0.1:7000@17000 master,fail? - 0 0 1 connected",
+                None,
+            ),
+            (
+                "07c 10.0.0.1:7000@17000 master,fail - 0 0 1 connected",
+                None,
+            ),
+            ("07c :0@0 slave,noaddr - 0 0 1 disconnected", None),
+            ("", None),
+        ] {
+            assert_eq!(node(line).as_deref(), expected, "{line}");
+        }
     }
 }

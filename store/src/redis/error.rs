@@ -12,8 +12,20 @@ const UNDECIDED: &str = "UNDECIDED";
 /// Returns whether the next request needs another connection. After a timeout, this one may never answer again;
 /// and a server that is now a replica, or of a cluster no longer has the slot, has a successor.
 pub(super) fn needs_connection(error: &RedisError) -> bool {
-    let is_elsewhere = matches!(error.code(), Some("READONLY" | "MOVED" | "CLUSTERDOWN"));
+    let told = told(error);
+    let code = told.as_ref().map(|(code, _)| &**code);
+    let is_elsewhere = matches!(code, Some("READONLY" | "MOVED" | "CLUSTERDOWN"));
     error.is_io_error() || error.is_unrecoverable_error() || is_elsewhere
+}
+
+/// Returns code and text of what the server told: of several requests, to the first that failed.
+fn told(error: &RedisError) -> Option<(String, String)> {
+    let errors = error.clone().into_server_errors()?;
+    let (_, first) = errors.first()?;
+    Some((
+        first.code().to_owned(),
+        first.details().unwrap_or_default().to_owned(),
+    ))
 }
 
 /// Returns what an error of a request that was sent means, and its reason. The outcome of a request without an
@@ -34,8 +46,8 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
             format!("the connection to {server} failed ({error})"),
         );
     }
-    let code = error.code().unwrap_or_default();
-    let text = error.detail().unwrap_or_default();
+    let (code, text) = told(error).unwrap_or_default();
+    let (code, text) = (&*code, &*text);
     // Redis adds where in the script an error was met.
     let text = text.split(" script: ").next().unwrap_or(text);
     let message = match (code, text) {

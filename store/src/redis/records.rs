@@ -202,7 +202,7 @@ impl RecordStream {
 /// An answer: of each stream its entries. One that was deleted before it was finished has no fields.
 type Streams = Option<Vec<(String, Vec<(String, Option<Vec<(String, String)>>)>)>>;
 
-/// Reads an entry. An image that cannot be read is missing, which the functions report.
+/// Reads an entry. An image that cannot be read counts as missing.
 fn record(id: String, fields: Vec<(String, String)>) -> Result<StreamRecord, RedisError> {
     let at = id.split('-').next().and_then(|at| at.parse().ok());
     let Some(at) = at.map(EpochMillis) else {

@@ -8,6 +8,8 @@ use super::finding::Finding;
 const LEAST_VERSION: u64 = 7;
 /// Seconds after which a replica is behind: it reports each second.
 const LAG_SECONDS: u64 = 3;
+/// Bytes that a replica lacks, above which it is behind: some thousand writes.
+const BEHIND_BYTES: u64 = 1 << 20;
 /// Part of the memory that is worth a remedy, in percent.
 const USED_PERCENT: u64 = 80;
 
@@ -145,7 +147,15 @@ fn replicas(facts: &ServerFacts) -> Finding {
     let behind = facts.replicas.iter().filter_map(behind);
     let behind: Vec<_> = behind.collect();
     match behind.is_empty() {
-        true => Finding::fine(check, format!("in step: {}", facts.replicas.len())),
+        true => {
+            let bytes = facts.replicas.iter().map(|replica| replica.behind_bytes);
+            let most = bytes.max().unwrap_or_default();
+            let count = facts.replicas.len();
+            Finding::fine(
+                check,
+                format!("in step: {count}, at most {most} bytes behind"),
+            )
+        }
         false => Finding::problem(
             check,
             format!(
@@ -168,9 +178,12 @@ fn behind(replica: &Replica) -> Option<String> {
     if state != "online" {
         return Some(format!("{address} is not online but {state}"));
     }
-    (*lag_seconds >= LAG_SECONDS).then(|| {
-        format!("{address} said nothing for {lag_seconds} s, and lacks {behind_bytes} bytes")
-    })
+    if *lag_seconds >= LAG_SECONDS {
+        return Some(format!(
+            "{address} said nothing for {lag_seconds} s, and lacks {behind_bytes} bytes"
+        ));
+    }
+    (*behind_bytes > BEHIND_BYTES).then(|| format!("{address} lacks {behind_bytes} bytes"))
 }
 
 #[cfg(test)]
