@@ -25,11 +25,11 @@ use crate::values::{EffectiveConfig, Error, count};
 type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
 
 /// One load of missing or old entries.
-pub(super) struct ConfigLoad {
+pub(super) struct ConfigLoad<'a> {
     age: Freshness,
-    session: Arc<Session>,
-    /// The bucket's first shard.
-    first: Arc<ShardState>,
+    session: &'a Session,
+    /// Queue of the bucket's first shard.
+    first: &'a ShardState,
     /// Levels in order of precedence; those of the plan, once it is known.
     levels: Vec<(ConfigLevel, KnownLevel)>,
     entity: Option<Cached<Arc<Versioned<Entity>>>>,
@@ -42,34 +42,37 @@ pub(super) struct ConfigLoad {
     file: Option<Arc<FileLevels>>,
 }
 
-impl ConfigLoad {
+impl<'a> ConfigLoad<'a> {
     pub(super) fn new(
-        session: Arc<Session>,
-        first: Arc<ShardState>,
-        #[cfg(feature = "yaml")] file: Option<Arc<FileLevels>>,
+        session: &'a Session,
+        first: &'a ShardState,
         age: Freshness,
         until: Instant,
     ) -> Self {
-        // Before anything is taken from the cache: what changes from now on makes it invalid.
         let generation = session.config_cache.generation();
-        let mut load = Self {
+        Self {
             age,
+            session,
+            first,
             levels: vec![],
             entity: session.config_cache.entity(&first.key.entity),
             has_read: false,
-            max_age: age.max_age(&session),
+            max_age: age.max_age(session),
             until,
             generation,
-            session,
-            first,
             #[cfg(feature = "yaml")]
-            file,
-        };
-        load.find_levels();
-        load
+            file: None,
+        }
+    }
+
+    /// Takes the levels of a limits file beside those of the table.
+    #[cfg(feature = "yaml")]
+    pub(super) fn with_file(self, file: Option<Arc<FileLevels>>) -> Self {
+        Self { file, ..self }
     }
 
     pub(super) async fn run(mut self) -> Result<ResolvedConfig, Error> {
+        self.find_levels();
         let error = loop {
             if let Err(error) = self.read().await {
                 break error;
@@ -97,18 +100,13 @@ impl ConfigLoad {
         if !self.has_all() && !has_file {
             return Err(error);
         }
-        Ok(self.cached(&error))
-    }
-
-    /// Returns the cached limits, because they could not be read.
-    pub(super) fn cached(self, error: &Error) -> ResolvedConfig {
         count(&self.session.config_cache.counters.stale, 1);
         let bucket = self.first.key.item_key().pk;
         tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
         let failed = self.session.env.ages.now();
         let known = self.doubtful_plan();
         let known = known.and_then(|plan| self.session.config_cache.plan(&plan));
-        self.resolved(Some(failed), known.as_ref())
+        Ok(self.resolved(Some(failed), known.as_ref()))
     }
 
     /// Finds the levels in the cache. Those that this load has read stay.
@@ -147,7 +145,7 @@ impl ConfigLoad {
     /// Returns whether the plan of the entity exists, if its levels leave that open. A read that fails
     /// changes nothing that is known, and fails no acquire; a plan that is not known counts as there.
     async fn is_plan_there(&self) -> Option<Cached<bool>> {
-        let (session, plan) = (&self.session, self.doubtful_plan()?);
+        let (session, plan) = (self.session, self.doubtful_plan()?);
         let at = session.env.ages.now();
         let known = session.config_cache.plan(&plan);
         let is_due = |known: &Cached<bool>| at.since(known.read_at) >= self.max_age;
@@ -202,15 +200,6 @@ impl ConfigLoad {
         None
     }
 
-    /// Returns whether everything is cached, and was read within twice the time after which it is due.
-    pub(super) fn is_usable(&self) -> bool {
-        let levels = self.levels.iter().filter_map(|(_, known)| known.as_ref());
-        let read_at = levels.map(|known| known.read_at);
-        let mut read_at = read_at.chain(self.entity.as_ref().map(|known| known.read_at));
-        let now = self.session.env.ages.now();
-        self.has_all() && read_at.all(|at| now.since(at) < 2 * self.max_age)
-    }
-
     /// Returns whether everything is cached, at any age.
     fn has_all(&self) -> bool {
         self.entity.is_some() && self.levels.iter().all(|(_, known)| known.is_some())
@@ -257,8 +246,7 @@ impl ConfigLoad {
     /// Reads missing or old entries in one request, together with the bucket's first shard if there
     /// is no view of it.
     async fn read(&mut self) -> Result<(), Error> {
-        let session = Arc::clone(&self.session);
-        let namespace = &session.namespace;
+        let (session, namespace) = (self.session, &self.session.namespace);
         let sent = session.env.ages.sent();
         let at = sent.at;
         let is_missing =
@@ -285,29 +273,29 @@ impl ConfigLoad {
         }
         let cache = &session.config_cache.switches;
         let is_strong = self.consistency() == Consistency::Strong;
-        let switches = cache.fresh(&session).is_none();
+        let switches = cache.fresh(session).is_none();
         let switches = switches.then(|| (switches_key(namespace), cache.begin(at, is_strong)));
         keys.extend(switches.iter().map(|(key, _)| key.clone()));
         let asks_schema = !session.config_cache.has_schema.load(Ordering::Relaxed);
         keys.extend(asks_schema.then(|| schema_key(namespace)));
         // The acquire that needs the limits would read it next.
-        let queue = Arc::clone(&self.first);
+        let queue = self.first;
         let bucket = queue.is_unknown().then(|| queue.key.item_key());
         keys.extend(bucket.clone());
         let of_switches = switches.as_ref().map(|(_, request)| request.consistency());
         let consistency = of_switches.unwrap_or_else(|| self.consistency());
         let (until, is_patient) = (self.until, !self.has_all());
-        let read = read_items(&session, &keys, consistency, until, is_patient, "limits");
+        let read = read_items(session, &keys, consistency, until, is_patient, "limits");
         let items = read.await?;
         let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));
         if asks_schema {
-            schema::check(&session, items.iter())?;
+            schema::check(session, items.iter())?;
         }
         if let Some(key) = &bucket {
-            queue.record_item(find(key), sent, &session);
+            queue.record_item(find(key), sent, session);
         }
         if let Some((key, request)) = &switches {
-            record_switches(&session, *request, stored_switches(key, find(key)));
+            record_switches(session, *request, stored_switches(key, find(key)));
         }
         self.has_read = true;
         let (mut levels, mut parent) = (vec![], None);
@@ -389,7 +377,7 @@ impl ConfigLoad {
                 .plan()
                 .filter(|_| is_plan_there.is_some_and(|there| !there.value)),
             read_at: failed.unwrap_or(oldest),
-            valid_until: valid_until(oldest, failed, &self.session),
+            valid_until: valid_until(oldest, failed, self.session),
             generation: self.generation,
             version,
             #[cfg(feature = "yaml")]

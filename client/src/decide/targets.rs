@@ -199,7 +199,7 @@ impl RequestSpec {
         mut age: Freshness,
         answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
-        let session = &buckets.session;
+        let session = &*buckets.session;
         let (entity, resource) = (
             EntityId::new(&*self.entity)?,
             Resource::new(&*self.resource)?,
@@ -217,8 +217,14 @@ impl RequestSpec {
             let BucketKey {
                 entity, resource, ..
             } = &bucket.key;
-            let first = &bucket.queues.first().shard;
-            let resolved = resolve(session, &bucket.config, first, age, answer_by).await?;
+            let resolved = resolve(
+                session,
+                &bucket.config,
+                &bucket.queues.first().shard,
+                age,
+                answer_by,
+            )
+            .await?;
             let is_own = Arc::ptr_eq(&bucket, &own);
             resolved_request.limits_may_be_stale |= resolved.may_be_stale(session.env.ages.now());
             if resolved_request.missing_plan.is_none() {

@@ -47,8 +47,7 @@ pub async fn check_after_freeze(world: &World) {
         let done = operator.admin().set_config(&level, &disabled).await;
         done.expect("the table is there");
     }
-    // Limits are due after `CONFIG_TTL`, and not used after twice that time.
-    let frozen = 2 * CONFIG_TTL + Duration::from_secs(world.rng().u64(1..86_400));
+    let frozen = CONFIG_TTL + Duration::from_secs(world.rng().u64(1..86_400));
     world.freeze_for(frozen);
     match ask().await {
         Ok(Decision::Disabled(_)) => {}

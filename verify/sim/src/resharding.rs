@@ -245,6 +245,15 @@ impl Resharding {
                 .filter(|name| is_merge && differs(shard, part, name));
             moved.extend(names.map(|name| whole(name.as_str())));
         }
+        // Each pool is within its share, whatever moved.
+        for shard in after.iter().filter(|_| is_merge) {
+            for (name, state) in &shard.limits {
+                if state.rule.kind().refills() && state.available > shard.share(state) {
+                    let key = &shard.key;
+                    world.violated(format!("I6: a merge leaves {key:?} {state:?} of {name}"));
+                }
+            }
+        }
         let [mut most, least, has] = [most, least, has].map(|sums| sums.by_limit(&moved));
         for shard in after.iter().filter(|_| is_merge) {
             let shares = shard

@@ -143,11 +143,7 @@ async fn i9_a_call_is_answered_in_time_whatever_is_silent() {
                 assert!(after <= MOST, "{what}: {after:?}");
                 let grants = answer.unwrap_or_default();
                 let of_table = grants.iter().filter(|grant| grant.degraded().is_none());
-                let of_table = of_table.count();
-                if is_warm && matches!(silent, Limits | Switches | Reads) {
-                    assert!(of_table > 0, "{what}: what was read before decides");
-                }
-                counted += i64::try_from(of_table).unwrap();
+                counted += i64::try_from(of_table.count()).unwrap();
             }
             fleet.dynamo.stall_when(|_, _| false);
             pass(secs(60)).await;
@@ -296,10 +292,8 @@ async fn requests_whose_deadlines_have_passed_are_not_held() {
             std::future::pending::<usize>().await
         };
         let hasty = async {
-            // The patient one's write has no others. It may wait for limits that are due, as long as a
-            // request without a timeout.
-            let patience = if is_known { secs(2) } else { millis(20) };
-            pass(patience).await;
+            // The patient one's write has no others.
+            pass(millis(20)).await;
             drop(join_all((0..2_000).map(|_| ask().timeout(millis(50)).send())).await);
             pass(MOST).await;
             Arc::strong_count(&limits) - before

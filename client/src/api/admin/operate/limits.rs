@@ -131,8 +131,9 @@ impl LimitsEdit<'_> {
     /// Returns the limits that are configured for the bucket now.
     async fn configured(&self, bucket: &BucketState) -> Result<Limits, Error> {
         let session = &self.admin.session;
-        let (first, until) = (bucket.shard(0), deadline(session.settings.timeout));
-        let resolved = resolve(session, &bucket.config, &first, Freshness::Now, until).await?;
+        let (slot, first) = (&bucket.config, bucket.shard(0));
+        let until = deadline(session.settings.timeout);
+        let resolved = resolve(session, slot, &first, Freshness::Now, until).await?;
         let Some(config) = &resolved.config else {
             return Err(Error::NotConfigured {
                 entity: bucket.key.entity.clone(),
