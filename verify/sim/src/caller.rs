@@ -112,7 +112,7 @@ impl Caller {
         request = source.ask(request, limits);
         // Limits of the table may be others by now.
         if !limits[0].classes().is_empty()
-            && source != Source::Table
+            && matches!(source, Source::Code(_))
             && self.world.operator_rng().bool()
         {
             request = request.class(CLASS);
@@ -158,6 +158,9 @@ impl Caller {
 
     fn answered<G>(&self, decision: &Decision<G>) {
         match decision {
+            Decision::Granted(_) if self.world.source() == Source::File => {
+                self.world.happened(Event::GrantedByFile)
+            }
             Decision::Granted(_) if self.is_of_release => {
                 self.world.happened(Event::GrantedByRelease)
             }

@@ -200,6 +200,8 @@ listed! {
         Rolled,
         /// A request of another release, with other limits in its code, was granted.
         GrantedByRelease,
+        /// A request was granted whose limits are in a file.
+        GrantedByFile,
         /// A request that bypasses the limits was granted and counted.
         GrantedByBypass,
         /// A request that bypasses the limits was granted, and perhaps not counted.

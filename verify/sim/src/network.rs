@@ -55,6 +55,11 @@ struct Fate {
 }
 
 impl Network {
+    /// Returns the world around it.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
     /// Returns the network of a process with this name.
     pub fn new(world: &World, name: &str) -> Self {
         let latency = world.scenario().latency.clone();

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 use weirgate::{
-    Config, ConfigLevel, Entity, Error, Limit, LiveLeases, OperationOutcome, RateLimiter,
+    Config, ConfigLevel, Entity, Error, Limit, LimitsFileContents, LiveLeases, OperationOutcome,
+    RateLimiter,
 };
 use weirgate_shared::{BUCKET_SK, BucketKey, attr};
 
@@ -286,17 +287,25 @@ fn config(limits: &[Limit]) -> Config {
     }
 }
 
-/// Writes limits and parents to the table without faults.
+/// Writes limits and parents to where the release in force has them, without faults.
 pub async fn configure(world: &World) {
     let operator = operator(world).await;
     let scenario = world.scenario();
-    let is_in_table = scenario.sources[usize::from(world.has_moved())] == Source::Table;
+    let limits = |plan: &Plan| {
+        let later = plan.later.clone().filter(|_| world.has_moved());
+        later.unwrap_or_else(|| plan.limits.clone())
+    };
+    let configs = scenario.buckets.iter();
+    let configs = configs.map(|plan| (level(&plan.entity), config(&limits(plan))));
+    world.write_limits_file(LimitsFileContents {
+        configs: configs.collect(),
+        entities: vec![],
+    });
+    let is_in_table = world.source() == Source::Table;
     for plan in scenario.buckets.iter().filter(|_| is_in_table) {
-        let later = plan.later.as_ref().filter(|_| world.has_moved());
-        let limits = later.unwrap_or(&plan.limits).clone();
         operator
             .admin()
-            .set_config(&level(&plan.entity), &config(&limits))
+            .set_config(&level(&plan.entity), &config(&limits(plan)))
             .await
             .expect("the table is there");
         if let Some(parent) = plan.parent {

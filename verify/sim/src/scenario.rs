@@ -60,6 +60,8 @@ pub enum Source {
     Code(Option<i64>),
     /// In the table.
     Table,
+    /// In a file of each process.
+    File,
 }
 
 impl Source {
@@ -68,7 +70,7 @@ impl Source {
         match self {
             Self::Code(None) => request.limits(limits),
             Self::Code(Some(version)) => request.limits(limits).limits_version(version),
-            Self::Table => request,
+            Self::Table | Self::File => request,
         }
     }
 }
@@ -231,14 +233,17 @@ impl Scenario {
             }
         }
         let lasts_long = upheaval == Some(Kind::EntityErased);
-        let source = |rng: &mut Rng| match rng.u32(..3) {
+        let source = |rng: &mut Rng| match rng.u32(..4) {
             0 => Source::Code(None),
             1 => Source::Code(Some(rng.i64(1..=1000))),
-            _ => Source::Table,
+            2 => Source::Table,
+            _ => Source::File,
         };
+        let has_file = Rng::with_seed(seed ^ 0xF11E).u32(..8) == 0 && !is_rolling;
         let mut sources = match upheaval {
             Some(Kind::LimitsMoved) => [(); 2].map(|()| source(&mut operator)),
             _ if is_configured => [Source::Table; 2],
+            _ if has_file => [Source::File; 2],
             _ => [Source::Code(None); 2],
         };
         // A newer release has a higher version: limits of a lower one change nothing.
