@@ -1,7 +1,6 @@
 //! The connection and the output of one run.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::OnceLock;
 
 use weirgate::{Builder, ConnectOptions, RateLimiter};
@@ -208,35 +207,8 @@ fn place(options: &Options) -> Result<Place, String> {
     let Some(path) = &options.store_password_file else {
         return Ok(Place::Store(url));
     };
-    if url.has_password() {
-        return Err(format!(
-            "the password of the store {url} must be in one place, got one in the URL and the file {}: leave one out",
-            path.display()
-        ));
-    }
-    Ok(Place::Store(url.with_password(&password(path)?)))
-}
-
-/// Returns the password that a file has, without the end of its line.
-fn password(path: &Path) -> Result<String, String> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidData => format!("the password of the store in {shown} must be UTF-8: correct the file"),
-        _ => format!("the password of the store cannot be read: {shown}: {error}; check --store-password-file"),
-    })?;
-    let password = text.strip_suffix('\n').unwrap_or(&text);
-    let password = password.strip_suffix('\r').unwrap_or(password);
-    match password.is_empty() || password.contains('\n') {
-        true => Err(format!(
-            "the password of the store must be one line, got {} in {shown}: correct the file",
-            if password.is_empty() {
-                "none"
-            } else {
-                "several"
-            }
-        )),
-        false => Ok(password.to_owned()),
-    }
+    let url = url.with_password_file(path);
+    url.map(Place::Store).map_err(|error| error.to_string())
 }
 
 /// Returns the name of the user, or its number where no variable has the name, as in containers.

@@ -1,12 +1,12 @@
 //! What the functions did last.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use weirgate_shared::EpochMillis;
+use weirgate_worker::Work;
 
 use crate::page::{ActionLine, LastActions};
 
@@ -28,84 +28,16 @@ pub struct Action {
     pub work: Work,
 }
 
-/// The work of one invocation.
-#[derive(Debug)]
-pub enum Work {
-    /// The aggregator handled records of the stream.
-    Aggregated(weirgate_aggregator::Summary),
-    /// The reconciler released leases, or merged shards.
-    Reconciled(weirgate_reconciler::Summary),
-    /// The table deleted so many expired items.
-    Expired(usize),
-    /// A function failed, and tries again.
-    Failed {
-        /// The function: `aggregator`, `reconciler` or `table`.
-        function: &'static str,
-        /// The reason.
-        reason: String,
-    },
-}
-
-impl Work {
-    /// The function: `aggregator`, `reconciler`, or `table` for what DynamoDB itself does.
-    #[must_use]
-    pub const fn function(&self) -> &'static str {
-        match self {
-            Self::Aggregated(_) => "aggregator",
-            Self::Reconciled(_) => "reconciler",
-            Self::Expired(_) => "table",
-            Self::Failed { function, .. } => function,
-        }
-    }
-}
-
-impl Work {
-    /// Returns the number of records of a batch that needed no write.
-    fn idle_records(&self) -> Option<usize> {
-        let Self::Aggregated(summary) = self else {
-            return None;
-        };
-        (self.to_string() == records(summary.records)).then_some(summary.records)
-    }
+/// Returns the number of records of a batch that needed no write.
+fn idle_records(work: &Work) -> Option<usize> {
+    let Work::Aggregated(summary) = work else {
+        return None;
+    };
+    (work.to_string() == records(summary.records)).then_some(summary.records)
 }
 
 fn records(count: usize) -> String {
     format!("{count} {}", if count == 1 { "record" } else { "records" })
-}
-
-impl fmt::Display for Work {
-    /// Without the function: `120 records, 3 usage copies, 1 refill`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = match self {
-            Self::Aggregated(summary) => vec![
-                (summary.records, "record", "records"),
-                (summary.copied, "usage copy", "usage copies"),
-                (summary.refilled, "refill", "refills"),
-                (summary.splits, "split", "splits"),
-                (
-                    summary.undecodable,
-                    "undecodable record",
-                    "undecodable records",
-                ),
-                (summary.refused, "refused write", "refused writes"),
-                (summary.failed, "failed write", "failed writes"),
-            ],
-            Self::Reconciled(summary) => [
-                (summary.leases_restored, "lease released", "leases released"),
-                (summary.shards_merged, "shard merged", "shards merged"),
-                (summary.shards_repaired, "shard repaired", "shards repaired"),
-                (summary.undecodable, "undecodable item", "undecodable items"),
-                (summary.left_over, "shard left over", "shards left over"),
-            ]
-            .map(|(count, one, many)| (usize::try_from(count).unwrap_or(usize::MAX), one, many))
-            .to_vec(),
-            Self::Expired(count) => vec![(*count, "expired item deleted", "expired items deleted")],
-            Self::Failed { reason, .. } => return write!(f, "failed, and tries again: {reason}"),
-        };
-        let counts = counts.into_iter().filter(|(count, ..)| *count > 0);
-        let text = |(count, one, many)| format!("{count} {}", if count == 1 { one } else { many });
-        f.write_str(&counts.map(text).collect::<Vec<_>>().join(", "))
-    }
 }
 
 /// The last actions of the functions. Clones share them.
@@ -137,7 +69,7 @@ impl Last {
             text: action.work.to_string(),
             is_idle: false,
         };
-        match action.work.idle_records() {
+        match idle_records(&action.work) {
             None => self.idle = (0, 0),
             Some(records) => {
                 self.idle = (self.idle.0 + records, self.idle.1 + 1);

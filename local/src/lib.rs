@@ -49,7 +49,7 @@ mod store_backend;
 mod stream;
 pub mod why;
 
-pub use actions::{Action, Actions, Work};
+pub use actions::{Action, Actions};
 pub use backend::{LocalBackend, Options, StartError};
 pub use database::{DatabaseError, Embedded};
 pub use demo::{Demo, Tenant};
@@ -59,3 +59,4 @@ pub use schedule::RECONCILER_TIMEOUT;
 pub use server::Server;
 pub use store_backend::{StoreBackend, StoreOptions};
 pub use stream::StreamReader;
+pub use weirgate_worker::Work;

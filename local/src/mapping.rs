@@ -10,12 +10,13 @@ use dynoxide::{AttributeValue, DynoxideError};
 use serde::Serialize;
 use tokio::time::Instant;
 use weirgate_aggregator::execute::Throttles;
-use weirgate_aggregator::report::BatchError;
-use weirgate_aggregator::{Config, Handled, Invocation, Response, handle_next};
+use weirgate_aggregator::report::finished;
+use weirgate_aggregator::{Config, Handled, Invocation, handle_next};
 use weirgate_shared::{BUCKET_SK, attr};
 use weirgate_store::Table;
+use weirgate_worker::Work;
 
-use crate::actions::{Actions, Work};
+use crate::actions::Actions;
 use crate::checkpoint::Checkpoint;
 use crate::stream::{StreamReader, position_of};
 
@@ -158,7 +159,9 @@ impl Mapping {
         let numbers = records
             .iter()
             .map(|record| &*record.dynamodb.sequence_number);
-        let done = done(numbers, &response);
+        let done = response
+            .as_ref()
+            .map_or(0, |response| finished(numbers, response));
         if let Err(error) = &response {
             self.batch_size = batch.div_ceil(2);
             let reason = error.to_string();
@@ -203,30 +206,6 @@ fn is_of_bucket(record: &Record) -> bool {
     matches!(sort_key, Some(AttributeValue::S(key)) if key == BUCKET_SK)
 }
 
-/// Returns how many records at the beginning of a batch are done: those before the first one that
-/// the response names. Of a batch that failed as a whole, and of one whose response names no record
-/// of the batch, it is none.
-fn done<'a>(
-    numbers: impl ExactSizeIterator<Item = &'a str>,
-    response: &Result<Response, BatchError>,
-) -> usize {
-    let Ok(response) = response else {
-        return 0;
-    };
-    let failed = &response.batch_item_failures;
-    if failed.is_empty() {
-        return numbers.len();
-    }
-    let is_named = |number: &str| {
-        let mut names = failed
-            .iter()
-            .map(|failure| failure.item_identifier.as_deref());
-        names.any(|name| name == Some(number))
-    };
-    let mut numbers = numbers;
-    numbers.position(is_named).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -239,28 +218,6 @@ mod tests {
     use crate::server::Server;
 
     const NAME: &str = "weirgate";
-
-    /// Returns how many of four records are done after a response that names `named`.
-    fn done_of(named: &[Option<&str>]) -> usize {
-        let mut response = Response::default();
-        for number in named {
-            let mut failure =
-                aws_lambda_events::event::streams::DynamoDbBatchItemFailure::default();
-            failure.item_identifier = number.map(str::to_owned);
-            response.batch_item_failures.push(failure);
-        }
-        done(["10", "11", "12", "13"].into_iter(), &Ok(response))
-    }
-
-    #[test]
-    fn the_first_named_record_and_all_after_it_come_again() {
-        assert_eq!(done_of(&[]), 4);
-        assert_eq!(done_of(&[Some("13"), Some("11")]), 1);
-        assert_eq!(done_of(&[Some("10")]), 0);
-        // Lambda treats what it cannot find as a failure of the whole batch.
-        assert_eq!(done_of(&[None]), 0);
-        assert_eq!(done_of(&[Some("14")]), 0);
-    }
 
     async fn connection(endpoint: &str) -> Connection {
         let local_endpoint = Some(endpoint.to_owned());

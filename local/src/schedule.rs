@@ -6,8 +6,9 @@ use dynoxide::Database;
 use tokio::time::Instant;
 use weirgate_reconciler::{Config, Deadline, reconcile};
 use weirgate_store::Table;
+use weirgate_worker::Work;
 
-use crate::actions::{Actions, Work};
+use crate::actions::Actions;
 
 /// Time that a run of the reconciler has: the template's `Timeout`.
 pub const RECONCILER_TIMEOUT: Duration = Duration::from_secs(50);

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use weirgate::{LimitsFileContents, RateLimiter};
 use weirgate_store::{RedisOptions, Table};
-use weirgate_worker::{Options, Report, Worker};
+use weirgate_worker::{Options, Report, Work, Worker};
 
-use crate::actions::{Actions, Work};
+use crate::actions::Actions;
 use crate::backend::StartError;
 use crate::limits;
 
@@ -112,14 +112,7 @@ fn start(
 /// Remembers work, if any was done.
 fn push(actions: &Actions, report: Report) {
     let Report { at, took, work } = report;
-    let work = match work {
-        weirgate_worker::Work::Began => return,
-        weirgate_worker::Work::Aggregated(summary) => Work::Aggregated(summary),
-        weirgate_worker::Work::Reconciled(summary) => Work::Reconciled(summary),
-        weirgate_worker::Work::Expired(count) => Work::Expired(count),
-        weirgate_worker::Work::Failed { function, reason } => Work::Failed { function, reason },
-    };
-    if !work.to_string().is_empty() {
+    if !matches!(work, Work::Began) && !work.to_string().is_empty() {
         actions.push(at, took, work);
     }
 }

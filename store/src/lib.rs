@@ -86,6 +86,6 @@ pub use request::{
 pub use schema::create_table;
 pub use skew::CorrectedClock;
 #[cfg(feature = "redis")]
-pub use store_url::{StoreUrl, StoreUrlError};
+pub use store_url::{PasswordFileError, StoreUrl, StoreUrlError};
 pub use table::{ReadWithin, RetryPolicy, Table};
 pub use throttles::{ThrottleMeter, ThrottleReason};

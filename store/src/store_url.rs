@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::fmt::Write;
+use std::io::ErrorKind;
+use std::path::Path;
 
 use crate::RedisOptions;
 
@@ -32,6 +34,11 @@ pub struct StoreUrl {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("must be redis://user:password@host:6379/0, or rediss:// for TLS, got {0}")]
 pub struct StoreUrlError(String);
+
+/// A file without a password, or beside another one. It shows no password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the password of the store {0}")]
+pub struct PasswordFileError(String);
 
 impl StoreUrl {
     /// Reads a URL.
@@ -107,6 +114,44 @@ impl StoreUrl {
     pub fn with_password(mut self, password: &str) -> Self {
         self.password = encoded(password);
         self
+    }
+
+    /// Sets the password from a file, which has it in its only line. A pipe can be read once.
+    ///
+    /// # Errors
+    /// [`PasswordFileError`] if the URL has a password too, or the file cannot be read or has not one line.
+    pub fn with_password_file(self, path: &Path) -> Result<Self, PasswordFileError> {
+        let shown = path.display();
+        let wrong = |text: String| Err(PasswordFileError(text));
+        if self.has_password() {
+            return wrong(format!(
+                "must be in one place, got one in the URL {self} and the file {shown}: leave one out"
+            ));
+        }
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                return wrong(format!(
+                    "must be UTF-8, got other bytes in {shown}: correct the file"
+                ));
+            }
+            Err(error) => {
+                return wrong(format!(
+                    "cannot be read: {shown}: {error}; check --store-password-file"
+                ));
+            }
+        };
+        let password = text.strip_suffix('\n').unwrap_or(&text);
+        let password = password.strip_suffix('\r').unwrap_or(password);
+        match (password.is_empty(), password.contains('\n')) {
+            (false, false) => Ok(self.with_password(password)),
+            (true, _) => wrong(format!(
+                "must be one line, got none in {shown}: correct the file"
+            )),
+            (_, true) => wrong(format!(
+                "must be one line, got several in {shown}: correct the file"
+            )),
+        }
     }
 
     /// Accepts a server that evicts keys, as `accept_eviction=true` does.

@@ -183,6 +183,25 @@ fn answer(
     Ok(response)
 }
 
+/// Returns how many records at the beginning of a batch need not come again: those before the first one that the
+/// response names, or none if it names another one, as Lambda takes it.
+pub fn finished<'a>(
+    mut numbers: impl ExactSizeIterator<Item = &'a str>,
+    response: &Response,
+) -> usize {
+    let failed = &response.batch_item_failures;
+    if failed.is_empty() {
+        return numbers.len();
+    }
+    let is_named = |number| {
+        let mut names = failed
+            .iter()
+            .map(|failure| failure.item_identifier.as_deref());
+        names.any(|name| name == Some(number))
+    };
+    numbers.position(is_named).unwrap_or_default()
+}
+
 fn failure(number: &str) -> DynamoDbBatchItemFailure {
     let mut failure = DynamoDbBatchItemFailure::default();
     failure.item_identifier = Some(number.to_owned());
@@ -226,6 +245,27 @@ mod tests {
             record,
             reason: FailureReason::OutOfTime,
         }
+    }
+
+    /// Returns how many of four records are finished by a response that names `named`.
+    fn finished_of(named: &[Option<&str>]) -> usize {
+        let mut response = Response::default();
+        for number in named {
+            let mut failure = DynamoDbBatchItemFailure::default();
+            failure.item_identifier = number.map(str::to_owned);
+            response.batch_item_failures.push(failure);
+        }
+        finished(["10", "11", "12", "13"].into_iter(), &response)
+    }
+
+    #[test]
+    fn the_first_named_record_and_all_after_it_come_again() {
+        assert_eq!(finished_of(&[]), 4);
+        assert_eq!(finished_of(&[Some("13"), Some("11")]), 1);
+        assert_eq!(finished_of(&[Some("10")]), 0);
+        // Lambda treats what it cannot find as a failure of the whole batch.
+        assert_eq!(finished_of(&[None]), 0);
+        assert_eq!(finished_of(&[Some("14")]), 0);
     }
 
     #[test]

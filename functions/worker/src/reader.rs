@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_aggregator::execute::Throttles;
+use weirgate_aggregator::report::finished;
 use weirgate_aggregator::{
-    Config, DEFAULT_TTL_DAYS, HOT_UNITS, Handled, Invocation, REFILL_WRITES, Response, handle_next,
+    Config, DEFAULT_TTL_DAYS, HOT_UNITS, Handled, Invocation, REFILL_WRITES, handle_next,
 };
 use weirgate_store::{RecordStream, StoreError, StreamRecord, Table, Unread};
 
@@ -31,6 +32,8 @@ pub(crate) struct Reader {
     /// Whether records come that were read before and not finished, and the last one of those.
     again: Option<Option<String>>,
     batch_size: usize,
+    /// Records that the full stream has dropped, as far as the log has them.
+    dropped: u64,
 }
 
 /// How a turn ended.
@@ -63,6 +66,7 @@ impl Reader {
             waiting: VecDeque::new(),
             again: Some(None),
             batch_size: BATCH_SIZE,
+            dropped: 0,
         }
     }
 
@@ -119,14 +123,6 @@ impl Reader {
             return Turn::Done;
         }
         let records = &self.waiting.make_contiguous()[..batch];
-        let lost = records.iter().filter(|record| record.key.pk.is_empty());
-        let lost = lost.count();
-        if lost > 0 {
-            tracing::error!(
-                lost,
-                "records were dropped before they were handled, because the stream is full"
-            );
-        }
         let invocation = Invocation {
             now: self.table.skew().now(),
             deadline: Instant::now() + TIMEOUT,
@@ -152,14 +148,31 @@ impl Reader {
             }
         };
         self.batch_size = BATCH_SIZE;
-        let done = done(&ids, &response);
-        if let Err(error) = self.stream.finish(&ids[..done]).await {
-            return Turn::Failed(error.to_string());
+        let done = finished(ids.iter().map(String::as_str), &response);
+        if done > 0 {
+            match self.stream.finish(&ids[..done]).await {
+                Ok(dropped) => self.tell_dropped(dropped),
+                Err(error) => return Turn::Failed(error.to_string()),
+            }
         }
         self.waiting.drain(..done);
         match done < batch {
             true => Turn::Failed(format!("{} of {batch} records come again", batch - done)),
             false => Turn::Handled(summary),
+        }
+    }
+}
+
+impl Reader {
+    /// Logs records that the stream has dropped before they were handled, once.
+    fn tell_dropped(&mut self, dropped: u64) {
+        if dropped > self.dropped {
+            tracing::error!(
+                dropped,
+                "records were dropped before they were handled, because the stream was full: the usage of their \
+                 windows is too low"
+            );
+            self.dropped = dropped;
         }
     }
 }
@@ -175,20 +188,6 @@ impl Turn {
             }),
         }
     }
-}
-
-/// Returns how many records at the beginning of a batch are done: those before the first one that the response
-/// names, or none if it names another one.
-fn done(ids: &[String], response: &Response) -> usize {
-    let failed = &response.batch_item_failures;
-    if failed.is_empty() {
-        return ids.len();
-    }
-    let is_named = |id: &String| {
-        let mut names = failed.iter().map(|failure| &failure.item_identifier);
-        names.any(|name| name.as_ref() == Some(id))
-    };
-    ids.iter().position(is_named).unwrap_or_default()
 }
 
 /// Days that usage is kept by default.

@@ -24,10 +24,17 @@ return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0";
 const UNLOCK: &str =
     "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0";
 
-/// Lets records not come again, and deletes them. They are at most as many as Lua's stack takes.
+/// Lets records not come again, deletes and counts them. They are at most as many as Lua's stack takes. Returns how
+/// many of the stream are neither there nor finished: a full stream has dropped them.
 const FINISH: &str = "
 redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
-return redis.call('XDEL', KEYS[1], unpack(ARGV, 2))";
+local deleted = redis.call('XDEL', KEYS[1], unpack(ARGV, 2))
+local gone = redis.call('INCRBY', KEYS[2], deleted)
+local info = redis.call('XINFO', 'STREAM', KEYS[1])
+for i = 1, #info, 2 do
+  info[info[i]] = info[i + 1]
+end
+return info['entries-added'] - info['length'] - gone";
 
 /// The stream of images of a table's shards in Redis, as one process reads it.
 #[derive(Debug, Clone)]
@@ -36,6 +43,8 @@ pub struct RecordStream {
     /// Value of the lock of this process.
     reader: String,
     lock: String,
+    /// Counter of the records that were finished.
+    finished: String,
 }
 
 /// Which records to read.
@@ -71,6 +80,7 @@ impl Table {
         };
         Some(RecordStream {
             lock: format!("{}:lock", table.0.keys.records),
+            finished: format!("{}:finished", table.0.keys.records),
             table: table.clone(),
             reader: random_id().to_string(),
         })
@@ -174,22 +184,21 @@ impl RecordStream {
         records.map_err(|error| connection.failed(request(), error))
     }
 
-    /// Finishes records, at most a thousand: they do not come again, and are deleted.
+    /// Finishes records, from one to a thousand: they do not come again, and are deleted. Returns the number of
+    /// records that the full stream has ever dropped unfinished.
     ///
     /// # Errors
     /// [`StoreError`] if the server does not answer.
-    pub async fn finish(&self, ids: &[String]) -> Result<(), StoreError> {
-        if ids.is_empty() {
-            return Ok(());
-        }
+    pub async fn finish(&self, ids: &[String]) -> Result<u64, StoreError> {
         let mut finish = cmd("EVAL");
-        finish.arg(FINISH).arg(1).arg(&self.table.0.keys.records);
+        finish.arg(FINISH).arg(2);
+        finish.arg(&self.table.0.keys.records).arg(&self.finished);
         finish.arg(GROUP).arg(ids);
         let request = || self.request("EVAL");
         let connection = &self.table.0.connection;
         connection
             .send(&request, async |connection| {
-                finish.exec_async(connection).await
+                finish.query_async(connection).await
             })
             .await
     }

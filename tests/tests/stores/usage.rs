@@ -51,7 +51,10 @@ async fn new_records(table: &Table) -> Vec<StreamRecord> {
     let stream = table.records().expect("it is on Redis");
     let read = stream.read(Unread::New, 100).await.expect("it is there");
     let ids: Vec<_> = read.iter().map(|record| record.id.clone()).collect();
-    stream.finish(&ids).await.expect("it is there");
+    if !ids.is_empty() {
+        let dropped = stream.finish(&ids).await.expect("it is there");
+        assert_eq!(dropped, 0);
+    }
     read
 }
 
@@ -153,10 +156,8 @@ async fn one_process_has_the_lock_and_the_next_one_gets_what_was_not_finished() 
         write(&one, &set(&[(attr::HOUR, hour)])).await;
     }
     let read = first.read(Unread::New, 2).await.expect("it is there");
-    first
-        .finish(&[read[0].id.clone()])
-        .await
-        .expect("it is there");
+    let dropped = first.finish(&[read[0].id.clone()]).await;
+    assert_eq!(dropped.expect("it is there"), 0);
     first.unlock().await.expect("it is there");
     assert!(second.lock(long).await.expect("it is there"));
     let again = second.read(Unread::Again(None), 9).await;
@@ -165,6 +166,47 @@ async fn one_process_has_the_lock_and_the_next_one_gets_what_was_not_finished() 
     assert_eq!(second.read(after, 9).await.expect("it is there"), []);
     let new = second.read(Unread::New, 9).await.expect("it is there");
     assert_eq!(new.len(), 1);
+}
+
+/// Whatever was written, read and finished before, records that the stream drops are counted.
+#[tokio::test]
+async fn what_a_full_stream_drops_is_counted() {
+    let server = RedisServer::start();
+    let (table, mut rng) = (table(&server), fastrand::Rng::with_seed(43));
+    let stream = table.records().expect("it is on Redis");
+    stream.open().await.expect("it is there");
+    let mut redis = redis::Client::open(server.url()).expect("a URL");
+    let (mut hour, mut finished, mut dropped) = (0, 0, 0);
+    for _ in 0..40 {
+        for _ in 0..rng.u8(1..5) {
+            hour += 1;
+            write(&table, &set(&[(attr::HOUR, hour)])).await;
+        }
+        let most = rng.usize(0..4);
+        let mut read = stream
+            .read(Unread::Again(None), 9)
+            .await
+            .expect("it is there");
+        if most > 0 {
+            read.extend(stream.read(Unread::New, most).await.expect("it is there"));
+        }
+        if rng.bool() {
+            let trim = redis::cmd("XTRIM")
+                .arg("weirgate:{weirgate}:records")
+                .arg("MAXLEN")
+                .arg(rng.u8(0..5))
+                .clone();
+            dropped += trim.query::<u64>(&mut redis).expect("it is there");
+        }
+        let ids: Vec<_> = read.into_iter().map(|record| record.id).collect();
+        if ids.is_empty() {
+            continue;
+        }
+        finished += ids.len() as u64;
+        let told = stream.finish(&ids).await.expect("it is there");
+        assert_eq!(told, dropped, "{finished} of {hour} are finished");
+    }
+    assert!(dropped > 5 && finished > 20);
 }
 
 /// A table on Redis by a clock that goes on with the time of the runtime.

@@ -362,7 +362,7 @@ mod tests {
     use weirgate_store::{MemoryTable, RedisOptions};
     use weirgate_testkit::heat::Functions;
     use weirgate_testkit::server::serve;
-    use weirgate_testkit::{Dynamo, Fault, Limits, Partitions, RedisServer};
+    use weirgate_testkit::{Dynamo, Fault, Limits, Partitions, RedisCluster, RedisServer};
 
     use super::contract::REFUSED;
     use super::*;
@@ -459,17 +459,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_contract_holds_on_redis() {
-        let server = RedisServer::start();
-        let table = Table::on_redis(&RedisOptions::new(server.url())).expect("a URL");
-        let contract = Contract::new("contract");
-        // Lengths and sizes are DynamoDB's.
-        for (group, tried) in contract
-            .run(&table, "contract", |group| group != REFUSED)
-            .await
-        {
-            assert_eq!(tried.differences, [], "{group}");
-            assert!(tried.held > 3, "{group}");
+    async fn the_contract_holds_on_redis_and_on_a_cluster() {
+        let (server, cluster) = (RedisServer::start(), RedisCluster::start());
+        for (what, server) in [("alone", &server), ("of a cluster", &cluster.nodes()[1])] {
+            let table = Table::on_redis(&RedisOptions::new(server.url())).expect("a URL");
+            let contract = Contract::new("contract");
+            // Lengths and sizes are DynamoDB's.
+            for (group, tried) in contract
+                .run(&table, "contract", |group| group != REFUSED)
+                .await
+            {
+                assert_eq!(tried.differences, [], "{group} {what}");
+                assert!(tried.held > 3, "{group} {what}");
+            }
         }
     }
 
