@@ -34,7 +34,13 @@ local info = redis.call('XINFO', 'STREAM', KEYS[1])
 for i = 1, #info, 2 do
   info[info[i]] = info[i + 1]
 end
-return info['entries-added'] - info['length'] - gone";
+local dropped = info['entries-added'] - info['length'] - gone
+if dropped < 0 then
+  -- The counter is of a stream that was deleted.
+  redis.call('INCRBY', KEYS[2], dropped)
+  return 0
+end
+return dropped";
 
 /// The stream of images of a table's shards in Redis, as one process reads it.
 #[derive(Debug, Clone)]

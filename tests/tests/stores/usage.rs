@@ -207,6 +207,12 @@ async fn what_a_full_stream_drops_is_counted() {
         assert_eq!(told, dropped, "{finished} of {hour} are finished");
     }
     assert!(dropped > 5 && finished > 20);
+    // Of a stream that was deleted nothing remains.
+    let delete = redis::cmd("DEL").arg("weirgate:{weirgate}:records").clone();
+    delete.exec(&mut redis).expect("it is there");
+    stream.open().await.expect("it is there");
+    write(&table, &set(&[(attr::HOUR, 0)])).await;
+    assert_eq!(new_records(&table).await.len(), 1);
 }
 
 /// A table on Redis by a clock that goes on with the time of the runtime.
