@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tokio::sync::Notify;
 use weirgate::{
-    Decision, Error, Grant, Grants, Limit, LimitMode, OnUnavailable, Prefetch, RateLimiter,
+    Class, Decision, Error, Every, Grant, Grants, Limit, LimitMode, OnUnavailable, Prefetch,
+    RateLimiter,
 };
 use weirgate_shared::{BucketKey, LimitName, MAX_PERIOD_MS, Shard};
 use weirgate_testkit::Fault;
@@ -26,14 +27,18 @@ const LASTS: Duration = secs(600);
 /// What other processes have taken of each limit before.
 const OTHERS: i64 = 50;
 
-/// A rate that refills a millitoken in half a minute, a soft one, and slots.
-fn limits() -> Vec<Limit> {
+/// A rate that refills a millitoken in half a minute, or what the mode needs in its place, a soft one, and slots.
+fn limits(mode: Mode) -> Vec<Limit> {
     let rate = |name| Limit::custom(name, 800, 1, MAX_PERIOD_MS).unwrap();
-    vec![
-        rate("tpm"),
-        rate("soft").in_mode(LimitMode::Soft),
-        slots(400),
-    ]
+    let first = match mode {
+        Mode::Queued | Mode::QueuedNow => Limit::custom("tpm", 800, 1, 1_000).unwrap(),
+        Mode::Quota => Limit::quota("tpm", 800, Every::month()).unwrap(),
+        Mode::Class => rate("tpm")
+            .with_classes([Class::new("batch", 40).unwrap()])
+            .unwrap(),
+        _ => rate("tpm"),
+    };
+    vec![first, rate("soft").in_mode(LimitMode::Soft), slots(400)]
 }
 
 /// How a request takes.
@@ -53,6 +58,12 @@ enum Mode {
     Prefetching,
     /// The tokens return while it waits.
     Waiting,
+    /// The tokens are there when ten seconds have passed.
+    Queued,
+    /// The grant starts then.
+    QueuedNow,
+    Quota,
+    Class,
     UpTo,
     Soft,
     IntoDebt,
@@ -61,7 +72,7 @@ enum Mode {
     Local,
 }
 
-const MODES: [Mode; 17] = [
+const MODES: [Mode; 21] = [
     Mode::Rate,
     Mode::Slots,
     Mode::Leased,
@@ -73,6 +84,10 @@ const MODES: [Mode; 17] = [
     Mode::SpreadLeased,
     Mode::Prefetching,
     Mode::Waiting,
+    Mode::Queued,
+    Mode::QueuedNow,
+    Mode::Quota,
+    Mode::Class,
     Mode::UpTo,
     Mode::Soft,
     Mode::IntoDebt,
@@ -201,7 +216,7 @@ impl World {
         let fleet = Fleet::slow(LATENCY).await;
         let other = fleet.limiter().await;
         if matches!(mode, Mode::Configured | Mode::Cascading) {
-            configure(&other, &of_resource("gpt-4"), limits()).await;
+            configure(&other, &of_resource("gpt-4"), limits(mode)).await;
         }
         if mode == Mode::Cascading {
             other
@@ -211,15 +226,15 @@ impl World {
                 .unwrap();
         }
         if matches!(mode, Mode::Spread | Mode::SpreadLeased) {
-            split(&other, &limits(), 4).await;
+            split(&other, &limits(mode), 4).await;
         }
         for entity in ["e-1", "e-2", "p-1"] {
-            let taken = other.acquire(entity, "gpt-4").limits(&limits());
+            let taken = other.acquire(entity, "gpt-4").limits(&limits(mode));
             let taken = taken.take("tpm", OTHERS).take("soft", OTHERS).send();
             assert!(taken.await.unwrap().is_granted());
         }
         let all = match mode {
-            Mode::Waiting => Some(granted(&other, &limits(), &[("slots", 400)]).await),
+            Mode::Waiting => Some(granted(&other, &limits(mode), &[("slots", 400)]).await),
             _ => None,
         };
         let limiter = fleet
@@ -240,9 +255,12 @@ impl World {
     }
 
     fn request(&self) -> Pin<Box<dyn Future<Output = Held> + '_>> {
-        let one = |takes: &[(&str, i64)]| ask(&self.limiter, &limits(), takes);
+        let one = |takes: &[(&str, i64)]| ask(&self.limiter, &limits(self.mode), takes);
         let of = |entity: &str, amount| {
-            let request = self.limiter.acquire(entity, "gpt-4").limits(&limits());
+            let request = self
+                .limiter
+                .acquire(entity, "gpt-4")
+                .limits(&limits(self.mode));
             request.take("tpm", amount)
         };
         let request = match self.mode {
@@ -276,10 +294,18 @@ impl World {
                 });
                 one(&[("slots", 5)]).wait_up_to(secs(1))
             }
+            Mode::Queued => one(&[("tpm", 760)]).queue_up_to(secs(30)),
+            Mode::QueuedNow => {
+                let request = one(&[("tpm", 760)]).queue_up_to(secs(30)).send_now();
+                return Box::pin(async move { Held::of(request.await) });
+            }
+            Mode::Quota => one(&[("tpm", 200), ("soft", 10)]),
+            // Its own pool has fewer.
+            Mode::Class => one(&[("tpm", 400)]).class("batch"),
             Mode::UpTo => self
                 .limiter
                 .acquire("e-1", "gpt-4")
-                .limits(&limits())
+                .limits(&limits(self.mode))
                 .take_up_to("tpm", 100, 400),
             Mode::Soft => one(&[("soft", 1_000)]),
             Mode::IntoDebt => one(&[("tpm", 1_000)]).into_debt(),
@@ -329,8 +355,13 @@ impl World {
         };
         for (at, debited) in [debited[0], debited[1], 0].into_iter().enumerate() {
             let refill = after.available[at] - before.available[at] + debited;
+            // A token a second in each of three buckets, or so slow that it is nothing.
+            let most = match self.mode {
+                Mode::Queued | Mode::QueuedNow => 120_000,
+                _ => 100,
+            };
             assert!(
-                (0..100).contains(&refill),
+                (0..most).contains(&refill),
                 "{what}: {before:?} {after:?}, used: {used:?}"
             );
         }
@@ -437,7 +468,10 @@ impl Settling {
             Self::TakeMore => drop(cut.apply(fleet, None, grant.take_more("tpm", 20)).await),
             Self::GiveBack => drop(cut.apply(fleet, None, grant.give_back("tpm", 5)).await),
             Self::Refund => {
-                let refund = world.limiter.refund("e-1", "gpt-4").limits(&limits());
+                let refund = world
+                    .limiter
+                    .refund("e-1", "gpt-4")
+                    .limits(&limits(world.mode));
                 drop(
                     cut.apply(fleet, None, refund.give_back("tpm", 30).send())
                         .await,
