@@ -96,6 +96,7 @@ validate: cargo go npm .venv/sam/.installed .venv/validate/.installed $(cargo_de
 	.venv/validate/bin/checkov --framework cloudformation --skip-download --compact --quiet --file template.yaml
 	.venv/validate/bin/python -W ignore scripts/check_policies.py template.yaml
 	.venv/validate/bin/python -W ignore scripts/deploy_policy.py template.yaml scripts/deploy-roles.yaml --check
+	.venv/validate/bin/python -W ignore scripts/check_deploy_roles.py template.yaml scripts/deploy-roles.yaml
 	.venv/validate/bin/python scripts/check_config.py samconfig.toml template.yaml
 	.venv/validate/bin/python scripts/test_config.py samconfig.toml template.yaml
 	.venv/validate/bin/python scripts/check_conditions.py template.yaml
