@@ -44,6 +44,10 @@
 //! | `serde` | JSON of limits, denials, usage, lists and audit events |
 //! | `testing` | limiters on a table in memory, with a clock that tests move; for `[dev-dependencies]` |
 //!
+//! Credentials come from variables, profiles with keys or roles, web identity, containers and instances. SSO, `aws login`
+//! and credential processes are features of `aws-config`: a program that needs them depends on it with
+//! `features = ["sso", "credentials-login", "credentials-process"]`.
+//!
 //! # Layout
 //!
 //! An acquire passes these folders from top to bottom, and its answer goes back up. Each uses only
