@@ -392,8 +392,20 @@ pub fn extension_address(port: Option<String>) -> Result<Address, String> {
 pub(crate) fn read<C: Parser>(
     arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
 ) -> Result<C, clap::Error> {
+    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     let mut command = C::command().mut_args(without_empty_variable);
-    let matches = command.try_get_matches_from_mut(arguments)?;
+    // An argument for one table is in place of a variable for another one.
+    for (given, other) in [("--store", "table"), ("--table", "store")] {
+        let is_given = arguments
+            .iter()
+            .filter_map(|argument| argument.to_str())
+            .any(|argument| argument.split('=').next() == Some(given));
+        command = command.mut_args(|arg| match is_given && arg.get_id() == other {
+            true => arg.env(Resettable::Reset),
+            false => arg,
+        });
+    }
+    let matches = command.try_get_matches_from_mut(&arguments)?;
     C::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
