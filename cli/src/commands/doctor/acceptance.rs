@@ -267,7 +267,7 @@ async fn beside(local: &LocalBackend, namespace: &Namespace) -> Backend {
     ];
     let arguments = arguments.map(OsString::from).to_vec();
     Backend {
-        functions: Some(Deployed::of("local".to_owned())),
+        functions: Some(Deployed::local()),
         is_beside: true,
         ..Backend::new(table, namespace.clone(), arguments)
     }
@@ -390,7 +390,7 @@ mod tests {
         let mut functions = Functions::new(table.clone(), dynamo, clock, UNITS);
         let namespace = Namespace::new("acceptance-1").expect("a name");
         let here = Backend {
-            functions: Some(Deployed::of("local".to_owned())),
+            functions: Some(Deployed::local()),
             ..Backend::new(table, namespace, vec![])
         };
         let aggregator = async {
@@ -491,29 +491,30 @@ mod tests {
         }
     }
 
-    /// Settings of a stack with which nothing may be split: no check fails for that.
+    /// Settings of a stack with which nothing may be split, or of which nothing could be read: no check
+    /// fails for that.
     #[tokio::test(start_paused = true)]
-    async fn what_the_settings_of_a_stack_rule_out_is_not_checked() {
+    async fn what_the_settings_of_a_stack_rule_out_or_hide_is_not_checked() {
         let limits = Limits {
             units_per_second: 200,
             burst: 200,
             ..Limits::default()
         };
-        let stack = || Deployed::of("limits".to_owned());
         let one_shard = Deployed {
-            max_shards: 1,
-            ..stack()
+            max_shards: Some(1),
+            ..Deployed::local()
         };
         let slow = Deployed {
-            batch_window: Duration::from_secs(300),
-            ..stack()
+            batch_window: Some(Duration::from_secs(300)),
+            ..Deployed::local()
         };
-        for functions in [one_shard, slow] {
+        let unread = Deployed::of("limits".to_owned());
+        for functions in [one_shard, slow, unread] {
             let clock = FakeClock::at(EpochMillis(1_795_198_200_000));
             let dynamo = Dynamo::new().await.with_clock(clock);
             let table = Partitions::over(dynamo, limits.clone(), 1).table().await;
             let namespace = Namespace::new("settings").unwrap();
-            let may_split = functions.max_shards > 1;
+            let is_slow = functions.batch_window == Some(Duration::from_secs(300));
             let here = Backend {
                 functions: Some(functions),
                 ..Backend::new(table, namespace, vec![])
@@ -521,7 +522,7 @@ mod tests {
             let [split, run] = checks::hot(&here).await.unwrap();
             assert_eq!(split.outcome, State::NotChecked, "{split:?}");
             assert_eq!(run.outcome, State::Passed, "{run:?}");
-            if !may_split {
+            if !is_slow {
                 let tried = checks::leases(&here).await.unwrap();
                 assert_eq!(tried.outcome, State::NotChecked, "{tried:?}");
             }
