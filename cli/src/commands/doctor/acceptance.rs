@@ -358,10 +358,14 @@ fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Stdio;
+
+    use tokio::net::TcpStream;
+    use tokio::process::Command;
     use weirgate::{EpochMillis, FakeClock, SystemClock};
     use weirgate_store::{MemoryTable, RedisOptions};
     use weirgate_testkit::heat::Functions;
-    use weirgate_testkit::server::serve;
+    use weirgate_testkit::server::{free_port, serve};
     use weirgate_testkit::{Dynamo, Fault, Limits, Partitions, RedisServer};
 
     use super::contract::REFUSED;
@@ -450,7 +454,7 @@ mod tests {
         contract.repeats = false;
         // A request that DynamoDB refuses panics there.
         for (group, tried) in contract
-            .run(&table, "contract", |group| group != REFUSED)
+            .run(&table, "contract", |case| case.group != REFUSED)
             .await
         {
             assert_eq!(tried.differences, [], "{group}");
@@ -465,7 +469,7 @@ mod tests {
         let contract = Contract::new("contract");
         // Lengths and sizes are DynamoDB's.
         for (group, tried) in contract
-            .run(&table, "contract", |group| group != REFUSED)
+            .run(&table, "contract", |case| case.group != REFUSED)
             .await
         {
             assert_eq!(tried.differences, [], "{group}");
@@ -489,6 +493,86 @@ mod tests {
             });
             assert_eq!(differences, [], "{group}");
         }
+    }
+
+    /// A difference of moto, in cases of the contract, and AWS's sentence that decides it.
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct OfMoto {
+        cases: Vec<String>,
+        /// Part of what is found.
+        found: String,
+        aws: String,
+        page: String,
+    }
+
+    /// DynamoDB as another project wrote it, in Python.
+    #[tokio::test]
+    #[ignore = "needs .venv/moto: make e2e"]
+    async fn the_contract_holds_on_moto_but_for_what_is_named() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let known = include_str!("../../../../store/contract/moto.jsonl").lines();
+        let known = known.map(|line| serde_json::from_str(line).expect("a difference"));
+        let known: Vec<OfMoto> = known.collect();
+        let port = free_port();
+        let mut server = Command::new(format!("{root}/.venv/moto/bin/moto_server"));
+        let server = server.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+        let server = server.stdout(Stdio::null()).stderr(Stdio::null());
+        let _server = server
+            .kill_on_drop(true)
+            .spawn()
+            .expect("moto is installed");
+        let began = tokio::time::Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+            assert!(began.elapsed() < Duration::from_secs(60), "moto answers");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let connection = weirgate_store::connect(ConnectOptions {
+            local_endpoint: Some(format!("http://127.0.0.1:{port}")),
+            ..ConnectOptions::default()
+        });
+        let connection = connection.await;
+        let created = weirgate_store::create_table(&connection.client, "weirgate").await;
+        created.expect("the table is created");
+        let table = Table::new(connection, "weirgate");
+        // Its transactions copy the whole table, and a failed one drops all writes beside it.
+        let mut alone = Contract::new("contract");
+        alone.concurrency = 1;
+        let alone = alone
+            .run(&table, "contract", |case| case.is_transaction())
+            .await;
+        // It parses slowly: of the planned writes, each fifth.
+        let (contract, mut writes) = (Contract::new("contract"), 0);
+        let runs = |case: &contract::Case| {
+            writes += usize::from(case.group == "writes");
+            !case.is_transaction() && (case.group != "writes" || writes % 5 == 0)
+        };
+        let others = contract.run(&table, "contract", runs).await;
+        let mut left: Vec<_> = known
+            .iter()
+            .flat_map(|known| known.cases.iter().map(move |case| (known, case)))
+            .collect();
+        for found in alone
+            .into_values()
+            .chain(others.into_values())
+            .flat_map(|tried| tried.differences)
+        {
+            let is_it = |(known, case): &(&OfMoto, &String)| {
+                **case == found.case && found.found.contains(&known.found)
+            };
+            let at = left
+                .iter()
+                .position(is_it)
+                .unwrap_or_else(|| panic!("not named: {found:?}"));
+            let (known, _) = left.swap_remove(at);
+            assert!(found.aws.is_empty() || found.aws == known.aws, "{found:?}");
+            assert!(
+                known.page.starts_with("https://docs.aws.amazon.com/"),
+                "{known:?}"
+            );
+            assert!(!known.aws.is_empty(), "{known:?}");
+        }
+        assert!(left.is_empty(), "moto does as DynamoDB by now: {left:?}");
     }
 
     /// Settings of a stack with which nothing may be split, or of which nothing could be read: no check
