@@ -396,8 +396,8 @@ async fn a_process_that_always_changes_other_items_caches_limits_and_switches() 
         });
         let loads = limiter.cache_stats().loads;
         let is_over = AtomicBool::new(false);
-        let changes = (0..random.usize(2..9)).map(|process| {
-            let (mut random, is_over) = (Rng::with_seed(process as u64), &is_over);
+        let changes = (0..random.u64(2..9)).map(|process| {
+            let (mut random, is_over) = (Rng::with_seed(process), &is_over);
             async move {
                 while !is_over.load(Ordering::Relaxed) {
                     change_another(limiter, &mut random).await;

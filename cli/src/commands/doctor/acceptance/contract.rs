@@ -102,6 +102,7 @@ pub struct Contract {
     pub concurrency: usize,
 }
 
+#[cfg(test)]
 impl Case {
     /// Returns whether the request is sent as a transaction.
     pub fn is_transaction(&self) -> bool {
