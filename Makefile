@@ -68,8 +68,10 @@ guards: cargo ## Take out each guard of an invariant, and print the seed that fi
 	$(optimized) $(cargo_target)/debug/guards $(ARGS)
 	cargo test --locked --workspace --test model --test seeds -- --ignored --nocapture
 
+# First the store's contract on moto, another implementation of DynamoDB.
 .PHONY: e2e
-e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Deploy to an emulated account, drive it, and compare the table
+e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed .venv/moto/.installed ## Deploy to an emulated account, drive it, and compare the table
+	cargo test --locked --workspace --bin weirgate -- --ignored
 	cargo build --locked --workspace --bin weirgate --bin drive
 	.venv/stack/bin/python verify/stack/e2e.py
 
@@ -412,7 +414,7 @@ mutants: cargo ## Break the pure parts line by line; each must be caught by a te
 	PROPTEST_CASES=64 cargo mutants $(or $(MUTANTS),--workspace)
 
 .PHONY: tools
-tools: .venv/stack/.installed .venv/sam/.installed .venv/validate/.installed .venv/aws/.installed $(cargo_deny) ## Install the pinned tools into .venv/ and .tools/
+tools: .venv/stack/.installed .venv/sam/.installed .venv/validate/.installed .venv/aws/.installed .venv/moto/.installed $(cargo_deny) ## Install the pinned tools into .venv/ and .tools/
 
 .PHONY: tools-cross
 tools-cross: .venv/sam/.cross ## Install what `sam build` needs for Lambda itself (400 MB)

@@ -1,12 +1,16 @@
 //! What was read of limits is used for a while, also where the table does not answer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weirgate_tests::assert_has;
 
 use crate::fixtures::fleet::{Fleet, millis, pass, secs, tokens, tpm};
-use crate::fixtures::stored::{child, configure, configured, of_resource, on, rpm, take, take_of};
+use crate::fixtures::stored::{
+    child, configure, configured, entity, of_entity, of_plan, of_resource, on, rpm, set_plan, take,
+    take_of,
+};
+use fastrand::Rng;
 use futures_util::future::join_all;
 use weirgate::{CacheStats, ConfigLevel, Decision, Error, Limit, RateLimiter};
 use weirgate_testkit::Fault;
@@ -343,34 +347,78 @@ async fn how_long_limits_are_good_is_the_builders() {
     assert!(error.to_string().contains("config_ttl"), "{error}");
 }
 
-/// Its changes keep nothing from being cached but what they change.
-#[tokio::test(start_paused = true)]
-async fn a_process_that_always_changes_entities_caches_limits_and_switches() {
-    let fleet = Fleet::slow(millis(5)).await;
-    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60_000)]).await;
-    let (limiter, reads) = (&limiter, Arc::new(Mutex::new([0, 0])));
-    let seen = Arc::clone(&reads);
-    fleet.dynamo.fail_reads(move |_, request| {
-        let text = request.to_string();
-        let [limits, switches] = &mut *seen.lock().unwrap();
-        *limits += u32::from(text.contains("#CONFIG"));
-        *switches += u32::from(text.contains("#SWITCHES"));
-        None
-    });
-    // About 500 a second.
-    let changes = (0..8).map(|process| async move {
-        for at in 0..150 {
-            let child = child(&format!("c-{process}-{at}"), "team");
-            limiter.admin().set_entity(&child).await.unwrap();
-        }
-    });
-    let serving = async {
-        for _ in 0..200 {
-            assert!(take(limiter, 1).await.unwrap().is_granted());
-            pass(millis(10)).await;
-        }
+/// One change of what the process that makes it does not serve.
+async fn change_another(limiter: &RateLimiter, random: &mut Rng) {
+    let (admin, id) = (limiter.admin(), format!("c-{}", random.u8(..40)));
+    let level = match random.u8(..4) {
+        0 => of_entity(&id),
+        1 => on(&id, "gpt-4"),
+        2 => of_resource(&id),
+        _ => of_plan(&id),
     };
-    tokio::join!(join_all(changes), serving);
-    let reads = *reads.lock().unwrap();
-    assert!(reads.iter().all(|count| *count <= 3), "{reads:?}");
+    match random.u8(..8) {
+        0..3 => admin.set_entity(&child(&id, "crew")).await.unwrap(),
+        3 => drop(admin.delete_entity(&entity(&id)).await.unwrap()),
+        4 => drop(set_plan(limiter, &id, "pro").await.unwrap()),
+        5 => drop(admin.delete_config(&level).await),
+        _ => configure(limiter, &level, [rpm(random.i64(1..1_000))]).await,
+    }
+}
+
+/// Its changes keep nothing from being cached but what they change, whatever they change and however
+/// often.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_always_changes_other_items_caches_limits_and_switches() {
+    for seed in 0..4 {
+        let mut random = Rng::with_seed(seed);
+        let fleet = Fleet::slow(millis(random.u64(1..20))).await;
+        let level = [
+            ConfigLevel::System,
+            of_plan("pro"),
+            of_resource("gpt-4"),
+            on("e-1", "gpt-4"),
+        ];
+        let level = random.choice(level).unwrap();
+        let limiter = configured(&fleet, &of_plan("pro"), [rpm(60_000)]).await;
+        configure(&limiter, &level, [rpm(60_000)]).await;
+        limiter
+            .admin()
+            .set_entity(&child("e-1", "team"))
+            .await
+            .unwrap();
+        set_plan(&limiter, "e-1", "pro").await.unwrap();
+        let (limiter, switches_reads) = (&limiter, Arc::new(AtomicU64::new(0)));
+        let seen = Arc::clone(&switches_reads);
+        fleet.dynamo.fail_reads(move |_, request| {
+            let is_of_switches = request.to_string().contains("#SWITCHES");
+            seen.fetch_add(u64::from(is_of_switches), Ordering::Relaxed);
+            None
+        });
+        let loads = limiter.cache_stats().loads;
+        let is_over = AtomicBool::new(false);
+        let changes = (0..random.u64(2..9)).map(|process| {
+            let (mut random, is_over) = (Rng::with_seed(process), &is_over);
+            async move {
+                while !is_over.load(Ordering::Relaxed) {
+                    change_another(limiter, &mut random).await;
+                }
+            }
+        });
+        let (gap, calls) = (random.u64(1..30), random.usize(10..50));
+        let serving = async {
+            for _ in 0..calls {
+                assert!(take(limiter, 1).await.unwrap().is_granted());
+                pass(millis(gap)).await;
+            }
+            is_over.store(true, Ordering::Relaxed);
+        };
+        tokio::join!(join_all(changes), serving);
+        let loads = limiter.cache_stats().loads - loads;
+        let switches_reads = switches_reads.load(Ordering::Relaxed);
+        let found = format!("seed {seed}: {loads} and {switches_reads} of {calls}");
+        assert!(
+            (1..=3).contains(&loads) && (1..=3).contains(&switches_reads),
+            "{found}"
+        );
+    }
 }

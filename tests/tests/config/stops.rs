@@ -1,17 +1,19 @@
 //! Every kind of request below a stopped level is stopped, whatever brings its limits and parents.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
+use fastrand::Rng;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::time::timeout;
 use weirgate::{
     Acquire, Builder, Config, ConfigLevel, Decision, Entity, Error, Grant, Limit, LimitMode,
     OnUnavailable, Prefetch, RateLimiter,
 };
 use weirgate_testkit::Fault;
 
-use crate::fixtures::fleet::{Fleet, pass, secs};
-use crate::fixtures::stored::{File, entity, of_entity, of_resource, on};
+use crate::fixtures::fleet::{Fleet, millis, pass, secs};
+use crate::fixtures::stored::{File, entity, of_entity, of_resource, on, resource};
 
 /// The answer to a request that is under way.
 type Answer<'a> = BoxFuture<'a, Result<Decision<()>, Error>>;
@@ -299,85 +301,102 @@ async fn ancestors_are_read_once_a_minute_while_an_entity_is_stopped() {
     }
 }
 
-/// The process that made a stop needs no read to keep it.
+/// A change of switches tells its process of those of others too, and later reads may fail. Requests
+/// that wait end at once.
 #[tokio::test(start_paused = true)]
-async fn a_stop_holds_at_once_in_its_process_also_if_no_read_succeeds() {
-    for is_known in [false, true] {
+async fn a_stop_holds_at_once_in_its_process_whatever_reads_fail() {
+    let slow = [Limit::per_hour("rph", 1).unwrap()];
+    let mut ended = 0;
+    for seed in 0..24 {
+        let mut random = Rng::with_seed(seed);
         let (fleet, [operator, other]) = Fleet::of().await;
-        let ask = || {
-            operator
-                .acquire("e-1", "gpt-4")
-                .limits(&limits())
-                .take("rpm", 1)
-        };
-        if is_known {
-            drop(ask().send().await.unwrap());
+        let levels = [
+            ConfigLevel::System,
+            of_resource("gpt-4"),
+            of_resource("slow"),
+            of_entity("e-1"),
+            of_entity("e-2"),
+            on("e-1", "gpt-4"),
+        ];
+        let mut stopped = BTreeSet::new();
+        for step in 0..random.usize(1..10) {
+            fleet.fail_reads(None);
+            for _ in 0..random.usize(..3) {
+                change(
+                    &other,
+                    random.choice(&levels).unwrap(),
+                    random.bool(),
+                    &mut stopped,
+                )
+                .await;
+            }
+            let id = random.choice(["e-1", "e-2"]).unwrap();
+            let ask = operator.acquire(id, "slow").limits(&slow).take("rph", 1);
+            // The circuit breaker may still be open.
+            let _ = ask.clone().send().await;
+            let mut waiting = ask.wait_up_to(secs(7_200)).send().boxed();
+            let begun = timeout(secs(random.u64(1..90)), &mut waiting).await;
+
+            let faults = [None, Some(Fault::LoseAnswer), Some(Fault::Conflict)];
+            let mut faults = random.choice(faults).unwrap().into_iter();
+            fleet.dynamo.fail_transactions(move |_| faults.next());
+            let level = random.choice(&levels).unwrap();
+            change(&operator, level, random.u8(..4) > 0, &mut stopped).await;
+            let fault = random
+                .choice([Fault::ServerError, Fault::LoseRequest])
+                .unwrap();
+            let failing = random.choice(["", "#SWITCHES", "none"]).unwrap();
+            let fails = move |_: &str, request: &serde_json::Value| {
+                request.to_string().contains(failing).then_some(fault)
+            };
+            fleet.dynamo.fail_reads(fails);
+
+            let at = format!("seed {seed}, step {step}: {stopped:?}, reads of {failing:?} fail");
+            let is_stopped = |id: &str, on: &str| {
+                let levels = ConfigLevel::of(&entity(id), &resource(on));
+                levels.iter().any(|level| stopped.contains(level))
+            };
+            if begun.is_err() {
+                let now = timeout(millis(1), &mut waiting).await;
+                assert_eq!(now.is_ok(), is_stopped(id, "slow"), "{at}: {now:?}");
+                ended += usize::from(now.is_ok());
+            }
+            for _ in 0..3 {
+                for id in ["e-1", "e-2"] {
+                    let ask = operator.acquire(id, "gpt-4").limits(&limits());
+                    let answer = ask.take("rpm", 1).send().await;
+                    let is_disabled = matches!(answer, Ok(Decision::Disabled(_)));
+                    assert_eq!(
+                        is_disabled,
+                        is_stopped(id, "gpt-4"),
+                        "{at}: {id}: {answer:?}"
+                    );
+                }
+                pass(secs(random.u64(1..90))).await;
+            }
         }
-        operator
-            .admin()
-            .stop(&ConfigLevel::System)
-            .send()
-            .await
-            .unwrap();
-        fleet.fail_reads(Fault::ServerError);
-        for _ in 0..3 {
-            let decision = ask().send().await.unwrap();
-            assert!(matches!(decision, Decision::Disabled(_)), "{decision:?}");
-            pass(secs(61)).await;
-        }
-        fleet.fail_reads(None);
-        // A stop that another process made before holds at once too, and so does its end.
-        other
-            .admin()
-            .start(&ConfigLevel::System)
-            .send()
-            .await
-            .unwrap();
-        let started = operator
-            .admin()
-            .start(&ConfigLevel::System)
-            .send()
-            .await
-            .unwrap();
-        assert_eq!(started.before, None);
-        assert!(ask().send().await.unwrap().is_granted());
-        other
-            .admin()
-            .stop(&ConfigLevel::System)
-            .send()
-            .await
-            .unwrap();
-        operator
-            .admin()
-            .stop(&ConfigLevel::System)
-            .send()
-            .await
-            .unwrap();
-        assert!(!ask().send().await.unwrap().is_granted());
     }
+    assert!(ended > 5, "{ended} waits ended");
 }
 
-/// Requests that wait for tokens in the process that makes the stop end with it.
-#[tokio::test(start_paused = true)]
-async fn a_stop_ends_the_waits_of_its_process_at_once() {
-    let fleet = Fleet::new().await;
-    let limiter = Arc::new(fleet.limiter().await);
-    let slow = [Limit::per_hour("rph", 1).unwrap()];
-    let ask = || limiter.acquire("e-1", "gpt-4").limits(&slow).take("rph", 1);
-    assert!(ask().send().await.unwrap().is_granted());
-    let began = tokio::time::Instant::now();
-    let stopping = async {
-        pass(secs(1)).await;
-        limiter
-            .admin()
-            .stop(&ConfigLevel::System)
-            .send()
-            .await
-            .unwrap();
+/// Stops or starts a level.
+async fn change(
+    limiter: &RateLimiter,
+    level: &ConfigLevel,
+    stops: bool,
+    stopped: &mut BTreeSet<ConfigLevel>,
+) {
+    let admin = limiter.admin();
+    let edit = if stops {
+        admin.stop(level)
+    } else {
+        admin.start(level)
     };
-    let (decision, ()) = tokio::join!(ask().wait_up_to(secs(7_200)).send(), stopping);
-    assert!(matches!(decision.unwrap(), Decision::Disabled(_)));
-    assert_eq!(began.elapsed(), secs(1));
+    edit.send().await.unwrap();
+    match stops {
+        true => drop(stopped.insert(level.clone())),
+        false => drop(stopped.remove(level)),
+    }
 }
 
 /// A full list of switches has room for the system's, and so has one that cannot be read.

@@ -267,7 +267,7 @@ async fn beside(local: &LocalBackend, namespace: &Namespace) -> Backend {
     ];
     let arguments = arguments.map(OsString::from).to_vec();
     Backend {
-        functions: Some(Deployed::of("local".to_owned())),
+        functions: Some(Deployed::local()),
         is_beside: true,
         ..Backend::new(table, namespace.clone(), arguments)
     }
@@ -358,10 +358,14 @@ fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Stdio;
+
+    use tokio::net::TcpStream;
+    use tokio::process::Command;
     use weirgate::{EpochMillis, FakeClock, SystemClock};
     use weirgate_store::{MemoryTable, RedisOptions};
     use weirgate_testkit::heat::Functions;
-    use weirgate_testkit::server::serve;
+    use weirgate_testkit::server::{free_port, serve};
     use weirgate_testkit::{Dynamo, Fault, Limits, Partitions, RedisCluster, RedisServer};
 
     use super::contract::REFUSED;
@@ -390,7 +394,7 @@ mod tests {
         let mut functions = Functions::new(table.clone(), dynamo, clock, UNITS);
         let namespace = Namespace::new("acceptance-1").expect("a name");
         let here = Backend {
-            functions: Some(Deployed::of("local".to_owned())),
+            functions: Some(Deployed::local()),
             ..Backend::new(table, namespace, vec![])
         };
         let aggregator = async {
@@ -450,7 +454,7 @@ mod tests {
         contract.repeats = false;
         // A request that DynamoDB refuses panics there.
         for (group, tried) in contract
-            .run(&table, "contract", |group| group != REFUSED)
+            .run(&table, "contract", |case| case.group != REFUSED)
             .await
         {
             assert_eq!(tried.differences, [], "{group}");
@@ -466,7 +470,7 @@ mod tests {
             let contract = Contract::new("contract");
             // Lengths and sizes are DynamoDB's.
             for (group, tried) in contract
-                .run(&table, "contract", |group| group != REFUSED)
+                .run(&table, "contract", |case| case.group != REFUSED)
                 .await
             {
                 assert_eq!(tried.differences, [], "{group} {what}");
@@ -493,29 +497,110 @@ mod tests {
         }
     }
 
-    /// Settings of a stack with which nothing may be split: no check fails for that.
+    /// A difference of moto, in cases of the contract, and AWS's sentence that decides it.
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct OfMoto {
+        cases: Vec<String>,
+        /// Part of what is found.
+        found: String,
+        aws: String,
+        page: String,
+    }
+
+    /// DynamoDB as another project wrote it, in Python.
+    #[tokio::test]
+    #[ignore = "needs .venv/moto: make e2e"]
+    async fn the_contract_holds_on_moto_but_for_what_is_named() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let known = include_str!("../../../../store/contract/moto.jsonl").lines();
+        let known = known.map(|line| serde_json::from_str(line).expect("a difference"));
+        let known: Vec<OfMoto> = known.collect();
+        let port = free_port();
+        let mut server = Command::new(format!("{root}/.venv/moto/bin/moto_server"));
+        let server = server.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+        let server = server.stdout(Stdio::null()).stderr(Stdio::null());
+        let _server = server
+            .kill_on_drop(true)
+            .spawn()
+            .expect("moto is installed");
+        let began = tokio::time::Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+            assert!(began.elapsed() < Duration::from_secs(60), "moto answers");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let connection = weirgate_store::connect(ConnectOptions {
+            local_endpoint: Some(format!("http://127.0.0.1:{port}")),
+            ..ConnectOptions::default()
+        });
+        let connection = connection.await;
+        let created = weirgate_store::create_table(&connection.client, "weirgate").await;
+        created.expect("the table is created");
+        let table = Table::new(connection, "weirgate");
+        // Its transactions copy the whole table, and a failed one drops all writes beside it.
+        let mut alone = Contract::new("contract");
+        alone.concurrency = 1;
+        let alone = alone
+            .run(&table, "contract", |case| case.is_transaction())
+            .await;
+        // It parses slowly: of the planned writes, each fifth.
+        let (contract, mut writes) = (Contract::new("contract"), 0);
+        let runs = |case: &contract::Case| {
+            writes += usize::from(case.group == "writes");
+            !case.is_transaction() && (case.group != "writes" || writes % 5 == 0)
+        };
+        let others = contract.run(&table, "contract", runs).await;
+        let mut left: Vec<_> = known
+            .iter()
+            .flat_map(|known| known.cases.iter().map(move |case| (known, case)))
+            .collect();
+        for found in alone
+            .into_values()
+            .chain(others.into_values())
+            .flat_map(|tried| tried.differences)
+        {
+            let is_it = |(known, case): &(&OfMoto, &String)| {
+                **case == found.case && found.found.contains(&known.found)
+            };
+            let at = left
+                .iter()
+                .position(is_it)
+                .unwrap_or_else(|| panic!("not named: {found:?}"));
+            let (known, _) = left.swap_remove(at);
+            assert!(found.aws.is_empty() || found.aws == known.aws, "{found:?}");
+            assert!(
+                known.page.starts_with("https://docs.aws.amazon.com/"),
+                "{known:?}"
+            );
+            assert!(!known.aws.is_empty(), "{known:?}");
+        }
+        assert!(left.is_empty(), "moto does as DynamoDB by now: {left:?}");
+    }
+
+    /// Settings of a stack with which nothing may be split, or of which nothing could be read: no check
+    /// fails for that.
     #[tokio::test(start_paused = true)]
-    async fn what_the_settings_of_a_stack_rule_out_is_not_checked() {
+    async fn what_the_settings_of_a_stack_rule_out_or_hide_is_not_checked() {
         let limits = Limits {
             units_per_second: 200,
             burst: 200,
             ..Limits::default()
         };
-        let stack = || Deployed::of("limits".to_owned());
         let one_shard = Deployed {
-            max_shards: 1,
-            ..stack()
+            max_shards: Some(1),
+            ..Deployed::local()
         };
         let slow = Deployed {
-            batch_window: Duration::from_secs(300),
-            ..stack()
+            batch_window: Some(Duration::from_secs(300)),
+            ..Deployed::local()
         };
-        for functions in [one_shard, slow] {
+        let unread = Deployed::of("limits".to_owned());
+        for functions in [one_shard, slow, unread] {
             let clock = FakeClock::at(EpochMillis(1_795_198_200_000));
             let dynamo = Dynamo::new().await.with_clock(clock);
             let table = Partitions::over(dynamo, limits.clone(), 1).table().await;
             let namespace = Namespace::new("settings").unwrap();
-            let may_split = functions.max_shards > 1;
+            let is_slow = functions.batch_window == Some(Duration::from_secs(300));
             let here = Backend {
                 functions: Some(functions),
                 ..Backend::new(table, namespace, vec![])
@@ -523,7 +608,7 @@ mod tests {
             let [split, run] = checks::hot(&here).await.unwrap();
             assert_eq!(split.outcome, State::NotChecked, "{split:?}");
             assert_eq!(run.outcome, State::Passed, "{run:?}");
-            if !may_split {
+            if !is_slow {
                 let tried = checks::leases(&here).await.unwrap();
                 assert_eq!(tried.outcome, State::NotChecked, "{tried:?}");
             }

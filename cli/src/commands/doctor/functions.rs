@@ -55,27 +55,35 @@ struct Schedule {
     schedule_expression: String,
 }
 
-/// The functions of a table as they are deployed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The functions of a table as they are deployed. What could not be read is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Deployed {
     /// The stack, after which the functions are named.
     pub stack: String,
     /// How long a record may wait for others, `StreamBatchWindowSeconds`.
-    pub batch_window: Duration,
+    pub batch_window: Option<Duration>,
     /// Time between two runs of the reconciler, `ReconcileRate`.
-    pub interval: Duration,
+    pub interval: Option<Duration>,
     /// Most shards of a bucket, `MaxShards`.
-    pub max_shards: u32,
+    pub max_shards: Option<u32>,
 }
 
 impl Deployed {
-    /// Returns the functions of a stack with the template's defaults.
+    /// Returns the functions of a stack of which nothing else is known.
     pub fn of(stack: String) -> Self {
         Self {
             stack,
-            batch_window: Duration::from_secs(1),
-            interval: Duration::from_secs(60),
-            max_shards: weirgate_shared::MAX_SHARDS,
+            ..Self::default()
+        }
+    }
+
+    /// Returns those of a local backend, which has the template's defaults.
+    pub fn local() -> Self {
+        Self {
+            stack: "local".to_owned(),
+            batch_window: Some(Duration::from_secs(1)),
+            interval: Some(Duration::from_secs(60)),
+            max_shards: Some(weirgate_shared::MAX_SHARDS),
         }
     }
 }
@@ -95,7 +103,12 @@ pub async fn findings(
                 let stack = deployed.as_ref().map(|deployed| &*deployed.stack);
                 let (finding, reader) = of_mappings(&found.event_source_mappings, stack);
                 findings.push(finding);
-                deployed = reader.or(deployed);
+                // If none reads it, nothing is to be waited for.
+                let batch_window = Some(Duration::ZERO);
+                deployed = reader.or(deployed.map(|deployed| Deployed {
+                    batch_window,
+                    ..deployed
+                }));
             }
             Err(error) => {
                 let action = "lambda:ListEventSourceMappings";
@@ -113,12 +126,12 @@ pub async fn findings(
         let (finding, max_shards) = function(aws, check, &name, table).await;
         findings.push(finding);
         // Only the aggregator splits.
-        deployed.max_shards = max_shards.unwrap_or(deployed.max_shards);
+        deployed.max_shards = max_shards.or(deployed.max_shards);
     }
     let name = format!("{}-reconciler", deployed.stack);
     let (finding, interval) = schedule(aws, &name).await;
     findings.push(finding);
-    deployed.interval = interval.unwrap_or(deployed.interval);
+    deployed.interval = interval;
     (findings, Some(deployed))
 }
 
@@ -143,7 +156,7 @@ fn of_mappings(mappings: &[Mapping], stack: Option<&str>) -> (Finding, Option<De
         Some((mapping, stack)) => {
             let batch_window = Duration::from_secs(mapping.maximum_batching_window_in_seconds);
             let deployed = Deployed {
-                batch_window,
+                batch_window: Some(batch_window),
                 ..Deployed::of(stack.clone())
             };
             (of_mapping(mapping), Some(deployed))
@@ -361,7 +374,7 @@ mod tests {
             "State":"Enabled","MaximumBatchingWindowInSeconds":300}"#;
         let mapping: Mapping = serde_json::from_str(mapping).unwrap();
         let deployed = of_mappings(&[mapping], None).1.unwrap();
-        assert_eq!(deployed.batch_window, Duration::from_secs(300));
+        assert_eq!(deployed.batch_window, Some(Duration::from_secs(300)));
         let function = r#"{"Environment":{"Variables":{"MAX_SHARDS":"1"}}}"#;
         let function: Function = serde_json::from_str(function).unwrap();
         assert_eq!(
@@ -372,6 +385,28 @@ mod tests {
         assert_eq!(minutes("rate(1 minute)"), Some(1));
         assert_eq!(minutes("rate(10 minutes)"), Some(10));
         assert_eq!(minutes("cron(0 * * * ? *)"), None);
+    }
+
+    /// Without a Region no request is sent.
+    #[tokio::test]
+    async fn settings_that_cannot_be_read_are_unknown() {
+        let aws = Aws::new(aws_config::SdkConfig::builder().build());
+        let facts = TableFacts {
+            stream_arn: Some("arn:aws:dynamodb:eu-west-1:1:table/limits/stream/1".to_owned()),
+            status: "ACTIVE".to_owned(),
+            is_on_demand: true,
+            has_right_keys: true,
+            indexes: BTreeMap::new(),
+            has_images: true,
+            replicas: vec![],
+        };
+        let stack = "limits".to_owned();
+        let (found, deployed) = findings(&aws, "limits", &facts, Some(stack.clone())).await;
+        assert!(
+            found.iter().all(|found| found.state == State::Unknown),
+            "{found:?}"
+        );
+        assert_eq!(deployed, Some(Deployed::of(stack)));
     }
 
     fn state_of_function(table: &str, version: &str, state: &str) -> State {

@@ -147,25 +147,30 @@ impl UsageReport<'_> {
     /// # Errors
     /// As [`page`](Self::page).
     pub async fn total(&self) -> Result<UsageTotal, Error> {
-        let (end, now) = (self.query.range.end, self.session.now());
+        let (Range { start, end }, now) = (self.query.range.clone(), self.session.now());
         let is_listed = matches!(
             self.query.scope,
             UsageScope::Resource(_) | UsageScope::Plan(..)
         );
-        // A bucket that is not listed yet may get usage of the range as late as one that is.
+        let kept = self.session.settings.usage_retention.into();
+        let is_kept = now < self.query.granularity.window().end(start).plus(kept);
+        let (state, complete_until) = match is_kept {
+            // Rows do not tell: of an entity whose snapshots were all deleted there are none.
+            false => (UsageState::Unknown, start),
+            // A bucket that is not listed yet may get usage of the range as late as one that is.
+            true if is_listed || now < final_from(end) => (UsageState::Interim, end.min(now)),
+            true => (UsageState::Final, end),
+        };
         let mut total = UsageTotal {
             usage: Usage::default(),
-            state: match is_listed || now < final_from(end) {
-                true => UsageState::Interim,
-                false => UsageState::Final,
-            },
-            complete_until: end.min(now),
+            state,
+            complete_until,
             unreadable: vec![],
         };
-        if end <= now && now < final_from(end) {
+        if is_kept && end <= now && now < final_from(end) {
             // Of the days that have ended, the first one that is not final.
             let day = Window::Daily.start(EpochMillis(now.0.saturating_sub(DELIVERY.0)));
-            total.complete_until = day.clamp(self.query.range.start, end);
+            total.complete_until = day.clamp(start, end);
         }
         total.unreadable = self
             .each(|row| {
@@ -179,7 +184,7 @@ impl UsageReport<'_> {
             })
             .await?;
         if !total.unreadable.is_empty() {
-            total.complete_until = total.complete_until.min(self.query.range.start);
+            total.complete_until = total.complete_until.min(start);
         }
         if total.state == UsageState::Final && total.complete_until < end {
             total.state = UsageState::Interim;

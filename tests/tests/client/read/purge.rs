@@ -1,15 +1,17 @@
 //! Purging a namespace: complete, continued after an interruption, and no other namespace touched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use fastrand::Rng;
 use serde_json::{Value, json};
 use weirgate::{
-    AuditChange, AuditSubject, ConfigLevel, Error, LiveLeases, PurgeReport, RateLimiter,
+    AuditChange, AuditSubject, ConfigLevel, Error, LiveLeases, OnUnavailable, PurgeReport,
+    RateLimiter,
 };
 
 use weirgate_tests::fleet::{Fleet, leased, slots};
-use weirgate_tests::stored::{child, entity, rpm};
+use weirgate_tests::stored::{child, entity, of_plan, rpm};
 
 const LATENCY: Duration = Duration::from_millis(10);
 /// Namespaces whose names look alike.
@@ -82,9 +84,17 @@ fn others(fleet: &Fleet) -> BTreeMap<String, Value> {
 }
 
 async fn purge(limiter: &RateLimiter, leases: LiveLeases) -> Result<PurgeReport, Error> {
+    purge_of(limiter, "staging", leases).await
+}
+
+async fn purge_of(
+    limiter: &RateLimiter,
+    namespace: &str,
+    leases: LiveLeases,
+) -> Result<PurgeReport, Error> {
     let mut sum = PurgeReport::default();
     loop {
-        let page = limiter.admin().purge_namespace("staging").leases(leases);
+        let page = limiter.admin().purge_namespace(namespace).leases(leases);
         sum = sum.clone().plus(page.after(sum.next).send().await?);
         if sum.next.is_none() {
             return Ok(sum);
@@ -280,54 +290,70 @@ async fn shards_with_live_leases_stay_unless_they_are_discarded() {
     drop(held);
 }
 
-/// Also by a process that used it before, and knows its schema.
+/// Changes something. Returns whether it was another way before.
+async fn change(limiter: &RateLimiter, random: &mut Rng) -> bool {
+    let (admin, rate) = (limiter.admin(), random.i64(1..1_000_000));
+    let [own, of_entity, of_resource, system] = levels();
+    let level = random
+        .choice([own, of_entity, of_resource, of_plan("pro")])
+        .unwrap();
+    match random.u8(..8) {
+        0 => set(limiter, &system, rate, 1).await,
+        1 => set(limiter, &level, rate, 1).await,
+        2 => return admin.delete_config(&level).await.unwrap(),
+        3 => {
+            let child = child(&format!("e-{rate}"), "team");
+            admin.set_entity(&child).await.unwrap();
+        }
+        4 => return admin.stop(&level).send().await.unwrap().before.is_none(),
+        5 => return admin.start(&level).send().await.unwrap().before.is_some(),
+        6 => return admin.start(&system).send().await.unwrap().before.is_some(),
+        _ => {
+            let policy = Some(OnUnavailable::Local {
+                percent: 1 + random.u8(..99),
+            });
+            let edit = admin.store_on_unavailable(policy).send().await.unwrap();
+            return edit.before != edit.after;
+        }
+    }
+    true
+}
+
+/// Processes know the schema from a change, a read or an acquire before the purge.
 #[tokio::test(start_paused = true)]
-async fn a_namespace_that_is_purged_and_used_again_is_listed() {
-    let fleet = Fleet::new().await;
-    let (operator, other) = (
-        limiter(&fleet, "stage").await,
-        limiter(&fleet, "stage").await,
-    );
-    let set = async |limiter: &RateLimiter, rate| {
-        let limits = weirgate::Config::of([rpm(rate)]);
-        limiter
-            .admin()
-            .set_config(&ConfigLevel::System, &limits)
-            .await
-            .unwrap();
-    };
-    set(&other, 600).await;
-    for (rate, user) in [(1, &operator), (2, &other)] {
-        let _ = operator
-            .admin()
-            .stop(&ConfigLevel::System)
-            .send()
-            .await
-            .unwrap();
-        let mut after = None;
-        loop {
-            let page = operator
-                .admin()
-                .purge_namespace("stage")
-                .after(after)
-                .send()
-                .await
-                .unwrap();
-            after = page.next;
-            if after.is_none() {
-                break;
+async fn a_namespace_is_listed_from_its_first_change_after_a_purge_until_the_next() {
+    const NAMESPACES: [&str; 3] = ["s", "stage", "staging"];
+    let mut purged = 0;
+    for seed in 0..16 {
+        let (fleet, mut random) = (Fleet::new().await, Rng::with_seed(seed));
+        let (mut processes, mut listed) = (vec![], BTreeSet::new());
+        for namespace in NAMESPACES.into_iter().cycle().take(6) {
+            processes.push((namespace, limiter(&fleet, namespace).await));
+        }
+        for _ in 0..16 {
+            let (namespace, process) = &processes[random.usize(..6)];
+            match random.u8(..8) {
+                0..2 => {
+                    stop(process).await;
+                    purge_of(process, namespace, LiveLeases::Discard)
+                        .await
+                        .unwrap();
+                    purged += usize::from(listed.remove(namespace));
+                }
+                2 => drop(process.acquire("e-1", "gpt-4").take("rpm", 1).send().await),
+                _ if change(process, &mut random).await => drop(listed.insert(*namespace)),
+                _ => {}
+            }
+            for (_, process) in &processes {
+                let found = process.admin().namespaces(None).await.unwrap().items;
+                assert!(
+                    found.iter().eq(&listed),
+                    "seed {seed}: {found:?}, not {listed:?}"
+                );
             }
         }
-        assert_eq!(
-            operator.admin().namespaces(None).await.unwrap().items,
-            [""; 0]
-        );
-        set(user, rate).await;
-        assert_eq!(
-            operator.admin().namespaces(None).await.unwrap().items,
-            ["stage"]
-        );
     }
+    assert!(purged > 10, "{purged} purges");
 }
 
 /// What is left of a bucket after a purge.

@@ -8,11 +8,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 use weirgate::{
     EpochMillis, Error, Granularity, Limit, PageToken, RateLimiter, Usage, UsageReport, UsageRow,
-    UsageScope, UsageState, Window,
+    UsageScope, UsageState,
 };
+use weirgate_shared::Millis;
 use weirgate_store::Table;
 use weirgate_testkit::batches;
 
+use weirgate_tests::aggregator::usage::snapshots;
 use weirgate_tests::aggregator::{deliver_text, event};
 use weirgate_tests::fleet::{Fleet, START, config, pass, runtime, secs, tokens};
 
@@ -378,7 +380,7 @@ async fn i3_a_resource_report_has_each_of_many_entities_once() {
     assert_eq!((top.len(), top[3].usage.acquires), (4, 1));
 }
 
-/// A bill for an hour can be sent two days later, and until the retention ends.
+/// A bill for an hour can be sent two days later.
 #[tokio::test(start_paused = true)]
 async fn a_total_says_until_when_it_is_complete_and_whether_it_is_final() {
     let mut history = History::new().await;
@@ -439,31 +441,121 @@ async fn a_total_says_until_when_it_is_complete_and_whether_it_is_final() {
     let day = Granularity::Daily.start(history.fleet.now());
     let last = EpochMillis(day.0 - 3_600_000);
     assert_eq!(of(unused, last..day).await, (0, interim, last));
+}
 
-    let report = history
-        .limiter
-        .admin()
-        .usage_report(scope.clone(), Granularity::Hourly, start..next)
-        .unwrap();
-    let usage = async || {
-        let usage = history.limiter.usage("a", "gpt-4", Window::Hourly, start);
-        usage.await.unwrap()
-    };
-    let kept = next.0 + 90 * 86_400_000 - history.fleet.now().0;
-    pass(Duration::from_millis(u64::try_from(kept - 1).unwrap())).await;
-    assert_eq!(report.total().await.unwrap().state, UsageState::Final);
-    assert_eq!(usage().await.state, UsageState::Final);
-    // The snapshot may be deleted by now, whether it is or not.
-    pass(Duration::from_millis(1)).await;
+/// Requires that a report, and the usage of single windows, have what was taken of all that is kept,
+/// and say of all before that it is unknown.
+async fn check_kept(
+    history: &History,
+    (report, scope, granularity): &(UsageReport<'_>, UsageScope, Granularity),
+    kept: Millis,
+) {
+    let now = history.fleet.now();
+    let (window, first) = (granularity.window(), granularity.start(START));
+    let is_kept = |start| now < window.end(start).plus(kept);
     let total = report.total().await.unwrap();
-    assert_eq!(
-        (total.usage, total.state, total.complete_until),
-        (weirgate::Usage::default(), UsageState::Unknown, start)
+    let is_unknown = total.state == UsageState::Unknown;
+    assert_eq!(is_unknown, !is_kept(first), "{scope:?} {total:?}");
+    assert!(
+        !is_unknown || total.complete_until <= first,
+        "{scope:?} {total:?}"
     );
-    let rows = rows(&report).await;
-    assert_eq!((rows.len(), rows[0].state), (1, UsageState::Unknown));
-    assert_eq!(usage().await.state, UsageState::Unknown);
-    assert_eq!(usage().await.usage, weirgate::Usage::default());
+    let mut known = Ledger::new();
+    for row in rows(report).await {
+        assert_eq!(
+            row.state == UsageState::Unknown,
+            !is_kept(row.start),
+            "{row:?}"
+        );
+        if is_kept(row.start) && amounts(&row) != (0, 0) {
+            known.insert(key(&row), amounts(&row));
+        } else if *granularity != Granularity::Monthly {
+            assert_eq!(amounts(&row), (0, 0), "{row:?}");
+        }
+    }
+    let mut expected = history.expected(*granularity, scope);
+    expected.retain(|(_, _, start), _| is_kept(*start));
+    // A resource's report has the entities with buckets.
+    if matches!(scope, UsageScope::Resource(_)) {
+        expected.retain(|key, _| known.contains_key(key));
+    }
+    assert_eq!(known, expected, "{scope:?} {granularity:?}");
+    if let UsageScope::Bucket(entity, resource) = scope {
+        for start in history
+            .hourly
+            .keys()
+            .map(|(_, _, hour)| window.start(*hour))
+        {
+            let usage = history
+                .limiter
+                .usage(entity.as_str(), resource.as_str(), window, start);
+            let read = usage.await.unwrap();
+            assert_eq!(
+                read.state == UsageState::Unknown,
+                !is_kept(start),
+                "{start:?}"
+            );
+            assert!(
+                is_kept(start) || read.usage == Usage::default(),
+                "{start:?}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(8))]
+
+    /// From the end of the retention on snapshots may be deleted, whether they are or not, and a
+    /// report may have been begun before.
+    #[test]
+    fn i3_usage_is_unknown_beyond_the_retention_and_known_within_it(
+        steps in prop::collection::vec(step(), 1..12),
+        days in 40..120_u64,
+        reads in prop::collection::vec(
+            (0..GRANULARITIES.len(), any::<prop::sample::Index>(), -1..2_i64, any::<bool>()),
+            1..4,
+        ),
+    ) {
+        runtime().block_on(async {
+            let mut history = History::new().await;
+            for step in steps {
+                history.run(step).await;
+            }
+            history.deliver().await;
+            let kept = secs(days * 24 * HOUR);
+            let builder = history.fleet.builder().await.usage_retention(kept);
+            history.limiter = builder.build().await.unwrap();
+            let (history, kept, range) = (&history, Millis::from(kept), history.range());
+            // Around the instant from which a window is not kept.
+            let mut reads: Vec<_> = reads.into_iter().map(|(granularity, which, off, expires)| {
+                let granularity = GRANULARITIES[granularity];
+                let window = granularity.window();
+                let next = |start: &EpochMillis| Some(window.end(*start));
+                let starts = std::iter::successors(Some(granularity.start(START)), next);
+                let starts: Vec<_> = starts.take_while(|start| *start < range.end).collect();
+                let from = window.end(*which.get(&starts)).plus(kept);
+                let reports: Vec<_> = scopes().into_iter().map(|scope| {
+                    let report = history.report(scope.clone(), granularity);
+                    (report, scope, granularity)
+                }).collect();
+                (from.plus(Millis(off)), expires, reports)
+            }).collect();
+            reads.sort_by_key(|(at, ..)| *at);
+            for (at, expires, reports) in reads {
+                let span = u64::try_from(at.0 - history.fleet.now().0).unwrap();
+                pass(Duration::from_millis(span)).await;
+                let snapshots = snapshots(&history.fleet.dynamo).into_keys();
+                for key in snapshots.filter(|key| expires && key.window.end(key.start).plus(kept) <= at) {
+                    let key = key.item_key();
+                    history.fleet.dynamo.delete(&key.pk, &key.sk);
+                }
+                for report in &reports {
+                    check_kept(history, report, kept).await;
+                }
+            }
+        });
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,15 @@
 //! Buckets that DynamoDB's time to live deletes: their ends reach the aggregator, and usage stays
 //! exact.
 
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
 use serde_json::{Value, json};
 use weirgate::{EpochMillis, Limit, RateLimiter, Window};
 use weirgate_store::Table;
 use weirgate_testkit::batches;
 use weirgate_tests::aggregator::{deliver_text, event};
+use weirgate_tests::fleet::shards::shards;
 use weirgate_tests::fleet::{Fleet, PK, granted, pass, rpm, secs, tokens};
 
 const HOUR: u64 = 3_600;
@@ -157,26 +161,49 @@ async fn i3_no_window_is_final_without_what_a_late_stream_brings() {
 
 /// Merged shards stay for weeks, and a new life of shard 0 does not show that there were any.
 #[tokio::test(start_paused = true)]
-async fn i3_a_window_with_merged_shards_is_final_within_two_days() {
-    let fleet = Fleet::new().await;
-    let (table, limiter) = (fleet.dynamo.table().await, fleet.limiter().await);
-    pass(secs(60)).await;
-    let first = fleet.now();
-    for shards in [4, 1] {
-        let limits = limits();
-        let done = limiter.admin().set_shards("e-1", "gpt-4", &limits, shards);
-        assert_eq!(done.await.unwrap(), shards);
-        for _ in 0..4 {
-            let _ = granted(&limiter, &limits, &[("rpm", 5)]).await;
+async fn i3_windows_with_merged_shards_are_final_within_two_days() {
+    let limits = [rpm(6_000)];
+    for seed in 0..16 {
+        let (fleet, mut random) = (Fleet::new().await, Rng::with_seed(seed));
+        let (table, mut limiter) = (fleet.dynamo.table().await, fleet.limiter().await);
+        pass(secs(60)).await;
+        let (mut used, mut undelivered) = (BTreeMap::<EpochMillis, (i128, i128)>::new(), 0);
+        for _ in 0..random.usize(4..24) {
+            match random.u8(..10) {
+                0..4 => {
+                    let shards = 1 << random.u32(..4);
+                    let done = limiter.admin().set_shards("e-1", "gpt-4", &limits, shards);
+                    assert_eq!(done.await.unwrap(), shards);
+                }
+                4..7 => {
+                    let _ = granted(&limiter, &limits, &[("rpm", 5)]).await;
+                    let hour = used.entry(Window::Hourly.start(fleet.now())).or_default();
+                    *hour = (hour.0 + 5, hour.1 + 1);
+                }
+                7..9 => {
+                    let hours = random.u64(1..9);
+                    // The stream keeps its records for a day.
+                    if undelivered + hours >= 24 || random.bool() {
+                        deliver(&fleet, &table, &records(&fleet)).await;
+                        undelivered = 0;
+                    }
+                    pass(secs(hours * HOUR)).await;
+                    undelivered += hours;
+                }
+                _ => {
+                    for shard in shards(&fleet).await {
+                        fleet.dynamo.delete(&shard.key.item_key().pk, "#STATE");
+                    }
+                    pass(secs(1)).await;
+                    limiter = fleet.limiter().await;
+                }
+            }
+        }
+        deliver(&fleet, &table, &records(&fleet)).await;
+        pass(secs(49 * HOUR)).await;
+        for (at, (tokens, acquires)) in used {
+            let expected = (tokens, acquires, true);
+            assert_eq!(hour(&limiter, at).await, expected, "seed {seed}: {at:?}");
         }
     }
-    deliver(&fleet, &table, &records(&fleet)).await;
-    pass(secs(HOUR)).await;
-    fleet.dynamo.delete(PK, "#STATE");
-    deliver(&fleet, &table, &records(&fleet)).await;
-    let limiter = fleet.limiter().await;
-    let _ = granted(&limiter, &limits(), &[("rpm", 5)]).await;
-    deliver(&fleet, &table, &records(&fleet)).await;
-    pass(secs(48 * HOUR)).await;
-    assert_eq!(hour(&limiter, first).await, (40, 8, true));
 }

@@ -1,7 +1,7 @@
 //! Splits that meet others, faults and what a hand left behind: made once or put off, and nothing
 //! waits for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weirgate_tests::{assert_has, slow};
@@ -11,6 +11,7 @@ use crate::fixtures::aggregator::{
     HOUR, bucket, config, counts, deliver, deliver_by, deliver_text, deliver_until_done, event,
     held, limits, marked, name, new_id, records, sequence_number, shards, take, take_hot, take_in,
 };
+use fastrand::Rng;
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -152,48 +153,97 @@ async fn a_split_that_cannot_be_made_now_is_made_by_the_next_batch() {
     }
 }
 
-/// One tenant's hot partitions take none of the splits. The whole batch waits for them once, and
-/// they are not asked more often than one patience allows.
+/// What a batch has of a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Has {
+    /// A split that fails.
+    Busy,
+    /// A split that nothing is in the way of.
+    Hot,
+    /// Copies alone.
+    Rolled,
+}
+
+/// A tenant's hot partitions take none of its splits. The whole batch waits for them once, they are
+/// not asked more often than one patience allows, and other tenants' splits are made.
 #[tokio::test(start_paused = true)]
 async fn copies_of_others_come_before_all_splits_which_share_one_patience() {
-    let (hot, others) = (100, 20);
-    let (dynamo, latency) = (Dynamo::new().await, Duration::from_millis(5));
-    let table = dynamo.table().await;
-    let of = |namespace: &str, entity: usize| {
-        BucketKey::parse(&format!("{namespace}/BUCKET#e-{entity}#gpt-4#0")).unwrap()
-    };
-    for at in 0..hot {
-        take(&table, &of("busy", at), 10).await;
-        take_hot(&table, &of("busy", at)).await;
+    for seed in 0..6 {
+        let mut random = Rng::with_seed(seed);
+        let (busy, hot, rolled) = (random.usize(1..60), random.usize(..4), random.usize(..8));
+        let config = Config {
+            write_concurrency: random.usize(2..12),
+            ..config()
+        };
+        let (dynamo, latency) = (
+            Dynamo::new().await,
+            Duration::from_millis(random.u64(1..10)),
+        );
+        let table = dynamo.table().await;
+        let buckets = [(Has::Busy, busy), (Has::Hot, hot), (Has::Rolled, rolled)];
+        let buckets = buckets
+            .into_iter()
+            .flat_map(|(has, count)| (0..count).map(move |at| (has, at)));
+        let buckets: Vec<_> = buckets.collect();
+        // Each has a first record, and then another one.
+        let mut order = [buckets.clone(), buckets].concat();
+        random.shuffle(&mut order);
+        let mut begun = HashSet::new();
+        for (has, at) in order {
+            let namespace = match has {
+                Has::Busy => "busy".to_owned(),
+                Has::Hot | Has::Rolled => format!("{has:?}-{at}"),
+            };
+            let key = format!("{namespace}/BUCKET#e-{at}#gpt-4#0");
+            let key = BucketKey::parse(&key).unwrap();
+            match (begun.insert(key.clone()), has) {
+                (true, _) => take(&table, &key, 10).await,
+                (false, Has::Rolled) => take_in(&table, &key, 10, 1).await,
+                (false, _) => take_hot(&table, &key).await,
+            }
+        }
+        let batch = records(&dynamo);
+        let requests = Arc::new(Mutex::new(vec![]));
+        let seen = Arc::clone(&requests);
+        dynamo.fail_when(move |body| {
+            let [pk, sk] = ["PK", "SK"].map(|name| body["Key"][name]["S"].as_str().unwrap());
+            let (is_split, is_busy) = (sk == "#STATE", pk.starts_with("busy/"));
+            seen.lock()
+                .unwrap()
+                .push((is_split && is_busy, is_split, Instant::now()));
+            let key_range = random.bool();
+            (is_split && is_busy).then_some(Fault::Throttle { key_range })
+        });
+        let slow = dynamo.clone().with_latency(latency).table().await;
+        let left = Duration::from_secs(60);
+        let handled = deliver_by(&slow, &event(&batch), &config, HOUR, left).await;
+        let (summary, ended) = (handled.summary, Instant::now());
+        let at = format!("seed {seed}: {busy} busy, {hot} hot, {rolled} rolled: {summary:?}");
+        let requests = requests.lock().unwrap();
+        let first = requests
+            .iter()
+            .position(|(_, is_split, _)| *is_split)
+            .unwrap();
+        let (copies, splits) = requests.split_at(first);
+        assert!(
+            splits.iter().all(|(_, is_split, _)| *is_split),
+            "{at}: copies first"
+        );
+        let all_copies = busy + hot + 2 * rolled;
+        assert_eq!(
+            (copies.len(), summary.copied),
+            (all_copies, all_copies),
+            "{at}"
+        );
+        let waited = ended - splits[0].2;
+        assert!(waited <= Duration::from_millis(2_020), "{at}: {waited:?}");
+        // Each of the concurrent ones asks once in a latency and a pause of at least 5 ms.
+        let failed = splits.iter().filter(|(is_busy, ..)| *is_busy).count();
+        let pause = 5 + usize::try_from(latency.as_millis()).unwrap();
+        let most = config.write_concurrency * (2_000 / pause + 1);
+        assert!(failed <= most, "{at}: {failed} of {most}");
+        assert_has!(summary, splits_put_off: busy, splits: hot, failed: 0; "{at}");
     }
-    for at in 0..others {
-        let key = of(&format!("calm-{at}"), at);
-        take(&table, &key, 10).await;
-        take_in(&table, &key, 10, 1).await;
-    }
-    let batch = records(&dynamo);
-    let requests = Arc::new(Mutex::new(vec![]));
-    let seen = Arc::clone(&requests);
-    dynamo.fail_when(move |body| {
-        let is_split = is_of_a_split(body);
-        seen.lock().unwrap().push((is_split, Instant::now()));
-        is_split.then_some(Fault::Throttle { key_range: true })
-    });
-    let slow = dynamo.clone().with_latency(latency).table().await;
-    let summary = deliver(&slow, &batch).await.summary;
-    let ended = Instant::now();
-    let requests = requests.lock().unwrap();
-    let first = requests.iter().position(|(is_split, _)| *is_split).unwrap();
-    let (copies, splits) = requests.split_at(first);
-    assert!(splits.iter().all(|(is_split, _)| *is_split), "copies first");
-    let all_copies = hot + 2 * others;
-    assert_eq!((copies.len(), summary.copied), (all_copies, all_copies));
-    let waited = ended - splits[0].1;
-    assert!(waited <= Duration::from_millis(2_010), "{waited:?}");
-    // Each of the concurrent ones asks once in a latency and a pause of at least 5 ms.
-    let most = config().write_concurrency * 2_000 / 10;
-    assert!(splits.len() <= most, "{} of {most}", splits.len());
-    assert_has!(summary, splits_put_off: hot, failed: 0);
 }
 
 #[tokio::test(start_paused = true)]

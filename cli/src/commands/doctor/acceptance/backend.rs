@@ -56,32 +56,33 @@ impl Backend {
 
     /// Returns how long to wait for what the aggregator does.
     pub fn aggregator_patience(&self) -> Duration {
-        self.patience(|deployed| deployed.batch_window)
+        self.batch_window().map_or(DOUBTFUL, |window| window + RUN)
     }
 
     /// Returns how long to wait for what the reconciler does.
     pub fn reconciler_patience(&self) -> Duration {
-        self.patience(|deployed| deployed.interval)
+        self.interval().map_or(DOUBTFUL, |interval| interval + RUN)
     }
 
-    fn patience(&self, until_it_runs: impl Fn(&Deployed) -> Duration) -> Duration {
-        match &self.functions {
-            Some(deployed) => until_it_runs(deployed) + RUN,
-            None => DOUBTFUL,
-        }
+    /// Returns how long a record of the stream may wait for others, if it is known.
+    pub fn batch_window(&self) -> Option<Duration> {
+        self.functions.as_ref()?.batch_window
     }
 
-    /// Returns how long a record of the stream may wait for others, as far as it is known.
-    pub fn batch_window(&self) -> Duration {
-        let functions = self.functions.as_ref();
-        functions.map_or(Duration::ZERO, |deployed| deployed.batch_window)
+    /// Returns the time between two runs of the reconciler, if it is known.
+    pub fn interval(&self) -> Option<Duration> {
+        self.functions.as_ref()?.interval
     }
 
-    /// Returns whether a bucket may be split, as far as it is known.
-    pub fn may_split(&self) -> bool {
-        self.functions
-            .as_ref()
-            .is_none_or(|deployed| deployed.max_shards > 1)
+    /// Returns whether a bucket may be split, if it is known.
+    pub fn may_split(&self) -> Option<bool> {
+        let most = self.functions.as_ref()?.max_shards;
+        most.map(|most| most > 1)
+    }
+
+    /// Returns whether the aggregator splits what has to be split, as far as it is known.
+    pub fn splits(&self) -> bool {
+        self.batch_window().is_some() && self.may_split() == Some(true)
     }
 
     /// Returns a limiter with nothing in common with others, as another process has.

@@ -200,7 +200,7 @@ pub async fn lease(backend: &Backend) -> Result<Tried, Failure> {
         (true, Some(seconds)) => Tried::passed(format!(
             "returned by the reconciler {seconds} s after the kill"
         )),
-        (true, None) if backend.functions.is_some() => Tried::failed(
+        (true, None) if backend.interval().is_some() => Tried::failed(
             "returned by a caller",
             "the reconciler did not return them: see its log",
         ),
@@ -213,7 +213,7 @@ pub async fn lease(backend: &Backend) -> Result<Tried, Failure> {
 
 /// One key gets more leases than an item should have, so the aggregator must split it.
 pub async fn leases(backend: &Backend) -> Result<Tried, Failure> {
-    if !backend.may_split() {
+    if backend.may_split() == Some(false) {
         return Ok(Tried::not_checked("a split: the stack has MaxShards 1"));
     }
     let (limits, patience) = ([slots(1_000)?], backend.aggregator_patience());
@@ -246,7 +246,7 @@ pub async fn leases(backend: &Backend) -> Result<Tried, Failure> {
         let _ = grant.release().await?;
     }
     Ok(match shards {
-        1 if backend.functions.is_some() => Tried::failed(
+        1 if backend.splits() => Tried::failed(
             figure,
             "the aggregator did not split the bucket: see its log",
         ),
@@ -315,20 +315,21 @@ pub async fn hot(backend: &Backend) -> Result<[Tried; 2], Failure> {
     ended.into_iter().collect::<Result<Vec<_>, _>>()?;
     let [granted, unknown, throttled] = [granted, unknown, throttled].map(AtomicU64::into_inner);
     let counted = used(backend, "hot", hour_before(since)).await?;
+    let window = backend.batch_window().unwrap_or_default();
     let split = match (shards, throttled) {
         (1, 0) => Tried::not_checked(format!(
             "a split by heat: this endpoint throttled none of {granted} writes to one key"
         )),
-        (1, _) if !backend.may_split() => {
+        (1, _) if backend.may_split() == Some(false) => {
             Tried::not_checked("a split by heat: the stack has MaxShards 1")
         }
         // A split needs a shard that is hot until its record is read.
-        (1, _) if backend.batch_window() > HOT_PATIENCE / 2 => Tried::not_checked(format!(
+        (1, _) if window > HOT_PATIENCE / 2 => Tried::not_checked(format!(
             "a split by heat: records wait {} (StreamBatchWindowSeconds), and the key is hot for {}",
-            exact_span(backend.batch_window()),
+            exact_span(window),
             exact_span(HOT_PATIENCE)
         )),
-        (1, _) if backend.functions.is_some() => Tried::failed(
+        (1, _) if backend.splits() => Tried::failed(
             format!("1 shard after {seconds} s, {throttled} throttled"),
             "the aggregator did not split the bucket: see its log",
         ),
@@ -423,7 +424,7 @@ pub async fn usage(backend: &Backend, wait: Duration) -> Result<Tried, Failure> 
     let figure = format!("{before} before the hour's end, {after} after it");
     Ok(match (before, after) {
         (11, 5) => Tried::passed(figure),
-        (0, 5) if backend.functions.is_none() => {
+        (0, 5) if backend.batch_window().is_none() => {
             Tried::not_checked("the hour that is over: no aggregator copied it")
         }
         _ => Tried::failed(figure, "expected 11 and 5"),

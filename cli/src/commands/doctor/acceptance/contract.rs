@@ -18,8 +18,6 @@ const FILES: [&str; 2] = [
     include_str!("../../../../../store/contract/planned.jsonl"),
     include_str!("../../../../../store/contract/edges.jsonl"),
 ];
-/// Cases under way at once.
-const CONCURRENCY: usize = 16;
 /// Partitions that the cases are spread over.
 const PARTITIONS: usize = 16;
 /// Attempts to read a list of an index, which is late by some milliseconds.
@@ -41,8 +39,8 @@ struct Given {
 /// A case.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
-    group: String,
+pub struct Case {
+    pub group: String,
     case: String,
     /// Items of the request; several are a transaction.
     items: Vec<Part>,
@@ -100,6 +98,19 @@ pub struct Contract {
     cases: Vec<Case>,
     /// Whether each transaction is sent again with its token.
     pub repeats: bool,
+    /// Cases under way at once.
+    pub concurrency: usize,
+}
+
+#[cfg(test)]
+impl Case {
+    /// Returns whether the request is sent as a transaction.
+    pub fn is_transaction(&self) -> bool {
+        let [part] = &self.items[..] else {
+            return self.list.is_none();
+        };
+        part.checks || part.changes.is_none()
+    }
 }
 
 /// What a group of cases found.
@@ -141,6 +152,7 @@ impl Contract {
             given,
             cases,
             repeats: true,
+            concurrency: 16,
         }
     }
 
@@ -155,21 +167,21 @@ impl Contract {
         (0..PARTITIONS).map(move |number| format!("{namespace}/CONTRACT#{number}"))
     }
 
-    /// Runs all cases of the groups that `runs` names. Returns what each found.
+    /// Runs all cases that `runs` names. Returns what each group found.
     pub async fn run(
         &self,
         table: &Table,
         namespace: &str,
-        runs: impl Fn(&str) -> bool,
+        mut runs: impl FnMut(&Case) -> bool,
     ) -> BTreeMap<&str, Tried> {
         let cases = self.cases.iter().enumerate();
-        let cases = cases.filter(|(_, case)| runs(&case.group));
+        let cases = cases.filter(|(_, case)| runs(case));
         let tried = cases.map(|(number, case)| async move {
             let found = self.case(table, namespace, number, case).await;
             (case, found)
         });
         let tried: Vec<_> = tried.collect();
-        let mut tried = stream::iter(tried).buffered(CONCURRENCY);
+        let mut tried = stream::iter(tried).buffered(self.concurrency);
         let mut groups = BTreeMap::<_, Tried>::new();
         while let Some((case, found)) = tried.next().await {
             let group = groups.entry(case.group.as_str()).or_default();
