@@ -1,31 +1,38 @@
 //! Attributes as fields of a hash, and back: see `apply.lua`.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use weirgate_shared::write::{Path, Value};
+use weirgate_shared::write::Value;
 
 use crate::Item;
 
 /// Separator of the names of a path.
 const SEPARATOR: char = '\x1f';
+/// Attributes of most shards at most: room for more is made.
+const ATTRIBUTES: usize = 48;
+/// Separates fields and values of an answer; no text has it.
+const END: u8 = 0xff;
 /// Begins fields that are no attributes, and escapes both characters in names.
 const ESCAPE: char = '\x1e';
 
-/// Returns the field of a path.
-pub(super) fn field(path: &Path) -> String {
-    let mut field = String::new();
-    for (at, name) in path.0.iter().enumerate() {
+/// Adds the field of a path to a text.
+pub(super) fn push_field(text: &mut String, path: &[impl AsRef<str>]) {
+    for (at, name) in path.iter().enumerate() {
         if at > 0 {
-            field.push(SEPARATOR);
+            text.push(SEPARATOR);
         }
-        push_name(&mut field, name);
+        push_name(text, name.as_ref());
     }
-    field
 }
 
 fn push_name(field: &mut String, name: &str) {
+    if !name.contains([ESCAPE, SEPARATOR]) {
+        field.push_str(name);
+        return;
+    }
     for c in name.chars() {
         match c {
             ESCAPE => field.extend([ESCAPE, '0']),
@@ -36,24 +43,29 @@ fn push_name(field: &mut String, name: &str) {
 }
 
 fn name(escaped: &str) -> String {
+    if !escaped.contains(ESCAPE) {
+        return escaped.to_owned();
+    }
     let unescaped = escaped.replace("\x1e1", "\x1f");
     unescaped.replace("\x1e0", "\x1e")
 }
 
-/// Returns a value that is no map, as it is in its field; `None` for a map.
-pub(super) fn scalar(value: &Value) -> Option<String> {
-    Some(match value {
-        Value::Int(number) => number.to_string(),
-        Value::Count(count) => count.to_string(),
-        Value::Tokens(amount) => amount.to_string(),
-        Value::Text(text) => format!("\"{text}"),
-        Value::Bool(is) => (if *is { "t" } else { "f" }).to_owned(),
+/// Adds a value to a text as it is in its field; of a map, what marks one.
+pub(super) fn push_scalar(text: &mut String, value: &Value) {
+    // Writing to a text does not fail.
+    let _ = match value {
+        Value::Int(number) => write!(text, "{number}"),
+        Value::Count(count) => write!(text, "{count}"),
+        Value::Tokens(amount) => write!(text, "{amount}"),
+        Value::Text(value) => write!(text, "\"{value}"),
+        Value::Bool(is) => text.write_char(if *is { 't' } else { 'f' }),
         Value::Numbers(numbers) => {
-            let numbers: Vec<_> = numbers.iter().map(ToString::to_string).collect();
-            format!("#{}", numbers.join(","))
+            let separators = std::iter::once('#').chain(std::iter::repeat(','));
+            let mut numbers = numbers.iter().zip(separators);
+            numbers.try_for_each(|(number, separator)| write!(text, "{separator}{number}"))
         }
-        Value::Map(_) => return None,
-    })
+        Value::Map(_) => text.write_char('{'),
+    };
 }
 
 /// Returns the fields of a value, each after the field of the value itself.
@@ -72,33 +84,60 @@ fn push_fields(field: String, value: &Value, all: &mut Vec<(String, String)>) {
             push_fields(below, value, all);
         }
     }
-    let text = scalar(value).unwrap_or_else(|| "{".to_owned());
+    let mut text = String::new();
+    push_scalar(&mut text, value);
     all.push((field, text));
 }
 
 /// Returns the item that a hash holds; `None` if it does not exist, or holds anything else.
-pub(super) fn item(fields: Vec<(String, String)>) -> Option<Item> {
-    let mut item = HashMap::new();
+pub(super) fn item<T: AsRef<str>>(fields: impl IntoIterator<Item = (T, T)>) -> Option<Item> {
+    let mut item = HashMap::with_capacity(ATTRIBUTES);
     for (field, text) in fields {
-        if !field.starts_with(ESCAPE) || field.starts_with("\x1e0") || field.starts_with("\x1e1") {
-            place(&mut item, &field, value(text)?)?;
+        let (field, text) = (field.as_ref(), text.as_ref());
+        let is_attribute =
+            !field.starts_with(ESCAPE) || field.starts_with("\x1e0") || field.starts_with("\x1e1");
+        if is_attribute {
+            place(&mut item, field, value(text)?)?;
         }
     }
     (!item.is_empty()).then_some(Item(item))
 }
 
+/// Returns the item of an answer of `apply.lua`.
+pub(super) fn answered_item(answer: &[u8]) -> Option<Item> {
+    item(texts(answer))
+}
+
+/// Returns the item of an answer of `apply.lua` after a write that changed fields.
+pub(super) fn changed_item(before: &[u8], changed: &[u8]) -> Option<Item> {
+    let mut fields = Vec::with_capacity(ATTRIBUTES);
+    let mut changed: BTreeMap<_, _> = texts(changed).collect();
+    for (field, text) in texts(before) {
+        fields.push((field, changed.remove(field).unwrap_or(text)));
+    }
+    fields.extend(changed);
+    // Those without a value were removed.
+    let fields = fields.into_iter();
+    item(fields.filter(|(_, text)| !text.is_empty()))
+}
+
+/// Returns fields and their values, without the ids of writes, which are no UTF-8.
+fn texts(answer: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+    let mut parts = answer.split(|byte| *byte == END);
+    std::iter::from_fn(move || Some((parts.next()?, parts.next()?)))
+        .filter_map(|(field, text)| Some((str::from_utf8(field).ok()?, str::from_utf8(text).ok()?)))
+}
+
 /// Returns the value of a field.
-pub(super) fn value(mut text: String) -> Option<AttributeValue> {
-    Some(match text.chars().next()? {
-        '"' => AttributeValue::S(text.split_off(1)),
-        't' => AttributeValue::Bool(true),
-        'f' => AttributeValue::Bool(false),
-        '{' => AttributeValue::M(HashMap::new()),
-        '#' => {
-            let numbers = text.split_off(1);
-            AttributeValue::Ns(numbers.split(',').map(str::to_owned).collect())
-        }
-        _ => AttributeValue::N(text),
+pub(super) fn value(text: &str) -> Option<AttributeValue> {
+    let of = || text[1..].to_owned();
+    Some(match text.as_bytes().first()? {
+        b'"' => AttributeValue::S(of()),
+        b't' => AttributeValue::Bool(true),
+        b'f' => AttributeValue::Bool(false),
+        b'{' => AttributeValue::M(HashMap::new()),
+        b'#' => AttributeValue::Ns(of().split(',').map(str::to_owned).collect()),
+        _ => AttributeValue::N(text.to_owned()),
     })
 }
 
@@ -146,9 +185,10 @@ mod tests {
     proptest! {
         #[test]
         fn every_value_reads_back_from_its_fields(name in "[a-c.\\x1e\\x1f01]{1,3}", value in value_of()) {
-            let path = field(&Path::of(name.clone()));
+            let mut path = String::new();
+            push_field(&mut path, &[&name]);
             let fields = fields(&value).into_iter().map(|(below, text)| (path.clone() + &below, text));
-            let mut found = item(fields.collect()).expect("an item").0;
+            let mut found = item(fields).expect("an item").0;
             prop_assert_eq!(found.remove(&name), Some(attribute::write(&value)));
             prop_assert!(found.is_empty());
         }
