@@ -32,8 +32,6 @@ pub(crate) struct Reader {
     /// Whether records come that were read before and not finished, and the last one of those.
     again: Option<Option<String>>,
     batch_size: usize,
-    /// Records that the full stream has dropped, as far as the log has them.
-    dropped: u64,
 }
 
 /// How a turn ended.
@@ -66,7 +64,6 @@ impl Reader {
             waiting: VecDeque::new(),
             again: Some(None),
             batch_size: BATCH_SIZE,
-            dropped: 0,
         }
     }
 
@@ -149,30 +146,19 @@ impl Reader {
         };
         self.batch_size = BATCH_SIZE;
         let done = finished(ids.iter().map(String::as_str), &response);
-        if done > 0 {
-            match self.stream.finish(&ids[..done]).await {
-                Ok(dropped) => self.tell_dropped(dropped),
-                Err(error) => return Turn::Failed(error.to_string()),
-            }
+        match self.stream.finish(&ids[..done]).await {
+            Ok(0) => {}
+            Ok(dropped) => tracing::error!(
+                dropped,
+                "records are gone that were not handled, because the stream was full: the usage of their windows is too \
+                 low"
+            ),
+            Err(error) => return Turn::Failed(error.to_string()),
         }
         self.waiting.drain(..done);
         match done < batch {
             true => Turn::Failed(format!("{} of {batch} records come again", batch - done)),
             false => Turn::Handled(summary),
-        }
-    }
-}
-
-impl Reader {
-    /// Logs records that the stream has dropped before they were handled, once.
-    fn tell_dropped(&mut self, dropped: u64) {
-        if dropped > self.dropped {
-            tracing::error!(
-                dropped,
-                "records were dropped before they were handled, because the stream was full: the usage of their \
-                 windows is too low"
-            );
-            self.dropped = dropped;
         }
     }
 }

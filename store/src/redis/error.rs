@@ -68,7 +68,7 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
             ErrorKind::AccessDenied,
             format!(
                 "{message}: allow the user the commands @hash, @sortedset, @stream, @scripting, exists, del, get, \
-                 set, incr, incrby, pexpire, time and info on the keys of the table"
+                 set, incr, pexpire, time and info on the keys of the table"
             ),
         ),
         ("WRONGTYPE" | FOREIGN, _) => (

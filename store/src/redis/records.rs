@@ -24,23 +24,22 @@ return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0";
 const UNLOCK: &str =
     "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0";
 
-/// Lets records not come again, deletes and counts them. They are at most as many as Lua's stack takes. Returns how
-/// many of the stream are neither there nor finished: a full stream has dropped them.
+/// Lets records not come again, deletes and counts them. They are at most as many as Lua's stack takes. Returns how many
+/// others are gone since the last call: the full stream has dropped them, unread or before they were finished.
 const FINISH: &str = "
-redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
-local deleted = redis.call('XDEL', KEYS[1], unpack(ARGV, 2))
-local gone = redis.call('INCRBY', KEYS[2], deleted)
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  return 0
+end
+local known = redis.call('HGET', KEYS[2], 'gone')
+local finished = redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
+redis.call('XDEL', KEYS[1], unpack(ARGV, 2))
 local info = redis.call('XINFO', 'STREAM', KEYS[1])
 for i = 1, #info, 2 do
   info[info[i]] = info[i + 1]
 end
-local dropped = info['entries-added'] - info['length'] - gone
-if dropped < 0 then
-  -- The counter is of a stream that was deleted.
-  redis.call('INCRBY', KEYS[2], dropped)
-  return 0
-end
-return dropped";
+local gone = info['entries-added'] - info['length']
+redis.call('HSET', KEYS[2], 'gone', gone)
+return known and math.max(gone - known - finished, 0) or 0";
 
 /// The stream of images of a table's shards in Redis, as one process reads it.
 #[derive(Debug, Clone)]
@@ -49,8 +48,8 @@ pub struct RecordStream {
     /// Value of the lock of this process.
     reader: String,
     lock: String,
-    /// Counter of the records that were finished.
-    finished: String,
+    /// Hash with the number of records of the stream that were there once.
+    gone: String,
 }
 
 /// Which records to read.
@@ -86,7 +85,7 @@ impl Table {
         };
         Some(RecordStream {
             lock: format!("{}:lock", table.0.keys.records),
-            finished: format!("{}:finished", table.0.keys.records),
+            gone: format!("{}:gone", table.0.keys.records),
             table: table.clone(),
             reader: random_id().to_string(),
         })
@@ -115,13 +114,16 @@ impl RecordStream {
         let key = &self.table.0.keys.records;
         create.arg("CREATE").arg(key).arg(GROUP).arg(0);
         create.arg("MKSTREAM");
+        let mut none_gone = cmd("HSET");
+        none_gone.arg(&self.gone).arg("gone").arg(0);
         let request = || self.request("XGROUP");
         let connection = &self.table.0.connection;
         connection
             .send(&request, async |connection| {
                 match create.exec_async(connection).await {
+                    Ok(()) => none_gone.exec_async(connection).await,
                     Err(error) if error.code() == Some("BUSYGROUP") => Ok(()),
-                    made => made,
+                    Err(error) => Err(error),
                 }
             })
             .await
@@ -190,15 +192,18 @@ impl RecordStream {
         records.map_err(|error| connection.failed(request(), error))
     }
 
-    /// Finishes records, from one to a thousand: they do not come again, and are deleted. Returns the number of
-    /// records that the full stream has ever dropped unfinished.
+    /// Finishes records, at most a thousand: they do not come again, and are deleted. Returns the number of records
+    /// that the full stream has dropped since the last call, at most: those that wait to be finished count too.
     ///
     /// # Errors
     /// [`StoreError`] if the server does not answer.
     pub async fn finish(&self, ids: &[String]) -> Result<u64, StoreError> {
+        if ids.is_empty() {
+            return Ok(0);
+        }
         let mut finish = cmd("EVAL");
         finish.arg(FINISH).arg(2);
-        finish.arg(&self.table.0.keys.records).arg(&self.finished);
+        finish.arg(&self.table.0.keys.records).arg(&self.gone);
         finish.arg(GROUP).arg(ids);
         let request = || self.request("EVAL");
         let connection = &self.table.0.connection;

@@ -1,7 +1,7 @@
 //! Usage on Redis: which writes are in the stream, and that its copies are exact whatever becomes of its readers.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -168,48 +168,70 @@ async fn one_process_has_the_lock_and_the_next_one_gets_what_was_not_finished() 
     assert_eq!(new.len(), 1);
 }
 
-/// Whatever was written, read and finished before, records that the stream drops are counted.
+/// Whatever was written, read and finished before, records that a full stream drops are told once. Those that were
+/// read and wait count too, as they may be handled or not.
 #[tokio::test]
-async fn what_a_full_stream_drops_is_counted() {
+async fn a_full_stream_tells_how_many_records_it_has_dropped() {
     let server = RedisServer::start();
     let (table, mut rng) = (table(&server), fastrand::Rng::with_seed(43));
     let stream = table.records().expect("it is on Redis");
     stream.open().await.expect("it is there");
     let mut redis = redis::Client::open(server.url()).expect("a URL");
-    let (mut hour, mut finished, mut dropped) = (0, 0, 0);
-    for _ in 0..40 {
+    const RECORDS: &str = "weirgate:{weirgate}:records";
+    let (mut hour, mut told, mut unread, mut dropped) = (0, 0, 0, 0);
+    let mut read = BTreeSet::new();
+    for _ in 0..60 {
         for _ in 0..rng.u8(1..5) {
             hour += 1;
             write(&table, &set(&[(attr::HOUR, hour)])).await;
         }
-        let most = rng.usize(0..4);
-        let mut read = stream
-            .read(Unread::Again(None), 9)
-            .await
-            .expect("it is there");
-        if most > 0 {
-            read.extend(stream.read(Unread::New, most).await.expect("it is there"));
-        }
+        let new = stream.read(Unread::New, rng.usize(1..4)).await;
+        read.extend(
+            new.expect("it is there")
+                .into_iter()
+                .map(|record| record.id),
+        );
         if rng.bool() {
+            let ids = |redis: &mut redis::Client| {
+                let range = redis::cmd("XRANGE").arg(RECORDS).arg("-").arg("+").clone();
+                let all: Vec<(String, Vec<String>)> = range.query(redis).expect("it is there");
+                all.into_iter().map(|(id, _)| id).collect::<BTreeSet<_>>()
+            };
+            let before = ids(&mut redis);
             let trim = redis::cmd("XTRIM")
-                .arg("weirgate:{weirgate}:records")
+                .arg(RECORDS)
                 .arg("MAXLEN")
                 .arg(rng.u8(0..5))
                 .clone();
-            dropped += trim.query::<u64>(&mut redis).expect("it is there");
+            trim.exec(&mut redis).expect("it is there");
+            let gone: Vec<_> = before.difference(&ids(&mut redis)).cloned().collect();
+            dropped += gone.len() as u64;
+            unread += gone.iter().filter(|id| !read.contains(*id)).count() as u64;
         }
-        let ids: Vec<_> = read.into_iter().map(|record| record.id).collect();
-        if ids.is_empty() {
+        if rng.bool() {
             continue;
         }
-        finished += ids.len() as u64;
-        let told = stream.finish(&ids).await.expect("it is there");
-        assert_eq!(told, dropped, "{finished} of {hour} are finished");
+        let batch: Vec<_> = read.iter().take(rng.usize(1..6)).cloned().collect();
+        told += stream.finish(&batch).await.expect("it is there");
+        assert_eq!(
+            stream.finish(&batch).await.expect("it is there"),
+            0,
+            "told once"
+        );
+        for id in batch {
+            read.remove(&id);
+        }
+        assert!(
+            (unread..=dropped).contains(&told),
+            "{told} of {unread} to {dropped}"
+        );
     }
-    assert!(dropped > 5 && finished > 20);
-    // Of a stream that was deleted nothing remains.
-    let delete = redis::cmd("DEL").arg("weirgate:{weirgate}:records").clone();
+    assert!(unread > 5 && told > 5);
+    // Of a stream that was deleted nothing remains; what was read of it is finished.
+    let delete = redis::cmd("DEL").arg(RECORDS).clone();
     delete.exec(&mut redis).expect("it is there");
+    let waiting: Vec<_> = read.into_iter().chain(["1-1".to_owned()]).collect();
+    assert_eq!(stream.finish(&waiting).await.expect("it is finished"), 0);
     stream.open().await.expect("it is there");
     write(&table, &set(&[(attr::HOUR, 0)])).await;
     assert_eq!(new_records(&table).await.len(), 1);
