@@ -394,16 +394,22 @@ pub(crate) fn read<C: Parser>(
 ) -> Result<C, clap::Error> {
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     let mut command = C::command().mut_args(without_empty_variable);
-    // An argument for one table is in place of a variable for another one.
-    for (given, other) in [("--store", "table"), ("--table", "store")] {
+    // An argument for one table is in place of the variables of another one.
+    for (given, others) in [
+        ("--store", &["table"][..]),
+        ("--table", &["store", "store_password_file", "functions"]),
+    ] {
         let is_given = arguments
             .iter()
             .filter_map(|argument| argument.to_str())
             .any(|argument| argument.split('=').next() == Some(given));
-        command = command.mut_args(|arg| match is_given && arg.get_id() == other {
-            true => arg.env(Resettable::Reset),
-            false => arg,
-        });
+        command =
+            command.mut_args(
+                |arg| match is_given && others.iter().any(|id| arg.get_id() == id) {
+                    true => arg.env(Resettable::Reset),
+                    false => arg,
+                },
+            );
     }
     let matches = command.try_get_matches_from_mut(&arguments)?;
     C::from_arg_matches(&matches).map_err(|error| error.format(&mut command))

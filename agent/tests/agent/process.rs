@@ -186,15 +186,13 @@ fn a_store_that_is_wrong_is_one_line_without_its_password() {
             ["--functions", "--store"],
         ),
     ] {
-        let other = match arguments[0] {
-            "--store" => "WEIRGATE_TABLE",
-            _ => "WEIRGATE_STORE",
+        // Variables for the other kind of table count only without an argument.
+        let others = match arguments[0] {
+            "--store" => &["WEIRGATE_TABLE"][..],
+            _ => &["WEIRGATE_STORE", "WEIRGATE_STORE_PASSWORD_FILE"],
         };
-        // A variable for the other kind of table counts only without an argument.
-        let output = command(&arguments)
-            .env(other, "redis://127.0.0.1:1")
-            .output()
-            .unwrap();
+        let others = others.iter().map(|name| (name, "redis://127.0.0.1:1"));
+        let output = command(&arguments).envs(others).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");

@@ -99,6 +99,11 @@ impl Caller {
         Duration::from_millis(left.unsigned_abs())
     }
 
+    /// Returns where the caller's release has its limits.
+    fn source(&self) -> Source {
+        self.world.scenario().sources[usize::from(self.is_of_release)]
+    }
+
     fn request(&self, bucket: usize, call: &Call, is_bypass: bool) -> Acquire<'_> {
         let scenario = self.world.scenario();
         let plan = &scenario.buckets[bucket];
@@ -108,7 +113,7 @@ impl Caller {
             .take("rate", self.rate(bucket, call));
         let later = plan.later.as_ref().filter(|_| self.is_of_release);
         let limits = later.unwrap_or(&plan.limits);
-        let source = scenario.sources[usize::from(self.is_of_release)];
+        let source = self.source();
         request = source.ask(request, limits);
         // Limits of the table may be others by now.
         if !limits[0].classes().is_empty()
@@ -158,7 +163,7 @@ impl Caller {
 
     fn answered<G>(&self, decision: &Decision<G>) {
         match decision {
-            Decision::Granted(_) if self.world.source() == Source::File => {
+            Decision::Granted(_) if self.source() == Source::File => {
                 self.world.happened(Event::GrantedByFile)
             }
             Decision::Granted(_) if self.is_of_release => {

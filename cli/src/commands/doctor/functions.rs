@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use weirgate_shared::docs;
+use weirgate_shared::{MAX_SHARDS, docs};
 use weirgate_store::TableFacts;
 
 use super::aws::{Aws, RequestError, Service};
@@ -55,7 +55,10 @@ struct Schedule {
     schedule_expression: String,
 }
 
-/// The functions of a table as they are deployed. What could not be read is `None`.
+/// The function that splits.
+const AGGREGATOR: &str = "aggregator";
+
+/// The functions of a table as they are deployed. A setting is `None` if it cannot be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Deployed {
     /// The stack, after which the functions are named.
@@ -83,7 +86,7 @@ impl Deployed {
             stack: "local".to_owned(),
             batch_window: Some(Duration::from_secs(1)),
             interval: Some(Duration::from_secs(60)),
-            max_shards: Some(weirgate_shared::MAX_SHARDS),
+            max_shards: Some(MAX_SHARDS),
         }
     }
 }
@@ -121,12 +124,13 @@ pub async fn findings(
         findings.push(Finding::unknown("functions", text, "name it: --stack"));
         return (findings, None);
     };
-    for check in ["aggregator", "reconciler"] {
+    for check in [AGGREGATOR, "reconciler"] {
         let name = format!("{}-{check}", deployed.stack);
         let (finding, max_shards) = function(aws, check, &name, table).await;
         findings.push(finding);
-        // Only the aggregator splits.
-        deployed.max_shards = max_shards.or(deployed.max_shards);
+        if check == AGGREGATOR {
+            deployed.max_shards = max_shards;
+        }
     }
     let name = format!("{}-reconciler", deployed.stack);
     let (finding, interval) = schedule(aws, &name).await;
@@ -206,7 +210,8 @@ fn of_mapping(mapping: &Mapping) -> Finding {
     )
 }
 
-/// Returns the finding about a function, and its maximum of shards if it has one.
+/// Returns the finding about a function, and its maximum of shards, if it is known. Where there is no function, nothing
+/// keeps buckets from being split.
 async fn function(
     aws: &Aws,
     check: &'static str,
@@ -226,7 +231,7 @@ async fn function(
         }
         Err(error) if error.is_not_found() => {
             let text = format!("there is no function {name}");
-            (Finding::problem(check, text, DEPLOY), None)
+            (Finding::problem(check, text, DEPLOY), Some(MAX_SHARDS))
         }
         Err(error) => {
             let finding = Finding::failed(check, "lambda:GetFunctionConfiguration", &error);
@@ -279,15 +284,16 @@ fn of_function(check: &'static str, name: &str, function: &Function, table: &str
 async fn schedule(aws: &Aws, name: &str) -> (Finding, Option<Duration>) {
     let path = format!("/schedules/{name}");
     let found = aws.get::<Schedule>(Service::Scheduler, &path).await;
-    let interval = found
-        .as_ref()
-        .ok()
-        .and_then(|found| interval(&found.schedule_expression));
+    let interval = interval(&found);
     (of_schedule(name, found), interval)
 }
 
-/// Returns the time between two runs: `rate(10 minutes)` is 10 minutes.
-fn interval(expression: &str) -> Option<Duration> {
+/// Returns the time between two runs: `rate(10 minutes)` is 10 minutes. Without a schedule nothing is to be waited for.
+fn interval(found: &Result<Schedule, RequestError>) -> Option<Duration> {
+    let expression = match found {
+        Ok(found) => &found.schedule_expression,
+        Err(error) => return error.is_not_found().then_some(Duration::ZERO),
+    };
     let rate = expression.strip_prefix("rate(")?;
     let (minutes, _) = rate.split_once(" minute")?;
     minutes
@@ -381,10 +387,6 @@ mod tests {
             function.variable("MAX_SHARDS").map(String::as_str),
             Some("1")
         );
-        let minutes = |expression| interval(expression).map(|interval| interval.as_secs() / 60);
-        assert_eq!(minutes("rate(1 minute)"), Some(1));
-        assert_eq!(minutes("rate(10 minutes)"), Some(10));
-        assert_eq!(minutes("cron(0 * * * ? *)"), None);
     }
 
     /// Without a Region no request is sent.
@@ -407,6 +409,36 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(deployed, Some(Deployed::of(stack)));
+    }
+
+    #[test]
+    fn the_interval_is_known_if_the_schedule_is_or_if_there_is_none() {
+        let refused = |code: &str| {
+            Err(RequestError {
+                code: code.to_owned(),
+                message: String::new(),
+            })
+        };
+        let every = |rate: &str| {
+            Ok(Schedule {
+                state: "ENABLED".to_owned(),
+                schedule_expression: rate.to_owned(),
+            })
+        };
+        for (found, known) in [
+            (every("rate(1 minute)"), Some(60)),
+            (every("rate(10 minutes)"), Some(600)),
+            (every("cron(0 * * * ? *)"), None),
+            (refused("ResourceNotFoundException"), Some(0)),
+            (refused("AccessDeniedException"), None),
+            (refused(""), None),
+        ] {
+            assert_eq!(
+                interval(&found),
+                known.map(Duration::from_secs),
+                "{found:?}"
+            );
+        }
     }
 
     fn state_of_function(table: &str, version: &str, state: &str) -> State {

@@ -152,22 +152,17 @@ impl UsageReport<'_> {
             self.query.scope,
             UsageScope::Resource(_) | UsageScope::Plan(..)
         );
-        let kept = self.session.settings.usage_retention.into();
-        let is_kept = now < self.query.granularity.window().end(start).plus(kept);
-        let (state, complete_until) = match is_kept {
-            // Rows do not tell: of an entity whose snapshots were all deleted there are none.
-            false => (UsageState::Unknown, start),
-            // A bucket that is not listed yet may get usage of the range as late as one that is.
-            true if is_listed || now < final_from(end) => (UsageState::Interim, end.min(now)),
-            true => (UsageState::Final, end),
-        };
         let mut total = UsageTotal {
             usage: Usage::default(),
-            state,
-            complete_until,
+            // A bucket that is not listed yet may get usage of the range as late as one that is.
+            state: match is_listed || now < final_from(end) {
+                true => UsageState::Interim,
+                false => UsageState::Final,
+            },
+            complete_until: end.min(now),
             unreadable: vec![],
         };
-        if is_kept && end <= now && now < final_from(end) {
+        if end <= now && now < final_from(end) {
             // Of the days that have ended, the first one that is not final.
             let day = Window::Daily.start(EpochMillis(now.0.saturating_sub(DELIVERY.0)));
             total.complete_until = day.clamp(start, end);
@@ -188,6 +183,11 @@ impl UsageReport<'_> {
         }
         if total.state == UsageState::Final && total.complete_until < end {
             total.state = UsageState::Interim;
+        }
+        // Rows do not tell: of an entity whose snapshots were all deleted, perhaps meanwhile, there are none.
+        let kept = self.session.settings.usage_retention.into();
+        if self.session.now() >= self.query.granularity.window().end(start).plus(kept) {
+            (total.state, total.complete_until) = (UsageState::Unknown, start);
         }
         Ok(total)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 use weirgate::{Limit, RateLimiter, Resource};
-use weirgate_shared::{BucketKey, EntityId, Namespace, Shard};
+use weirgate_shared::{BucketKey, EntityId, Namespace, Shard, exact_span};
 use weirgate_store::{CapacityMeter, Table, ThrottleMeter};
 
 use super::super::functions::Deployed;
@@ -83,6 +83,15 @@ impl Backend {
     /// Returns whether the aggregator splits what has to be split, as far as it is known.
     pub fn splits(&self) -> bool {
         self.batch_window().is_some() && self.may_split() == Some(true)
+    }
+
+    /// Tells that an aggregator, of which not enough is known, did nothing in this time.
+    pub fn none_in(&self, time: Duration) -> String {
+        let why = match self.functions {
+            Some(_) => "and the settings of its stack are not known",
+            None => "and the stack is not known: name it with --stack",
+        };
+        format!("no aggregator acted within {}, {why}", exact_span(time))
     }
 
     /// Returns a limiter with nothing in common with others, as another process has.

@@ -250,7 +250,7 @@ pub async fn leases(backend: &Backend) -> Result<Tried, Failure> {
             figure,
             "the aggregator did not split the bucket: see its log",
         ),
-        1 => Tried::not_checked("a split: no aggregator acted on this table"),
+        1 => Tried::not_checked(format!("a split: {}", backend.none_in(patience))),
         _ => Tried::passed(figure),
     })
 }
@@ -333,7 +333,10 @@ pub async fn hot(backend: &Backend) -> Result<[Tried; 2], Failure> {
             format!("1 shard after {seconds} s, {throttled} throttled"),
             "the aggregator did not split the bucket: see its log",
         ),
-        (1, _) => Tried::not_checked("a split by heat: no aggregator acted on this table"),
+        (1, _) => Tried::not_checked(format!(
+            "a split by heat: {}",
+            backend.none_in(HOT_PATIENCE)
+        )),
         _ => Tried::passed(format!(
             "{shards} shards after {seconds} s, {granted} acquires"
         )),
@@ -424,9 +427,10 @@ pub async fn usage(backend: &Backend, wait: Duration) -> Result<Tried, Failure> 
     let figure = format!("{before} before the hour's end, {after} after it");
     Ok(match (before, after) {
         (11, 5) => Tried::passed(figure),
-        (0, 5) if backend.batch_window().is_none() => {
-            Tried::not_checked("the hour that is over: no aggregator copied it")
-        }
+        (0, 5) if backend.batch_window().is_none() => Tried::not_checked(format!(
+            "the hour that is over: {}",
+            backend.none_in(patience)
+        )),
         _ => Tried::failed(figure, "expected 11 and 5"),
     })
 }
