@@ -1,8 +1,9 @@
 """Deploys, updates and deletes the template on an evaluator of policies, with the roles of scripts/deploy-roles.yaml.
 
 Each action that a handler of CloudFormation calls for a resource of the template is asked of MiniStack's evaluator, on the
-ARN that the resource gets, in each form of scripts/variants.py: it must be allowed, and on another stack's resource of the
-type it must not be. Without any one of the listed actions, or of the conditions, an answer must be another one.
+ARN that the resource gets, in each form of scripts/variants.py. It must be allowed there, and refused on another stack's
+resource of the type, in another account and in another Region. Each action, resource and value of a condition must be
+needed, and each wider resource be noticed. Trust policies, attached policies and conditions must be exactly those expected.
 
 Usage: check_deploy_roles.py template.yaml scripts/deploy-roles.yaml
 """
@@ -17,7 +18,9 @@ from ministack.core.iam_evaluator import EvalContext, evaluate, evaluate_trust_p
 import deploy_policy
 from variants import CHOICES, FORMS, form, load
 
-ACCOUNT, REGION, STACK, OTHER = "123456789012", "eu-west-1", "weirgate", "other"
+ACCOUNT, REGION, STACK = "123456789012", "eu-west-1", "weirgate"
+# Its names begin with those of the stack, and its parameters' path is below the stack's.
+OTHER, PREFIXES = STACK + "-staging", {STACK: f"/{STACK}", STACK + "-staging": f"/{STACK}/staging"}
 VALUES = {
     "AWS::AccountId": ACCOUNT,
     "AWS::Region": REGION,
@@ -27,14 +30,14 @@ VALUES = {
     "ProviderArn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/token.actions.githubusercontent.com",
     "KmsKeyArn": CHOICES["KmsKeyArn"],
 }
-# A managed policy has at most 6,144 characters.
-MOST = 6144
+# A managed policy has at most 6,144 characters, with the longest names too.
+MOST, LONGEST = 6144, {"StackName": "s" * 32, "SsmPrefix": "/" + "s" * 32, "AWS::Region": "ap-southeast-1", "AWS::Partition": "aws-us-gov"}
 # Per type of CloudFormation: the property with a resource's name, and what IAM calls it and its parts, with their ARNs.
 OWN = {
     "AWS::DynamoDB::Table": ("TableName", {"table": "dynamodb:R:A:table/{}", "index": "dynamodb:R:A:table/{}/index/GSI1"}),
     "AWS::Lambda::Function": ("FunctionName", {"function": "lambda:R:A:function:{}"}),
-    "AWS::IAM::Role": ("RoleName", {"role": "iam::A:role/{}"}),
-    "AWS::IAM::ManagedPolicy": ("ManagedPolicyName", {"policy": "iam::A:policy/{}"}),
+    "AWS::IAM::Role": ("RoleName", {"role": "iam::A:role{path}{}"}),
+    "AWS::IAM::ManagedPolicy": ("ManagedPolicyName", {"policy": "iam::A:policy{path}{}"}),
     "AWS::Logs::LogGroup": ("LogGroupName", {"log-group": "logs:R:A:log-group:{}"}),
     "AWS::S3::Bucket": ("BucketName", {"bucket": "s3:::{}"}),
     "AWS::SQS::Queue": ("QueueName", {"queue": "sqs:R:A:{}"}),
@@ -44,11 +47,39 @@ OWN = {
     "AWS::Scheduler::Schedule": ("Name", {"schedule": "scheduler:R:A:schedule/default/{}"}),
     "AWS::SSM::Parameter": ("Name", {"parameter": "ssm:R:A:parameter{}"}),
 }
-# Restricted actions, with the key of their condition, what CloudFormation sends, and what it never may.
+AGGREGATOR = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{STACK}-aggregator"
+# Restricted actions, with the operator and key of their condition, what CloudFormation sends, and what it never may.
 SENT = {
-    "iam:PassRole": ("iam:passedtoservice", ["lambda.amazonaws.com", "scheduler.amazonaws.com"], "ec2.amazonaws.com"),
-    "iam:CreateServiceLinkedRole": ("iam:awsservicename", [deploy_policy.INSIGHTS], "autoscaling.amazonaws.com"),
+    "iam:PassRole": ("StringEquals", "iam:PassedToService", ["lambda.amazonaws.com", "scheduler.amazonaws.com"], "ec2.amazonaws.com"),
+    "iam:CreateServiceLinkedRole": ("StringEquals", "iam:AWSServiceName", [deploy_policy.INSIGHTS], "autoscaling.amazonaws.com"),
 }
+for verb in ("Create", "Update", "Delete"):
+    SENT[f"lambda:{verb}EventSourceMapping"] = ("ArnEquals", "lambda:FunctionArn", [AGGREGATOR], AGGREGATOR.replace(STACK, OTHER))
+CONDITIONS = {action: {operator: {key: services}} for action, (operator, key, services, _) in SENT.items()}
+# The stacks' mappings cannot be told apart: their ids are random.
+OF_ANY_STACK = {("lambda", "eventSourceMapping")}
+# Actions that know no resource, so they are allowed on those of every stack.
+ON_ALL = set(
+    "kms:ListAliases lambda:CreateEventSourceMapping logs:DeleteQueryDefinition logs:DescribeIndexPolicies logs:DescribeLogGroups "
+    "logs:DescribeQueryDefinitions logs:DescribeResourcePolicies logs:PutQueryDefinition sns:GetSubscriptionAttributes "
+    "sns:SetSubscriptionAttributes sns:Unsubscribe".split()
+)
+STACK_ARN = f"arn:aws:cloudformation:{REGION}:{ACCOUNT}:stack/{STACK}/*"
+ISSUER = "token.actions.githubusercontent.com"
+# Per role: the principal that may assume it, by which action, and under which condition.
+TRUSTED = {
+    "CloudFormationRole": (
+        {"Service": "cloudformation.amazonaws.com"},
+        "sts:AssumeRole",
+        {"StringEquals": {"aws:SourceAccount": ACCOUNT}, "ArnLike": {"aws:SourceArn": STACK_ARN}},
+    ),
+    "CiRole": (
+        {"Federated": VALUES["ProviderArn"]},
+        "sts:AssumeRoleWithWebIdentity",
+        {"StringEquals": {f"{ISSUER}:aud": "sts.amazonaws.com", f"{ISSUER}:sub": "repo:acme/limits:environment:production"}},
+    ),
+}
+CI_CONDITIONS = {"iam:PassRole": {"StringEquals": {"iam:PassedToService": "cloudformation.amazonaws.com"}}}
 # What `sam deploy` with a role does as the caller, and the stack's events that it reads.
 BY_CALLER = (
     "CreateChangeSet DescribeChangeSet ExecuteChangeSet DeleteChangeSet DescribeStacks DescribeStackEvents DescribeStackResource "
@@ -76,25 +107,17 @@ def parameters(template):
     return {name: of["Default"] for name, of in template["Parameters"].items() if "Default" in of}
 
 
-def arns(template, stack):
+def arns(template, stack, path):
     """The ARNs of a stack's resources, by service and by what IAM calls them."""
-    values = parameters(template) | VALUES | {"AWS::StackName": stack, "SsmPrefix": f"/{stack}"}
+    values = parameters(template) | VALUES | {"AWS::StackName": stack, "SsmPrefix": PREFIXES[stack], "IamPath": path}
     found = {("s3", "object"): ["arn:aws:s3:::code/template.yaml" if stack == STACK else "arn:aws:s3:::mine/template.yaml"]}
     found["lambda", "eventSourceMapping"] = [arn("lambda:R:A:event-source-mapping:0b5e0d1f")]
-    schedules = [
-        (event["Properties"], "AWS::Scheduler::Schedule")
-        for of in template["Resources"].values()
-        for event in of.get("Properties", {}).get("Events", {}).values()
-        if event["Type"] == "ScheduleV2"
-    ]
-    resources = [(of.get("Properties", {}), deploy_policy.OF_SAM.get(of["Type"], of["Type"]), name) for name, of in template["Resources"].items()]
-    for properties, kind, *logical in [*resources, *schedules]:
+    for logical, kind, properties in deploy_policy.parts(template):
         if kind in OWN:
-            named, parts = OWN[kind]
-            given = resolved(properties.get(named), values)
-            name = given or f"{stack}-{logical[0]}-1A2B3C4D5E6F"
+            given, parts = OWN[kind]
+            name = resolved(properties.get(given), values) or f"{stack}-{logical}-1A2B3C4D5E6F"
             for part, text in parts.items():
-                text = arn(text.format(name.lower() if part == "bucket" else name))
+                text = arn(text.format(name.lower() if part == "bucket" else name, path=resolved(properties.get("Path"), values)))
                 found.setdefault((text.split(":")[2], part), []).append(text)
     return found
 
@@ -104,37 +127,51 @@ def arn(text):
     return f"arn:aws:{service}:{REGION if region else ''}:{ACCOUNT if account else ''}:{name}"
 
 
-def requests(template):
+def elsewhere(resource):
+    """The same resource in another Region and in another account, where its ARN has them."""
+    parts = resource.split(":", 5)
+    for at, other in ((3, "ap-south-1"), (4, "210987654321")):
+        if len(parts) == 6 and parts[at]:
+            yield ":".join([*parts[:at], other, *parts[at + 1 :]])
+
+
+def requests(template, path, has_key):
     """What deployments of a form of the template ask: action, resource, context, and whether it may be allowed."""
-    own, others = arns(template, STACK), arns(template, OTHER)
-    insights = arn(f"iam::A:role/aws-service-role/{deploy_policy.INSIGHTS}/AWSServiceRoleForDynamoDBCloudWatchContributorInsights")
+    own, others = arns(template, STACK, path), arns(template, OTHER, path)
+    own["kms", "key"], others["kms", "key"] = [CHOICES["KmsKeyArn"]], [CHOICES["KmsKeyArn"][:-1] + "1"]
+    linked = arn(f"iam::A:role/aws-service-role/{deploy_policy.INSIGHTS}/AWSServiceRoleForDynamoDBCloudWatchContributorInsights")
     for action in deploy_policy.needed(template):
         service = action.split(":")[0]
-        if service == "kms":
-            yield action, CHOICES["KmsKeyArn"], {}, True
-            yield action, CHOICES["KmsKeyArn"][:-1] + "1", {}, False
-        elif action in SENT:
-            key, services, never = SENT[action]
-            for resource in own["iam", "role"] if action == "iam:PassRole" else [insights]:
-                yield from ((action, resource, {key: each}, True) for each in services)
-                yield action, resource, {key: never}, False
-            yield from ((action, resource, {key: services[0]}, False) for resource in others["iam", "role"])
-        else:
-            kinds = [(service, kind) for kind in deploy_policy.known_types(action) if kind in deploy_policy.ARNS.get(service, ())]
-            if not kinds:
-                yield action, "*", {}, True
-            for kind in kinds:
-                yield from ((action, resource, {}, True) for resource in own.get(kind, ()))
-                are_apart = kind[1] != "eventSourceMapping"
-                yield from ((action, resource, {}, False) for resource in others.get(kind, ()) if are_apart)
+        may, context = service != "kms" or has_key, {}
+        if action in SENT:
+            _, key, services, never = SENT[action]
+            context = {key.lower(): services[0]}
+        kinds = [(service, kind) for kind in deploy_policy.known_types(action) if (service, kind) in own]
+        resources, foreign = set(), set()
+        for kind in kinds:
+            tails = deploy_policy.tails(action, kind[1])
+            resources |= {resource + tail for resource in own[kind] for tail in tails}
+            if kind not in OF_ANY_STACK:
+                foreign |= {resource + tail for resource in others.get(kind, ()) for tail in tails}
+        if action == "iam:CreateServiceLinkedRole":
+            resources, foreign = {linked}, resources | foreign
+        for resource in resources or {"*"}:
+            yield action, resource, context, may
+            yield from ((action, other, context, False) for other in elsewhere(resource))
+            if action in SENT:
+                yield from ((action, resource, {key.lower(): each}, True) for each in services)
+                yield action, resource, {key.lower(): never}, False
+        yield from ((action, resource, context, False) for resource in foreign)
 
 
 def of_caller():
     """What the role that starts deployments asks."""
-    for stack, is_own in ((STACK, True), (OTHER, False)):
-        yield from ((f"cloudformation:{name}", arn(f"cloudformation:R:A:stack/{stack}/1"), {}, is_own) for name in BY_CALLER)
-    transform = f"arn:aws:cloudformation:{REGION}:aws:transform/Serverless-2016-10-31"
+    own, transform = arn(f"cloudformation:R:A:stack/{STACK}/1"), f"arn:aws:cloudformation:{REGION}:aws:transform/Serverless-2016-10-31"
+    for name in BY_CALLER:
+        yield f"cloudformation:{name}", own, {}, True
+        yield from ((f"cloudformation:{name}", other, {}, False) for other in (own.replace(STACK, OTHER), *elsewhere(own)))
     yield "cloudformation:CreateChangeSet", transform, {}, True
+    yield from (("cloudformation:CreateChangeSet", other, {}, False) for other in elsewhere(transform))
     yield "cloudformation:GetTemplateSummary", "*", {}, True
     key = "iam:passedtoservice"
     for name, service, is_allowed in (
@@ -143,6 +180,7 @@ def of_caller():
         ("admin", "cloudformation.amazonaws.com", False),
     ):
         yield "iam:PassRole", arn(f"iam::A:role/{name}"), {key: service}, is_allowed
+        yield from (("iam:PassRole", other, {key: service}, False) for other in elsewhere(arn(f"iam::A:role/{name}")))
     for bucket, is_allowed in (("code", True), ("other", False)):
         yield from ((f"s3:{verb}Object", f"arn:aws:s3:::{bucket}/weirgate", {}, is_allowed) for verb in ("Get", "Put"))
     for action, resource in (("cloudformation:DeleteStack", f"stack/{STACK}/1"), ("cloudformation:UpdateStack", f"stack/{STACK}/1")):
@@ -151,8 +189,7 @@ def of_caller():
 
 
 def untrusted(role):
-    """Wrong answers about who may assume the role that starts deployments: GitHub's jobs of one environment."""
-    document, issuer = role["Properties"]["AssumeRolePolicyDocument"], "token.actions.githubusercontent.com"
+    """Wrong answers about GitHub's jobs that may assume the role that starts deployments: those of one environment."""
     own = "repo:acme/limits:environment:production"
     for provider, audience, subject in (
         (VALUES["ProviderArn"], "sts.amazonaws.com", own),
@@ -162,11 +199,45 @@ def untrusted(role):
         (VALUES["ProviderArn"], "sts.amazonaws.com", "repo:acme/limits:ref:refs/heads/main"),
         (VALUES["ProviderArn"], "sts.amazonaws.com", "repo:other/limits:environment:production"),
     ):
-        context = {f"{issuer}:aud": audience, f"{issuer}:sub": subject}
+        context = {f"{ISSUER}:aud": audience, f"{ISSUER}:sub": subject}
         asks = EvalContext(provider, "FederatedUser", ACCOUNT, "sts:AssumeRoleWithWebIdentity", "*", REGION, service_context=context)
         must = (provider, audience, subject) == (VALUES["ProviderArn"], "sts.amazonaws.com", own)
-        if evaluate_trust_policy(document, provider, asks) != must:
+        if evaluate_trust_policy(role["AssumeRolePolicyDocument"], provider, asks) != must:
             yield f"CiRole by {provider} {context}: must be {'trusted' if must else 'refused'}"
+
+
+def misbuilt(resources):
+    """What is not exactly as expected: resources, properties, trust policies and attached policies."""
+    managed = [name for name, of in resources.items() if of["Type"] == "AWS::IAM::ManagedPolicy"]
+    if {*resources} - {*managed} != {*TRUSTED}:
+        yield f"the resources must be policies and {sorted(TRUSTED)}"
+    for name in managed:
+        if list(resources[name]["Properties"]) != ["PolicyDocument"]:
+            yield f"{name} must have a document alone"
+    for name, (principal, action, condition) in TRUSTED.items():
+        role = resources[name]["Properties"]
+        own = {"ManagedPolicyArns": managed} if name == "CloudFormationRole" else {"Policies": role.get("Policies")}
+        statement = {"Effect": "Allow", "Principal": principal, "Action": action, "Condition": condition}
+        if role != {"AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [statement]}, **own}:
+            yield f"{name} must trust {principal} under {condition}, and have no policies but {own}"
+    yield from untrusted(resources["CiRole"]["Properties"])
+
+
+def malformed(documents, conditions, on_all):
+    """Statements with more than actions, resources and the expected condition, and actions that are on * or not."""
+    found = set()
+    for statement in (each for document in documents for each in document["Statement"]):
+        if {*statement} - {"Condition"} != {"Effect", "Action", "Resource"} or statement["Effect"] != "Allow":
+            yield f"{statement}: must be of Effect, Action and Resource"
+        for action in statement["Action"]:
+            if re.search(r"[*?]", action):
+                yield f"{action}: must be one action"
+            if statement.get("Condition") != conditions.get(action):
+                yield f"{action}: its condition must be {conditions.get(action)}"
+        if "*" in statement["Resource"]:
+            found |= {*statement["Action"]}
+    if found != on_all:
+        yield f"on * are {sorted(found ^ on_all)} too, or not"
 
 
 def wrong(documents, asked):
@@ -178,43 +249,147 @@ def wrong(documents, asked):
             yield f"{action} on {resource} {context or ''}: must be {'allowed' if is_allowed else 'refused'}"
 
 
-def weakened(documents):
-    """The documents without each of their actions and conditions."""
+def changes(documents):
+    """The documents with one change each: its description, the actions that it is about, and the documents."""
     for at, document in enumerate(documents):
         for number, statement in enumerate(document["Statement"]):
-            for action in statement["Action"]:
-                changed = copy.deepcopy(documents)
-                changed[at]["Statement"][number]["Action"].remove(action)
-                # No action at all would be every action.
-                if not changed[at]["Statement"][number]["Action"]:
-                    del changed[at]["Statement"][number]
-                yield f"without {action} on {statement['Resource']}", changed
+
+            def changed(change, at=at, number=number):
+                copied = [*documents]
+                copied[at] = copy.deepcopy(documents[at])
+                change(copied[at]["Statement"][number])
+                # No action or resource at all would be every one.
+                copied[at]["Statement"] = [each for each in copied[at]["Statement"] if each["Action"] and each["Resource"]]
+                return copied
+
+            actions = statement["Action"]
+            for action in actions:
+                yield f"without {action} on {statement['Resource']}", [action], changed(lambda of: of["Action"].remove(action))
+            for resource in statement["Resource"]:
+                yield f"{actions} without {resource}", actions, changed(lambda of: of["Resource"].remove(resource))
+                for wider in wider_than(resource):
+                    yield f"{actions} with {wider}", actions, changed(lambda of: of["Resource"].append(wider))
             if "Condition" in statement:
-                changed = copy.deepcopy(documents)
-                del changed[at]["Statement"][number]["Condition"]
-                yield f"without the condition of {statement['Action']}", changed
+                yield f"{actions} without its condition", actions, changed(lambda of: of.pop("Condition"))
+            for operator, key, value in values_of(statement.get("Condition", {})):
+                rest = [each for each in listed(statement["Condition"][operator][key]) if each != value]
+                yield f"{actions} without {key} {value}", actions, changed(lambda of: of["Condition"][operator].update({key: rest}))
+
+
+def values_of(condition):
+    return [(operator, key, value) for operator, keys in condition.items() for key, values in keys.items() for value in listed(values)]
+
+
+def listed(value):
+    return value if isinstance(value, list) else [value]
+
+
+def wider_than(resource):
+    """The resource in every Region, in every account, and with every name that begins with the stack's."""
+    parts = resource.split(":", 5)
+    for at in (3, 4):
+        if len(parts) == 6 and parts[at]:
+            yield ":".join([*parts[:at], "*", *parts[at + 1 :]])
+    if len(parts) == 6 and STACK in parts[5]:
+        yield ":".join([*parts[:5], parts[5][: parts[5].rindex(STACK)] + STACK + "*"])
+
+
+def problems(resources, asked, by_caller):
+    """All problems of the roles; each change of a role must change an answer."""
+    yield from misbuilt(resources)
+    deploys = [of["Properties"]["PolicyDocument"] for of in resources.values() if of["Type"] == "AWS::IAM::ManagedPolicy"]
+    starts = [policy["PolicyDocument"] for policy in resources["CiRole"]["Properties"].get("Policies", ())]
+    has_key = any("kms:ListAliases" in statement["Action"] for document in deploys for statement in document["Statement"])
+    yield from (f"CloudFormationRole: {each}" for each in malformed(deploys, CONDITIONS, ON_ALL if has_key else ON_ALL - {"kms:ListAliases"}))
+    yield from (f"CiRole: {each}" for each in malformed(starts, CI_CONDITIONS, {"cloudformation:GetTemplateSummary"}))
+    for name, documents, asks in (("CloudFormationRole", deploys, asked), ("CiRole", starts, by_caller)):
+        answers = [*wrong(documents, asks)]
+        yield from (f"{name}: {each}" for each in answers)
+        # Changes are alike in every form; the one with a key has all.
+        for change, actions, changed in changes(documents) if has_key else ():
+            few = [ask for ask in asks if ask[0] in actions]
+            if all(each in answers for each in wrong(changed, few)):
+                yield f"{name}: {change} the same is allowed: leave it out, or ask for it"
+
+
+def statement_of(resources, action):
+    """The statement of an action in the first policy with it."""
+    documents = [of["Properties"]["PolicyDocument"] for of in resources.values() if "PolicyDocument" in of["Properties"]]
+    return next(each for document in documents for each in document["Statement"] if action in each["Action"])
+
+
+def replaced(action, key, old, new):
+    """A mistake in the statement of an action: this text of its part in place of another."""
+
+    def change(resources):
+        statement = statement_of(resources, action)
+        statement[key] = json.loads(json.dumps(statement[key]).replace(old, new))
+
+    return change
+
+
+def of_role(name, change):
+    return lambda resources: change(resources[name]["Properties"])
+
+
+def trust(role):
+    return role["AssumeRolePolicyDocument"]["Statement"][0]
+
+
+ADMIN = "arn:aws:iam::aws:policy/AdministratorAccess"
+# Each must be noticed.
+MISTAKES = {
+    "a removed action": lambda of: statement_of(of, "sqs:CreateQueue")["Action"].remove("sqs:CreateQueue"),
+    "an added action": lambda of: statement_of(of, "dynamodb:CreateTable")["Action"].append("dynamodb:GetItem"),
+    "GetItem in place of another": replaced("dynamodb:CreateTable", "Action", "DescribeTable", "GetItem"),
+    "all actions of a service": replaced("sqs:CreateQueue", "Action", "CreateQueue", "*"),
+    "a list of aliases on the key": replaced("kms:ListAliases", "Resource", "*", CHOICES["KmsKeyArn"]),
+    "a wide ARN": replaced("iam:CreateRole", "Resource", "-AggregatorRole-*", "-*"),
+    "every queue": replaced("sqs:CreateQueue", "Resource", f"{STACK}-DeadLetters-*", "*"),
+    "another account": replaced("iam:CreateRole", "Resource", ACCOUNT, "210987654321"),
+    "every account": replaced("iam:CreateRole", "Resource", ACCOUNT, "*"),
+    "another Region": replaced("sqs:CreateQueue", "Resource", REGION, "ap-south-1"),
+    "an added service": replaced("iam:PassRole", "Condition", '"lambda.amazonaws.com"', '"lambda.amazonaws.com", "glue.amazonaws.com"'),
+    "a removed condition": lambda of: statement_of(of, "iam:PassRole").pop("Condition"),
+    "a mapping to any function": lambda of: statement_of(of, "lambda:CreateEventSourceMapping").pop("Condition"),
+    "everything but": lambda of: statement_of(of, "iam:CreateRole").update(NotAction=["iam:CreateUser"]),
+    "policies on the other role": of_role("CiRole", lambda role: role.update(ManagedPolicyArns=["DataPolicy"])),
+    "a policy not attached": of_role("CloudFormationRole", lambda role: role["ManagedPolicyArns"].pop()),
+    "a policy of its own": of_role("CloudFormationRole", lambda role: role.update(Policies=[])),
+}
+for name in TRUSTED:
+    MISTAKES |= {
+        f"{name}: any principal": of_role(name, lambda role: trust(role).update(Principal="*")),
+        f"{name}: any time": of_role(name, lambda role: trust(role).pop("Condition")),
+        f"{name}: one condition less": of_role(name, lambda role: trust(role)["Condition"]["StringEquals"].popitem()),
+        f"{name}: AdministratorAccess": of_role(name, lambda role: role.setdefault("ManagedPolicyArns", []).append(ADMIN)),
+    }
 
 
 def main(template_path, roles_path):
-    written = form(load(roles_path), ["KmsKeyArn"])
-    values = parameters(written) | VALUES | {"StackName": STACK, "SsmPrefix": f"/{STACK}"}
-    roles = resolved(written["Resources"], values)
-    deploys = [of["Properties"]["PolicyDocument"] for name, of in roles.items() if name.endswith("Policy")]
-    starts = [policy["PolicyDocument"] for policy in roles["CiRole"]["Properties"]["Policies"]]
-    template, found, count = load(template_path), list(untrusted(roles["CiRole"])), 0
-    # All forms, so that an action of one form alone may be listed.
-    asked = [ask for chosen in FORMS for ask in requests(form(template, chosen))]
-    for name, documents, asks in (("CloudFormationRole", deploys, asked), ("CiRole", starts, list(of_caller()))):
-        unique = list({json.dumps(ask, sort_keys=True): ask for ask in asks}.values())
-        answers = list(wrong(documents, unique))
-        found += [f"{name}: {each}" for each in answers]
-        count += len(unique)
-        for mistake, changed in weakened(documents):
-            if list(wrong(changed, unique)) == answers:
-                found.append(f"{name}: {mistake} the same is allowed: leave it out")
-    found += [f"a policy of {len(text)} characters: at most {MOST}" for text in (re.sub(r"\s", "", json.dumps(each)) for each in deploys) if len(text) > MOST]
+    template, found, count = load(template_path), [], 0
+    by_caller = [*of_caller()]
+    for has_key, path in ((True, "/"), (False, "/team/")):
+        written = form(load(roles_path), ["KmsKeyArn"] if has_key else [])
+        values = parameters(written) | VALUES | {"StackName": STACK, "SsmPrefix": PREFIXES[STACK], "IamPath": path}
+        resources = resolved(written["Resources"], values)
+        # All forms, so that an action of one form alone may be listed.
+        asked = [ask for chosen in FORMS for ask in requests(form(template, chosen), path, has_key)]
+        asked = [*{json.dumps(ask, sort_keys=True): ask for ask in asked}.values()]
+        count += len(asked) + len(by_caller)
+        found += [*problems(resources, asked, by_caller)]
+        for of in resolved(written["Resources"], values | LONGEST).values():
+            text = re.sub(r"\s", "", json.dumps(of["Properties"].get("PolicyDocument")))
+            if len(text) > MOST:
+                found.append(f"a policy of {len(text)} characters: at most {MOST}")
+        if has_key:
+            for mistake, change in MISTAKES.items():
+                changed = copy.deepcopy(resources)
+                change(changed)
+                if changed == resources or not any(problems(changed, asked, by_caller)):
+                    found.append(f"not noticed: {mistake}")
     print(*found, sep="\n", end="\n" if found else "")
-    print(f"{roles_path}: {count} requests of deployments, {len(found)} problems")
+    print(f"{roles_path}: {count} requests of deployments, {len(MISTAKES)} mistakes, {len(found)} problems")
     return 1 if found else 0
 
 

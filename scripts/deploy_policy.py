@@ -8,6 +8,7 @@ Each action gets the ARNs of the stack's resources of the types that it knows, b
 Usage: deploy_policy.py template.yaml scripts/deploy-roles.yaml [--check]
 """
 
+import functools
 import json
 import pathlib
 import sys
@@ -107,39 +108,56 @@ def own(service, name):
     return f"{ARN}{service}:${{AWS::Region}}:${{AWS::AccountId}}:{name}"
 
 
-# The stack's resources, by service and by the type that IAM names: names of CloudFormation begin with the stack's.
-ARNS = {
-    "dynamodb": {"table": own("dynamodb", "table/${StackName}-Table-*"), "index": own("dynamodb", "table/${StackName}-Table-*/index/*")},
-    "lambda": {"function": own("lambda", "function:${StackName}-*"), "eventSourceMapping": own("lambda", "event-source-mapping:*")},
-    "iam": {
-        "role": ARN + "iam::${AWS::AccountId}:role${IamPath}${StackName}-*",
-        "policy": ARN + "iam::${AWS::AccountId}:policy${IamPath}${StackName}-*",
-    },
-    "logs": {"log-group": own("logs", "log-group:/aws/lambda/${StackName}-*")},
-    "s3": {"bucket": ARN + "s3:::${StackName}-failurebucket-*", "object": ARN + "s3:::${CodeBucket}/*"},
-    "sqs": {"queue": own("sqs", "${StackName}-DeadLetters-*")},
-    "sns": {"topic": own("sns", "${StackName}-AlarmTopic-*")},
-    "cloudwatch": {
-        "alarm": own("cloudwatch", "alarm:${StackName}-*"),
-        "dashboard": ARN + "cloudwatch::${AWS::AccountId}:dashboard/${StackName}-*",
-    },
-    "scheduler": {"schedule": own("scheduler", "schedule/default/${StackName}-*")},
-    "ssm": {"parameter": own("ssm", "parameter${SsmPrefix}/*")},
+# Per type of CloudFormation: the service, what IAM calls the resource, its ARN up to the name, and the property with a given name.
+NAMED = {
+    "AWS::DynamoDB::Table": ("dynamodb", "table", own("dynamodb", "table/"), "TableName"),
+    "AWS::Lambda::Function": ("lambda", "function", own("lambda", "function:"), "FunctionName"),
+    "AWS::IAM::Role": ("iam", "role", ARN + "iam::${AWS::AccountId}:role${IamPath}", "RoleName"),
+    "AWS::IAM::ManagedPolicy": ("iam", "policy", ARN + "iam::${AWS::AccountId}:policy${IamPath}", "ManagedPolicyName"),
+    "AWS::Logs::LogGroup": ("logs", "log-group", own("logs", "log-group:"), "LogGroupName"),
+    "AWS::S3::Bucket": ("s3", "bucket", ARN + "s3:::", "BucketName"),
+    "AWS::SQS::Queue": ("sqs", "queue", own("sqs", ""), "QueueName"),
+    "AWS::SNS::Topic": ("sns", "topic", own("sns", ""), "TopicName"),
+    "AWS::CloudWatch::Alarm": ("cloudwatch", "alarm", own("cloudwatch", "alarm:"), "AlarmName"),
+    "AWS::CloudWatch::Dashboard": ("cloudwatch", "dashboard", ARN + "cloudwatch::${AWS::AccountId}:dashboard/", "DashboardName"),
+    "AWS::Scheduler::Schedule": ("scheduler", "schedule", own("scheduler", "schedule/default/"), "Name"),
+    "AWS::SSM::Parameter": ("ssm", "parameter", own("ssm", "parameter"), "Name"),
 }
-POLICIES = {"Data": ("dynamodb", "s3", "sqs", "sns", "ssm"), "Functions": ("lambda", "iam", "logs", "cloudwatch", "scheduler")}
+# Lambda names mappings itself. The functions' code is in the deployer's bucket.
+UNNAMED = {("lambda", "eventSourceMapping"): own("lambda", "event-source-mapping:*"), ("s3", "object"): ARN + "s3:::${CodeBucket}/*"}
+# The role of another service, which the first Contributor Insights of an account make (the parameter ThrottledKeys).
+INSIGHTS = "contributorinsights.dynamodb.amazonaws.com"
+OF_SERVICES = {"iam:CreateServiceLinkedRole": ARN + "iam::${AWS::AccountId}:role/aws-service-role/" + INSIGHTS + "/*"}
+OF_AGGREGATOR = ("ArnEquals", "lambda:FunctionArn", (own("lambda", "function:${StackName}-aggregator"),))
+# Actions that are allowed with these values of a condition's key alone.
+RESTRICTED = {
+    "iam:PassRole": ("StringEquals", "iam:PassedToService", ("lambda.amazonaws.com", "scheduler.amazonaws.com")),
+    "iam:CreateServiceLinkedRole": ("StringEquals", "iam:AWSServiceName", (INSIGHTS,)),
+    "lambda:CreateEventSourceMapping": OF_AGGREGATOR,
+    "lambda:UpdateEventSourceMapping": OF_AGGREGATOR,
+    "lambda:DeleteEventSourceMapping": OF_AGGREGATOR,
+}
+# Three, because a managed policy has at most 6,144 characters.
+POLICIES = {"Data": ("dynamodb", "s3", "sqs", "sns", "ssm"), "Functions": ("lambda", "logs", "cloudwatch", "scheduler"), "Roles": ("iam",)}
+
+
+def parts(template):
+    """The stack's resources as CloudFormation has them: the logical id, the type and the properties of each."""
+    for logical, resource in template["Resources"].items():
+        kind, properties = resource["Type"], resource.get("Properties", {})
+        yield logical, OF_SAM.get(kind, kind), properties
+        if kind in OF_SAM:
+            for name, event in properties.get("Events", {}).items():
+                yield logical + name, OF_EVENTS[event["Type"]], event["Properties"]
+            if "EventInvokeConfig" in properties:
+                yield f"{logical}EventInvokeConfig", "AWS::Lambda::EventInvokeConfig", {}
 
 
 def types(template):
-    """The types of the stack's resources, as CloudFormation has them, each with the properties that are used."""
+    """The types of the stack's resources, each with the properties that are used."""
     found = {}
-    for resource in template["Resources"].values():
-        kind, properties = resource["Type"], resource.get("Properties", {})
-        found.setdefault(OF_SAM.get(kind, kind), set()).update(properties)
-        if kind in OF_SAM:
-            for event in properties.get("Events", {}).values():
-                found.setdefault(OF_EVENTS[event["Type"]], set()).update(event["Properties"])
-            if "EventInvokeConfig" in properties:
-                found.setdefault("AWS::Lambda::EventInvokeConfig", set())
+    for _, kind, properties in parts(template):
+        found.setdefault(kind, set()).update(properties)
     return found
 
 
@@ -168,6 +186,7 @@ def needed(template):
     return actions
 
 
+@functools.cache
 def known_types(action):
     """The types of resources that an action knows."""
     if action in NEWER:
@@ -181,56 +200,68 @@ def known_types(action):
     sys.exit(f"{action}: parliament knows no such action: add it to NEWER or NO_ACTIONS")
 
 
-def arns(action):
+def named(template):
+    """The ARNs of the stack's resources, by service and by what IAM calls them: given names, or those that CloudFormation makes."""
+    found = {kind: [arn] for kind, arn in UNNAMED.items()}
+    for logical, kind, properties in parts(template):
+        if kind in NAMED:
+            service, part, arn, given = NAMED[kind]
+            name = properties[given]["Fn::Sub"].replace("AWS::StackName", "StackName") if given in properties else f"${{StackName}}-{logical}-*"
+            found.setdefault((service, part), []).append(arn + (name.replace(logical, logical.lower()) if part == "bucket" else name))
+    return found
+
+
+def tails(action, kind):
+    """What follows a resource's name in the ARN that an action is asked about."""
+    # https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_LogGroup.html
+    if kind == "log-group":
+        return ("",) if action in ("logs:TagResource", "logs:UntagResource", "logs:ListTagsForResource") else (":*",)
+    # SAM names the version $LATEST. AWS does not say whether the ARN then ends with it.
+    return ("", ":$LATEST") if action.endswith("EventInvokeConfig") else ("",)
+
+
+def arns(action, of_stack):
     """The ARNs of the stack that an action is about; * if it knows none of them."""
-    if action in RESTRICTED:
-        return (RESTRICTED[action][0],)
+    if action in OF_SERVICES:
+        return (OF_SERVICES[action],)
     service = action.split(":")[0]
-    named = ARNS[service]
-    return tuple(sorted(named[kind] for kind in known_types(action) if kind in named)) or ("*",)
+    known = {arn + tail for kind in known_types(action) for arn in of_stack.get((service, kind), ()) for tail in tails(action, kind)}
+    return tuple(sorted(known)) or ("*",)
 
 
 def statements(template, services):
-    """One statement for each set of resources."""
-    groups = {}
+    """One statement for each set of resources and each condition."""
+    groups, of_stack = {}, named(template)
     for action in needed(template):
-        if action.split(":")[0] in services and action not in RESTRICTED:
-            groups.setdefault((action.split(":")[0], arns(action)), []).append(action)
-    for (_, resources), actions in sorted(groups.items()):
-        yield {"Effect": "Allow", "Action": sorted(actions), "Resource": [sub(arn) for arn in resources]}
-
-
-INSIGHTS = "contributorinsights.dynamodb.amazonaws.com"
-# Actions on roles that are allowed for some services alone: the resource, and the condition.
-RESTRICTED = {
-    "iam:PassRole": (ARNS["iam"]["role"], {"iam:PassedToService": ["lambda.amazonaws.com", "scheduler.amazonaws.com"]}),
-    # The first Contributor Insights of an account make it (the parameter ThrottledKeys).
-    "iam:CreateServiceLinkedRole": (
-        ARN + "iam::${AWS::AccountId}:role/aws-service-role/" + INSIGHTS + "/*",
-        {"iam:AWSServiceName": [INSIGHTS]},
-    ),
-}
-
-
-def restricted():
-    for action, (resource, condition) in RESTRICTED.items():
-        yield {"Effect": "Allow", "Action": [action], "Resource": [sub(resource)], "Condition": {"StringEquals": condition}}
+        if action.split(":")[0] in services:
+            groups.setdefault((action.split(":")[0], arns(action, of_stack), RESTRICTED.get(action, ())), []).append(action)
+    for (_, resources, restriction), actions in sorted(groups.items()):
+        statement = {"Effect": "Allow", "Action": sorted(actions), "Resource": [sub(arn) for arn in resources]}
+        if restriction:
+            operator, key, values = restriction
+            statement["Condition"] = {operator: {key: [sub(value) for value in values]}}
+        yield statement
 
 
 def of_key(template):
-    actions = sorted(action for action in needed(template) if action.startswith("kms:"))
-    statement = {"Effect": "Allow", "Action": actions, "Resource": [{"Ref": "KmsKeyArn"}]}
-    return {"Fn::If": ["HasKey", statement, {"Ref": "AWS::NoValue"}]}
+    """The statements that a stack with a key needs: actions that know no resource are asked on *."""
+    groups = {}
+    for action in sorted(needed(template)):
+        if action.startswith("kms:"):
+            groups.setdefault("key" if known_types(action) else "*", []).append(action)
+    for resource, actions in groups.items():
+        statement = {"Effect": "Allow", "Action": actions, "Resource": [{"Ref": "KmsKeyArn"} if resource == "key" else resource]}
+        yield {"Fn::If": ["HasKey", statement, {"Ref": "AWS::NoValue"}]}
 
 
 def sub(arn):
-    return arn if arn == "*" else {"Fn::Sub": arn}
+    return {"Fn::Sub": arn} if "${" in arn else arn
 
 
 def policies(template):
     """The managed policies of the role that CloudFormation assumes."""
     for name, services in POLICIES.items():
-        more = [*restricted()] if "iam" in services else [of_key(template)]
+        more = of_key(template) if name == "Data" else ()
         yield name, {"Version": "2012-10-17", "Statement": [*statements(template, services), *more]}
 
 
