@@ -138,7 +138,7 @@ RESTRICTED = {
     "lambda:DeleteEventSourceMapping": OF_AGGREGATOR,
 }
 # Three, because a managed policy has at most 6,144 characters.
-POLICIES = {"Data": ("dynamodb", "s3", "sqs", "sns", "ssm"), "Functions": ("lambda", "logs", "cloudwatch", "scheduler"), "Roles": ("iam",)}
+POLICIES = {"Data": ("dynamodb", "s3", "sqs", "sns", "ssm"), "Functions": ("lambda", "logs", "scheduler"), "RolesAndAlarms": ("iam", "cloudwatch")}
 
 
 def parts(template):
