@@ -250,11 +250,12 @@ mod tests {
     /// Returns how many of four records are finished by a response that names `named`.
     fn finished_of(named: &[Option<&str>]) -> usize {
         let mut response = Response::default();
-        for number in named {
+        let of = |number: &Option<&str>| {
             let mut failure = DynamoDbBatchItemFailure::default();
             failure.item_identifier = number.map(str::to_owned);
-            response.batch_item_failures.push(failure);
-        }
+            failure
+        };
+        response.batch_item_failures = named.iter().map(of).collect();
         finished(["10", "11", "12", "13"].into_iter(), &response)
     }
 
