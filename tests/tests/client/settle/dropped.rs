@@ -13,7 +13,7 @@ use weirgate::{
     Class, Decision, Error, Every, Grant, Grants, Limit, LimitMode, OnUnavailable, Prefetch,
     RateLimiter,
 };
-use weirgate_shared::{BucketKey, LimitName, MAX_PERIOD_MS, Shard};
+use weirgate_shared::{BucketKey, EpochMillis, MAX_PERIOD_MS, Shard};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{Fleet, ask, config, granted, millis, pass, runtime, secs, slots};
@@ -24,16 +24,20 @@ const LATENCY: Duration = millis(5);
 /// What background tasks need at most: repeated writes, and the age of prefetched tokens.
 const BACKGROUND: Duration = secs(20);
 const LASTS: Duration = secs(600);
+const ENTITIES: [&str; 3] = ["e-1", "e-2", "p-1"];
+const CAPACITY: i64 = 800;
 /// What other processes have taken of each limit before.
 const OTHERS: i64 = 50;
+/// About how long a queued request waits.
+const QUEUED_MS: u64 = 10_000;
 
 /// A rate that refills a millitoken in half a minute, or what the mode needs in its place, a soft one, and slots.
 fn limits(mode: Mode) -> Vec<Limit> {
-    let rate = |name| Limit::custom(name, 800, 1, MAX_PERIOD_MS).unwrap();
+    let rate = |name| Limit::custom(name, CAPACITY, 1, MAX_PERIOD_MS).unwrap();
     let first = match mode {
-        Mode::Queued | Mode::QueuedNow => Limit::custom("tpm", 800, 1, 1_000).unwrap(),
-        Mode::Quota => Limit::quota("tpm", 800, Every::month()).unwrap(),
-        Mode::Class => rate("tpm")
+        Mode::Queued | Mode::QueuedNow => Limit::custom("tpm", CAPACITY, 1, 1_000).unwrap(),
+        Mode::Quota => Limit::quota("tpm", CAPACITY, Every::month()).unwrap(),
+        Mode::Class | Mode::ClassShared => rate("tpm")
             .with_classes([Class::new("batch", 40).unwrap()])
             .unwrap(),
         _ => rate("tpm"),
@@ -63,7 +67,10 @@ enum Mode {
     /// The grant starts then.
     QueuedNow,
     Quota,
+    /// From the class's own pool.
     Class,
+    /// From the shared pool, because the class's own pool has fewer.
+    ClassShared,
     UpTo,
     Soft,
     IntoDebt,
@@ -72,7 +79,7 @@ enum Mode {
     Local,
 }
 
-const MODES: [Mode; 21] = [
+const MODES: [Mode; 22] = [
     Mode::Rate,
     Mode::Slots,
     Mode::Leased,
@@ -88,6 +95,7 @@ const MODES: [Mode; 21] = [
     Mode::QueuedNow,
     Mode::Quota,
     Mode::Class,
+    Mode::ClassShared,
     Mode::UpTo,
     Mode::Soft,
     Mode::IntoDebt,
@@ -95,6 +103,12 @@ const MODES: [Mode; 21] = [
     Mode::Shadow,
     Mode::Local,
 ];
+
+impl Mode {
+    fn is_queued(self) -> bool {
+        matches!(self, Self::Queued | Self::QueuedNow)
+    }
+}
 
 /// When a future is dropped.
 #[derive(Debug, Clone, Copy)]
@@ -158,6 +172,19 @@ fn cut() -> impl Strategy<Value = Cut> {
     ]
 }
 
+/// A mode, and a cut of its request: of a queued one mostly until after its start.
+fn request() -> impl Strategy<Value = (Mode, Cut)> {
+    select(&MODES[..]).prop_flat_map(|mode| {
+        let near_start = QUEUED_MS - 200..QUEUED_MS + 200;
+        let queued = prop_oneof![0..12_000_u64, near_start].prop_map(Cut::Ms);
+        let cut = match mode.is_queued() {
+            true => prop_oneof![1 => cut(), 2 => queued].boxed(),
+            false => cut().boxed(),
+        };
+        (Just(mode), cut)
+    })
+}
+
 /// No fault, or one of the first writes meets one.
 fn trouble() -> impl Strategy<Value = Option<(u32, Fault)>> {
     let faults = vec![Fault::LoseRequest, Fault::LoseAnswer, Fault::Conflict];
@@ -195,8 +222,11 @@ impl Held {
 /// What the table has of all buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ledger {
-    /// Balances of `tpm`, `soft` and slots.
+    at: EpochMillis,
+    /// Balances of `tpm`, `soft` and slots, of all pools.
     available: [i64; 3],
+    /// Balance of `tpm` in each bucket.
+    tpm: [i64; 3],
     /// What is consumed of the rates.
     consumed: [i64; 2],
     acquires: i128,
@@ -228,7 +258,7 @@ impl World {
         if matches!(mode, Mode::Spread | Mode::SpreadLeased) {
             split(&other, &limits(mode), 4).await;
         }
-        for entity in ["e-1", "e-2", "p-1"] {
+        for entity in ENTITIES {
             let taken = other.acquire(entity, "gpt-4").limits(&limits(mode));
             let taken = taken.take("tpm", OTHERS).take("soft", OTHERS).send();
             assert!(taken.await.unwrap().is_granted());
@@ -300,8 +330,8 @@ impl World {
                 return Box::pin(async move { Held::of(request.await) });
             }
             Mode::Quota => one(&[("tpm", 200), ("soft", 10)]),
-            // Its own pool has fewer.
-            Mode::Class => one(&[("tpm", 400)]).class("batch"),
+            Mode::Class => one(&[("tpm", 200)]).class("batch"),
+            Mode::ClassShared => one(&[("tpm", 400)]).class("batch"),
             Mode::UpTo => self
                 .limiter
                 .acquire("e-1", "gpt-4")
@@ -318,7 +348,7 @@ impl World {
     async fn shards(&self) -> Vec<Shard> {
         let table = self.fleet.dynamo.table().await;
         let mut all = vec![];
-        for entity in ["e-1", "e-2", "p-1"] {
+        for entity in ENTITIES {
             let key = BucketKey::parse(&format!("default/BUCKET#{entity}#gpt-4#0")).unwrap();
             all.extend(sharded::shards(&table, &key).await);
         }
@@ -327,17 +357,26 @@ impl World {
 
     async fn ledger(&self) -> Ledger {
         let (shards, now) = (self.shards().await, self.fleet.now());
-        let balance = |limit: &str| {
-            let limit = LimitName::new(limit).unwrap();
-            let all = shards.iter().map(|shard| shard.balance_at(&limit, now).0);
-            all.sum::<i64>()
+        let balance_in = |shard: &Shard, limit: &str| {
+            let pools = shard.limits.keys().filter(|pool| pool.base() == limit);
+            pools.map(|pool| shard.balance_at(pool, now).0).sum::<i64>()
         };
+        let balance = |limit| shards.iter().map(|shard| balance_in(shard, limit)).sum();
         let consumed = |limit: &str| {
-            let all = shards.iter().map(|shard| &shard.limits[limit].consumed);
-            all.map(|consumed| consumed.bounded().0).sum::<i64>()
+            let pools = shards.iter().flat_map(|shard| &shard.limits);
+            let pools = pools.filter(|(pool, _)| pool.base() == limit);
+            pools.map(|(_, state)| state.consumed.bounded().0).sum()
+        };
+        let in_bucket = |entity: &str| {
+            let of_bucket = shards
+                .iter()
+                .filter(|shard| shard.key.entity.as_str() == entity);
+            of_bucket.map(|shard| balance_in(shard, "tpm")).sum()
         };
         Ledger {
+            at: now,
             available: ["tpm", "soft", "slots"].map(balance),
+            tpm: ENTITIES.map(in_bucket),
             consumed: ["tpm", "soft"].map(consumed),
             acquires: shards.iter().map(|shard| shard.acquires.total).sum(),
             leases: shards
@@ -355,21 +394,28 @@ impl World {
         };
         for (at, debited) in [debited[0], debited[1], 0].into_iter().enumerate() {
             let refill = after.available[at] - before.available[at] + debited;
-            // A token a second in each of three buckets, or so slow that it is nothing.
-            let most = match self.mode {
-                Mode::Queued | Mode::QueuedNow => 120_000,
-                _ => 100,
-            };
+            // Nearly nothing, except that of the queued modes, checked below.
             assert!(
-                (0..most).contains(&refill),
+                (0..100).contains(&refill) || (self.mode.is_queued() && at == 0),
                 "{what}: {before:?} {after:?}, used: {used:?}"
             );
         }
+        // A millitoken a millisecond in each bucket, up to its capacity.
+        let elapsed = after.at.0 - before.at.0;
+        for at in (0..ENTITIES.len()).filter(|_| self.mode.is_queued()) {
+            let debited = if at == 0 { debited[0] } else { 0 };
+            let room = CAPACITY * 1_000 - before.tpm[at] + debited;
+            let refill = after.tpm[at] - before.tpm[at] + debited;
+            assert!(
+                refill.abs_diff(elapsed.min(room)) <= 3,
+                "{what}: {refill} refilled in {elapsed} ms, {before:?} {after:?}, used: {used:?}"
+            );
+        }
         let expected = Ledger {
-            available: after.available,
             consumed: [before.consumed[0] + used[0], before.consumed[1] + used[1]],
             acquires: before.acquires + acquires,
             leases: 0,
+            ..after
         };
         assert_eq!(after, expected, "{what}: before {before:?}");
     }
@@ -386,18 +432,22 @@ async fn drop_request(mode: Mode, trouble: Option<(u32, Fault)>, cut: Cut) {
     let held = cut.apply(&world.fleet, trouble, world.request()).await;
     let granted = held.as_ref().map_or(0, |held| held.grants().len());
     let amount = |limit| held.as_ref().map_or(0, |held| held.amount(limit));
-    let used = match (mode, &held) {
+    let mut used = match (mode, &held) {
         // The parent has given as much.
         (Mode::Cascading, Some(_)) => [2 * amount("tpm"), 0],
         (Mode::Local, Some(Held::One(grant))) if grant.degraded().is_some() => [0, 0],
         _ => [amount("tpm"), amount("soft")],
     };
-    let acquires = match (mode, granted) {
+    let mut acquires = match (mode, granted) {
         (_, 0) | (Mode::IntoDebt, _) => 0,
         (Mode::Local, _) if used == [0, 0] => 0,
         (Mode::Cascading, _) => 2,
         (_, granted) => i128::try_from(granted).unwrap(),
     };
+    if let (Mode::QueuedNow, Cut::Ms(ms)) = (mode, cut) {
+        // Between the grant and the start, or after it.
+        pass(millis(ms)).await;
+    }
     drop(held);
     pass(BACKGROUND).await;
     if matches!(trouble, Some((_, Fault::LoseRequest))) && used == [0, 0] {
@@ -405,10 +455,11 @@ async fn drop_request(mode: Mode, trouble: Option<(u32, Fault)>, cut: Cut) {
         let doubt = world.limiter.stats().unconfirmed_millitokens;
         let after = world.ledger().await;
         let lost = i64::try_from(doubt).unwrap();
-        let gone: i64 = after.consumed.iter().sum::<i64>() - before.consumed.iter().sum::<i64>();
-        assert!(gone == 0 || gone == lost, "{what}: {gone} of {lost}");
-        if gone > 0 {
-            return;
+        let gone = [0, 1].map(|at| after.consumed[at] - before.consumed[at]);
+        let sum: i64 = gone.iter().sum();
+        assert!(sum == 0 || sum == lost, "{what}: {gone:?} of {lost}");
+        if sum > 0 {
+            (used, acquires) = (gone, after.acquires - before.acquires);
         }
     }
     world.check(before, world.ledger().await, used, acquires, &what);
@@ -435,19 +486,26 @@ enum Next {
     Adjust,
 }
 
-const GRANTS: [Mode; 7] = [
+/// All that may settle at once: a grant of [`Mode::QueuedNow`] may not before its start.
+const GRANTS: [Mode; 11] = [
     Mode::Rate,
     Mode::Leased,
     Mode::Cascading,
     Mode::Spread,
     Mode::SpreadLeased,
     Mode::Prefetching,
+    Mode::Queued,
+    Mode::Quota,
+    Mode::Class,
+    Mode::ClassShared,
     Mode::Bypass,
 ];
 const NEXT: [Next; 4] = [Next::Drop, Next::Release, Next::RollBack, Next::Adjust];
-const SETTLINGS: [Settling; 9] = [
+const SETTLINGS: [Settling; 10] = [
     // Both above and below what was taken.
     Settling::Adjust(1_100),
+    // Within the debt that a class may have.
+    Settling::Adjust(600),
     Settling::Adjust(3),
     Settling::Adjust(0),
     Settling::Renew,
@@ -555,7 +613,7 @@ proptest! {
 
     #[test]
     fn i4_what_a_dropped_request_took_is_back(
-        mode in select(&MODES[..]), trouble in trouble(), cut in cut(),
+        (mode, cut) in request(), trouble in trouble(),
     ) {
         runtime().block_on(drop_request(mode, trouble, cut));
     }
