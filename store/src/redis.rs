@@ -61,9 +61,11 @@ struct Shared {
     use_server_time: bool,
 }
 
-/// Items of the actions of a write: all after it was applied, or those whose condition failed, before it.
+/// What became of a write.
 enum Answer {
-    Applied(Vec<Option<Option<Item>>>),
+    /// The item after it, if that was asked for.
+    Applied(Option<Item>),
+    /// Of each action the item before it, if its condition failed.
     ConditionFailed(Vec<Option<Option<Item>>>),
 }
 
@@ -74,6 +76,11 @@ struct Ran {
     writes: u64,
     /// Number of expired items that it removed.
     expired: usize,
+}
+
+/// Returns the id of a write: random bytes but 255, which separates fields in answers.
+fn id() -> [u8; 8] {
+    random_bits().to_be_bytes().map(|byte| byte.min(254))
 }
 
 /// Arguments of the script: see `apply.lua`.
@@ -114,7 +121,7 @@ impl RedisTable {
         answer: ReturnValues,
     ) -> Result<WriteOutcome, StoreError> {
         // The item keeps the id, so that a repeated write is applied once.
-        let id = random_bits().to_be_bytes();
+        let id = id();
         let is_returned = answer == ReturnValues::AllNew;
         let (items, packed) = (
             vec![self.0.keys.item(&update.key)],
@@ -122,10 +129,7 @@ impl RedisTable {
         );
         let applied = self.apply(&items, &packed, &id, is_returned, None);
         Ok(match applied.await? {
-            Answer::Applied(items) => {
-                let new = items.into_iter().next().flatten().flatten();
-                WriteOutcome::Applied(new.filter(|_| is_returned))
-            }
+            Answer::Applied(new) => WriteOutcome::Applied(new.filter(|_| is_returned)),
             Answer::ConditionFailed(failed) => {
                 let old = failed.into_iter().next().flatten().flatten();
                 WriteOutcome::ConditionFailed(
@@ -275,21 +279,27 @@ impl RedisTable {
 
     /// Reads the answer of the script, and the server's time in it.
     fn read_answer(&self, answer: Value, sent: EpochMillis) -> Result<Ran, RedisError> {
-        let (is_applied, now, items, writes, expired): (bool, i64, Vec<Value>, u64, usize) =
-            redis::from_redis_value(answer)?;
+        let mut parts: Vec<Value> = redis::from_redis_value(answer)?;
+        let items = parts.split_off(parts.len().min(4));
+        let (is_applied, now, writes, expired): (bool, i64, u64, usize) =
+            redis::from_redis_value(Value::Array(parts))?;
         if self.0.use_server_time {
             self.0.skew.observe_ms(now, sent, self.0.skew.local());
         }
-        // An item whose condition did not fail is nil.
-        let read = items.into_iter().map(|fields| match fields {
-            Value::Nil => Ok(None),
-            fields => Ok::<_, RedisError>(Some(field::item(texts(fields)?))),
-        });
-        let items = read.collect::<Result<_, _>>()?;
         Ok(Ran {
-            answer: match is_applied {
-                true => Answer::Applied(items),
-                false => Answer::ConditionFailed(items),
+            answer: match (is_applied, &items[..]) {
+                (true, [Value::BulkString(before), Value::BulkString(changed)]) => {
+                    Answer::Applied(field::changed_item(before, changed))
+                }
+                (true, _) => Answer::Applied(None),
+                (false, items) => {
+                    // An item whose condition did not fail is nil.
+                    let items = items.iter().map(|fields| match fields {
+                        Value::BulkString(fields) => Some(field::answered_item(fields)),
+                        _ => None,
+                    });
+                    Answer::ConditionFailed(items.collect())
+                }
             },
             writes,
             expired,

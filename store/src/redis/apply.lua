@@ -8,19 +8,27 @@
 -- epoch seconds; the stream of images; the number of writes; for a transaction, its token; the items.
 -- ARGV: the id of the write, or empty in a transaction; of a repeated write the number of writes that was known
 -- before it was first sent, else empty; 1 to return items that were written; how many expired items to remove at
--- most; 1 if there is a token; for each item an action, packed: {kind, PK, SK, conditions, changes}.
--- Returns 1 if applied or 0 if a condition failed, the server's time in milliseconds, for each item its
--- fields: after the write, or before it if its own condition failed; the number of writes if one was applied,
--- else 0; and how many expired items were removed.
+-- most; 1 if there is a token; for each item an action, packed: kind, PK, SK, conditions, `then`, changes. Each
+-- condition or change is a name, a path and a value; the value of a map is a number of fields, which follow.
+-- Returns 1 if applied or 0 if a condition failed, the server's time in milliseconds; the number of writes if one
+-- was applied, else 0; how many expired items were removed; and items. Of an item that was written, the fields
+-- before and those that changed, empty ones removed; if conditions failed, of each item the fields if one was its
+-- own, else nil. Fields and values are one text, joined by \255, which is in no UTF-8: clients read many slowly.
 --
 -- No item expires by itself: the images of a shard are the last that is known of its usage, and entries of
 -- indexes go with their items. So each write removes some that have expired.
+--
+-- Each call makes all functions of this level, so what is needed rarely is within what needs it.
 
-local find, sub, match, rep = string.find, string.sub, string.match, string.rep
--- Ids that an item keeps, and the bytes of each: the id, and the number of its write.
-local KEPT, ID, SIZE = 16, 8, 14
+local find, sub, match, rep, format = string.find, string.sub, string.match, string.rep, string.format
+local concat = table.concat
+-- Ids that an item keeps, and the bytes of each: the id, and the number of its write in hexadecimal digits.
+local KEPT, ID, SIZE = 16, 8, 20
+local NUMBER = '%012x'
+-- Ends fields and values of an answer.
+local END = '\255'
 -- Begins the ids of a new item. Those of an earlier item under its key are not known.
-local NEW = rep('\0', ID)
+local NEW = '\0\0\0\0\0\0\0\0'
 -- Seconds for which the token of a transaction is known.
 local TOKEN_TTL = 600
 -- Records that the stream keeps for its reader.
@@ -28,9 +36,9 @@ local MOST_RECORDS = 1000000
 
 local id, since, returns, most_expired = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
 local is_transaction = id == ''
-local EXPIRIES, RECORDS, WRITES = KEYS[#INDEXES + 1], KEYS[#INDEXES + 2], KEYS[#INDEXES + 3]
-local token = ARGV[5] == '1' and KEYS[#INDEXES + 4]
-local first_item = #INDEXES + (token and 5 or 4)
+local EXPIRIES, RECORDS, WRITES = KEYS[INDEX_COUNT + 1], KEYS[INDEX_COUNT + 2], KEYS[INDEX_COUNT + 3]
+local token = ARGV[5] == '1' and KEYS[INDEX_COUNT + 4]
+local first_item = INDEX_COUNT + (token and 5 or 4)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -44,18 +52,20 @@ end
 
 -- Numbers are text, because Lua's are exact only up to 2^53.
 
-local function is_number(value)
-  return value and find(value, '^%-?%d') ~= nil
-end
-
 -- Returns the sign, the whole part and the fraction.
 local function parts(number)
   return match(number, '^(%-?)(%d+)%.?(%d*)$')
 end
 
--- Compares by sign, length and text. Returns a number below, equal to or above 0.
+-- Compares numbers. Returns a number below, equal to or above 0; nothing if one is no number. Rounding keeps the
+-- order, so only those that Lua takes for equal are compared by sign, length and text.
 local function compare(a, b)
-  if a == b then
+  local x, y = tonumber(a), tonumber(b)
+  if not (x and y) then
+    return nil
+  elseif x ~= y then
+    return x < y and -1 or 1
+  elseif a == b then
     return 0
   end
   local a_sign, a_whole, a_fraction = parts(a)
@@ -74,8 +84,16 @@ local function compare(a, b)
   return is_less == (a_sign == '') and -1 or 1
 end
 
--- Adds digit by digit, of numbers of any length.
-local function add_digits(a, b)
+local EXACT = 2 ^ 52
+
+local function add(a, b)
+  local x, y = tonumber(a), tonumber(b)
+  local is_exact = x < EXACT and x > -EXACT and y < EXACT and y > -EXACT
+  if is_exact and not find(a, '.', 1, true) and not find(b, '.', 1, true) then
+    -- In 64 bits; `%.0f` takes three times as long.
+    return format('%d', x + y)
+  end
+  -- Digit by digit, of numbers of any length.
   local a_sign, a_whole, a_fraction = parts(a)
   local b_sign, b_whole, b_fraction = parts(b)
   local point = math.max(#a_fraction, #b_fraction)
@@ -95,23 +113,12 @@ local function add_digits(a, b)
     carry = math.floor(digit / 10)
     sum[at] = digit - carry * 10
   end
-  local text = table.concat(sum)
+  local text = concat(sum)
   local whole, fraction = match(sub(text, 1, length), '^0*(%d+)$'), match(sub(text, length + 1), '^(.-)0*$')
   if fraction ~= '' then
     whole = whole .. '.' .. fraction
   end
   return whole == '0' and whole or sign .. whole
-end
-
-local EXACT = 2 ^ 52
-
-local function add(a, b)
-  local x, y = tonumber(a), tonumber(b)
-  local is_whole = not find(a, '.', 1, true) and not find(b, '.', 1, true)
-  if is_whole and math.abs(x) < EXACT and math.abs(y) < EXACT then
-    return string.format('%.0f', x + y)
-  end
-  return add_digits(a, b)
 end
 
 -- Returns the numbers of a set, each with whether it is in it.
@@ -123,16 +130,22 @@ local function members(set)
   return all
 end
 
--- Returns the set of numbers, or nothing: a set is never empty.
-local function set_of(all)
-  local numbers = {}
-  for number in pairs(all) do
-    table.insert(numbers, number)
+-- Returns a set with numbers that are added (true) or removed (nil); nothing if it has none: a set is never empty.
+local function changed_set(path, before, numbers, is_member)
+  if before and sub(before, 1, 1) ~= '#' then
+    invalid('no set of numbers', path)
   end
-  table.sort(numbers, function(a, b)
+  local all, sorted = members(before), {}
+  for number in pairs(members(numbers)) do
+    all[number] = is_member
+  end
+  for number in pairs(all) do
+    table.insert(sorted, number)
+  end
+  table.sort(sorted, function(a, b)
     return compare(a, b) < 0
   end)
-  return #numbers > 0 and '#' .. table.concat(numbers, ',')
+  return #sorted > 0 and '#' .. concat(sorted, ',')
 end
 
 -- Returns the fields below a map.
@@ -146,132 +159,13 @@ local function below(item, path)
   return fields
 end
 
--- Returns whether the value at a path is this one: a text, or of a map {suffix, text, ...}.
-local function equals(item, path, value)
-  if type(value) == 'string' then
-    return item[path] == value
-  end
-  for at = 1, #value, 2 do
-    if item[path .. value[at]] ~= value[at + 1] then
-      return false
-    end
-  end
-  return #below(item, path) == #value / 2 - 1
-end
-
-local HOLDS = {}
-
-local function holds(item, condition)
-  return HOLDS[condition[1]](item, condition[2], condition[3])
-end
-
-HOLDS['absent'] = function(item, path)
-  return not item[path]
-end
-HOLDS['present'] = function(item, path)
-  return item[path] ~= nil
-end
-HOLDS['equals'] = equals
-HOLDS['differs'] = function(item, path, value)
-  return not equals(item, path, value)
-end
-HOLDS['at_least'] = function(item, path, value)
-  return is_number(item[path]) and is_number(value) and compare(item[path], value) >= 0
-end
-HOLDS['at_most'] = function(item, path, value)
-  return is_number(item[path]) and is_number(value) and compare(item[path], value) <= 0
-end
-HOLDS['lacks'] = function(item, path, value)
-  return not members(item[path])[value]
-end
-HOLDS['absent_or'] = function(item, path, condition)
-  return not item[path] or holds(item, condition)
-end
-
 -- A change adds what it writes to `changed`: text, or false for a field that goes. All read the item as it was.
-
 local function remove(item, changed, path)
   changed[path] = item[path] and false
   if item[path] == '{' then
     for _, field in ipairs(below(item, path)) do
       changed[field] = false
     end
-  end
-end
-
-local function set(item, changed, path, value)
-  remove(item, changed, path)
-  if type(value) == 'string' then
-    changed[path] = value
-    return
-  end
-  for at = 1, #value, 2 do
-    changed[path .. value[at]] = value[at + 1]
-  end
-end
-
-local CHANGE = { set = set, remove = remove }
-
-CHANGE['set_if_absent'] = function(item, changed, path, value)
-  if not item[path] then
-    set(item, changed, path, value)
-  end
-end
-CHANGE['copy'] = function(item, changed, path, from)
-  local value = item[from]
-  if not value then
-    invalid('nothing to copy', from)
-  end
-  if value == '{' then
-    value = { '', '{' }
-    for _, field in ipairs(below(item, from)) do
-      table.insert(value, sub(field, #from + 1))
-      table.insert(value, item[field])
-    end
-  end
-  set(item, changed, path, value)
-end
-CHANGE['next'] = function(item, changed, path, from, first)
-  if item[from] and not is_number(item[from]) then
-    invalid('no number', from)
-  end
-  set(item, changed, path, item[from] and add(item[from], '1') or first)
-end
-CHANGE['add'] = function(item, changed, path, value)
-  local before = item[path]
-  if sub(value, 1, 1) == '#' then
-    if before and sub(before, 1, 1) ~= '#' then
-      invalid('no set of numbers', path)
-    end
-    local all = members(before)
-    for number in pairs(members(value)) do
-      all[number] = true
-    end
-    changed[path] = set_of(all)
-  elseif before and not is_number(before) then
-    invalid('no number', path)
-  else
-    changed[path] = add(before or '0', value)
-  end
-end
-CHANGE['delete_from'] = function(item, changed, path, value)
-  if not item[path] then
-    return
-  end
-  if sub(item[path], 1, 1) ~= '#' then
-    invalid('no set of numbers', path)
-  end
-  local all = members(item[path])
-  for number in pairs(members(value)) do
-    all[number] = nil
-  end
-  changed[path] = set_of(all)
-end
-
--- Calls a command with many arguments, in pieces that fit Lua's stack.
-local function call(command, key, arguments)
-  for at = 1, #arguments, 1000 do
-    redis.call(command, key, unpack(arguments, at, math.min(at + 999, #arguments)))
   end
 end
 
@@ -282,7 +176,7 @@ local function entry(index, hash, range, pk, sk)
     return nil
   elseif index[1] == 'PK' then
     return key
-  elseif is_number(range) then
+  elseif tonumber(range) then
     -- Ordered as text: of one length.
     local whole = sub(range, 1, 1) == '-' and '0' or match(range, '^%d+')
     range = rep('0', 20 - #whole) .. whole
@@ -314,29 +208,6 @@ local function expiry(ttl)
   return ttl and find(ttl, '^%d+$') and #ttl < 13 and ttl
 end
 
--- Returns the image that the stream has of an item: its attributes that are no maps.
-local function image(item, changed)
-  local shown = {}
-  for field, value in pairs(item) do
-    shown[field] = value
-  end
-  for field, value in pairs(changed) do
-    shown[field] = value or nil
-  end
-  shown['\30'] = nil
-  for field, value in pairs(shown) do
-    if value == '{' or find(field, '\31', 1, true) then
-      shown[field] = nil
-    end
-  end
-  return cjson.encode(shown)
-end
-
--- Returns how often a number of writes has reached the next copy. It is below 2^53.
-local function copies(writes)
-  return writes and is_number(writes) and math.floor(tonumber(writes) / INTERIM)
-end
-
 -- Adds the images of a shard before and after a write to the stream, if usage is copied from one of them: it
 -- begins, ends or is another life, begins an hour, or has had enough writes since the last copy. There is no
 -- stream until its reader makes it.
@@ -345,74 +216,88 @@ local function record(item, changed, pk, sk, is_new, is_gone)
     return
   end
   local is_copied = is_new or is_gone
-  for _, field in ipairs({ HOUR, BIRTH }) do
-    is_copied = is_copied or item[field] ~= (written(item, changed, field) or nil)
-  end
+  is_copied = is_copied or item[HOUR] ~= (written(item, changed, HOUR) or nil)
+  is_copied = is_copied or item[BIRTH] ~= (written(item, changed, BIRTH) or nil)
   is_copied = is_copied or (item[LIVE] == nil) ~= not written(item, changed, LIVE)
-  is_copied = is_copied or copies(item[SEQUENCE]) ~= copies(written(item, changed, SEQUENCE))
+  if not is_copied then
+    -- Below 2^53.
+    local before, after = tonumber(item[SEQUENCE]) or 0, tonumber(written(item, changed, SEQUENCE)) or 0
+    is_copied = math.floor(before / INTERIM) ~= math.floor(after / INTERIM)
+  end
   if not is_copied then
     return
+  end
+  -- The image has the attributes that are no maps.
+  local function image(with)
+    local shown = {}
+    for field, value in pairs(item) do
+      shown[field] = value
+    end
+    for field, value in pairs(with) do
+      shown[field] = value or nil
+    end
+    shown['\30'] = nil
+    for field, value in pairs(shown) do
+      if value == '{' or find(field, '\31', 1, true) then
+        shown[field] = nil
+      end
+    end
+    return cjson.encode(shown)
   end
   local fields = { 'PK', pk, 'SK', sk }
   if not is_new then
     table.insert(fields, 'old')
-    table.insert(fields, image(item, {}))
+    table.insert(fields, image({}))
   end
   if not is_gone then
     table.insert(fields, 'new')
-    table.insert(fields, image(item, changed))
+    table.insert(fields, image(changed))
   end
   redis.call('XADD', RECORDS, 'NOMKSTREAM', 'MAXLEN', '~', MOST_RECORDS, '*', unpack(fields))
 end
 
--- Removes an item that has expired. Returns whether there was one.
-local function remove_expired(key)
-  local is_ours, item = pcall(read, key)
-  local ttl = is_ours and expiry(item[TTL])
-  if not ttl or tonumber(ttl) * 1000 > now then
-    redis.call('ZREM', EXPIRIES, key)
-    return false
-  end
-  local pk, sk = sub(item['PK'], 2), sub(item['SK'], 2)
-  -- First: a full server lets a script that has written go on, and would refuse the record.
-  redis.call('ZREM', EXPIRIES, key)
-  record(item, {}, pk, sk, false, true)
-  redis.call('DEL', key)
-  for at, index in ipairs(INDEXES) do
-    local member = entry(index, item[index[1]], item[index[2]], pk, sk)
-    if member then
-      redis.call('ZREM', KEYS[at], member)
-    end
-  end
-  return true
-end
-
 local function remove_all_expired()
   local removed = 0
-  if most_expired > 0 then
-    local due = redis.call('ZRANGE', EXPIRIES, '-inf', time[1], 'BYSCORE', 'LIMIT', 0, most_expired)
-    for _, key in ipairs(due) do
-      if remove_expired(key) then
-        removed = removed + 1
+  if most_expired == 0 then
+    return removed
+  end
+  local due = redis.call('ZRANGE', EXPIRIES, '-inf', time[1], 'BYSCORE', 'LIMIT', 0, most_expired)
+  for _, key in ipairs(due) do
+    local is_ours, item = pcall(read, key)
+    local ttl = is_ours and expiry(item[TTL])
+    -- First: a full server lets a script that has written go on, and would refuse the record.
+    redis.call('ZREM', EXPIRIES, key)
+    if ttl and tonumber(ttl) * 1000 <= now then
+      local pk, sk = sub(item['PK'], 2), sub(item['SK'], 2)
+      record(item, {}, pk, sk, false, true)
+      redis.call('DEL', key)
+      for at, index in ipairs(indexes()) do
+        local member = entry(index, item[index[1]], item[index[2]], pk, sk)
+        if member then
+          redis.call('ZREM', KEYS[at], member)
+        end
       end
+      removed = removed + 1
     end
   end
   return removed
 end
 
 if first_item > #KEYS then
-  return { 1, now, {}, 0, remove_all_expired() }
+  return { 1, now, 0, remove_all_expired() }
 end
 if token and redis.call('EXISTS', token) == 1 then
-  return { 1, now, {}, 0, 0 }
+  return { 1, now, 0, 0 }
 end
 
-local writes, failed, has_failed = {}, {}, false
-for at = first_item, #KEYS do
-  local key = KEYS[at]
-  local kind, pk, sk, conditions, changes = unpack(cmsgpack.unpack(ARGV[at - first_item + 6]))
+local writes, failed, has_failed = {}, { 0, now, 0, 0 }, false
+for number = first_item, #KEYS do
+  local key = KEYS[number]
+  local action = cmsgpack.unpack(ARGV[number - first_item + 6])
+  local kind, pk, sk, at = action[1], action[2], action[3], 4
   local item, flat = read(key)
-  if #flat > 0 and (item['PK'] ~= '"' .. pk or item['SK'] ~= '"' .. sk) then
+  local is_new = #flat == 0
+  if not is_new and (item['PK'] ~= '"' .. pk or item['SK'] ~= '"' .. sk) then
     refuse('FOREIGN', 'the key holds a hash that is not of this table')
   end
   local ids = item['\30'] or ''
@@ -422,36 +307,119 @@ for at = first_item, #KEYS do
       known = find(ids, id, known + 1, true)
     end
     if known then
-      return { 1, now, { flat }, 0, 0 }
+      return { 1, now, 0, 0, concat(flat, END), '' }
     end
     -- It may have been among those that are not kept, if the oldest that is kept came after it.
     local is_complete = #ids < KEPT * SIZE and sub(ids, 1, ID) ~= NEW
     -- A number that was not given yet is of another history, which a failover ended.
     local is_of_another = since and since > tonumber(redis.call('GET', WRITES) or '0')
-    if since and not is_complete and (is_of_another or struct.unpack('>I6', ids, ID + 1) > since) then
+    if since and not is_complete and (is_of_another or tonumber(sub(ids, ID + 1, SIZE), 16) > since) then
       refuse('UNDECIDED', 'more writes came after it than the item keeps ids of')
     end
   end
-  local is_failed = false
-  for _, condition in ipairs(conditions) do
-    if not holds(item, condition) then
+  local is_failed, is_exempt = false, false
+  while action[at] ~= 'then' do
+    local condition, path, value = action[at], action[at + 1], action[at + 2]
+    local current, holds = item[path], true
+    at = at + 3
+    if condition == 'equals' then
+      holds = current == value
+    elseif condition == 'at_least' then
+      local order = compare(current, value)
+      holds = order and order >= 0
+    elseif condition == 'at_most' then
+      local order = compare(current, value)
+      holds = order and order <= 0
+    elseif condition == 'differs' then
+      holds = current ~= value
+    elseif condition == 'present' then
+      holds = current
+    elseif condition == 'absent' then
+      holds = not current
+    elseif condition == 'lacks' then
+      holds = not members(current)[value]
+    elseif condition ~= 'absent_or' then
+      -- Of a map.
+      value = tonumber(value)
+      local is_equal = #below(item, path) == value - 1
+      for field = at, at + 2 * value - 1, 2 do
+        is_equal = is_equal and item[path .. action[field]] == action[field + 1]
+      end
+      holds = is_equal == (condition == 'equals_map')
+      at = at + 2 * value
+    end
+    if not (holds or is_exempt) then
       is_failed = true
       break
     end
+    is_exempt = condition == 'absent_or' and not current
   end
-  failed[#failed + 1] = is_failed and flat
+  failed[#failed + 1] = is_failed and concat(flat, END)
   has_failed = has_failed or is_failed
   local changed = {}
   if kind == 'update' and not has_failed then
-    for _, change in ipairs(changes) do
-      local path = change[2]
-      local above = find(path, '\31', 1, true) and match(path, '^(.*)\31')
-      if above and item[above] ~= '{' then
-        invalid('no map holds what is changed', path)
+    at = at + 1
+    while action[at] do
+      local change, path, value = action[at], action[at + 1], action[at + 2]
+      local current = item[path]
+      at = at + 3
+      if change == 'add' then
+        if current and not tonumber(current) then
+          invalid('no number', path)
+        end
+        changed[path] = add(current or '0', value)
+      elseif change == 'set' then
+        remove(item, changed, path)
+        changed[path] = value
+      elseif change == 'set_if_absent' then
+        if not current then
+          changed[path] = value
+        end
+      elseif change == 'remove' then
+        remove(item, changed, path)
+      elseif change == 'within' then
+        if current ~= '{' then
+          invalid('no map holds what is changed', path)
+        end
+      elseif change == 'copy' then
+        -- Of the attribute that is the value.
+        if not item[value] then
+          invalid('nothing to copy', value)
+        end
+        remove(item, changed, path)
+        changed[path] = item[value]
+        for _, field in ipairs(item[value] == '{' and below(item, value) or {}) do
+          changed[path .. sub(field, #value + 1)] = item[field]
+        end
+      elseif change == 'next' then
+        -- Of the attribute that is the value, or else the first one, which follows.
+        local from = item[value]
+        if from and not tonumber(from) then
+          invalid('no number', value)
+        end
+        remove(item, changed, path)
+        changed[path] = from and add(from, '1') or action[at]
+        at = at + 1
+      elseif change == 'add_to' then
+        changed[path] = changed_set(path, current, value, true)
+      elseif change == 'delete_from' then
+        changed[path] = current and changed_set(path, current, value, nil)
+      else
+        -- Of a map.
+        value = tonumber(value)
+        local is_set = change == 'set_map' or not current
+        if is_set then
+          remove(item, changed, path)
+        end
+        for field = at, at + 2 * value - 1, 2 do
+          if is_set then
+            changed[path .. action[field]] = action[field + 1]
+          end
+        end
+        at = at + 2 * value
       end
-      CHANGE[change[1]](item, changed, path, change[3], change[4])
     end
-    if #flat == 0 then
+    if is_new then
       changed['PK'], changed['SK'] = '"' .. pk, '"' .. sk
     end
   elseif kind == 'delete' then
@@ -459,10 +427,10 @@ for at = first_item, #KEYS do
       changed[field] = false
     end
   end
-  writes[#writes + 1] = { key, item, changed, pk, sk, kind, ids, #flat == 0 }
+  writes[#writes + 1] = { key, item, changed, pk, sk, kind, ids, is_new, flat }
 end
 if has_failed then
-  return { 0, now, failed, 0, 0 }
+  return failed
 end
 
 local number = redis.call('INCR', WRITES)
@@ -471,8 +439,8 @@ local number = redis.call('INCR', WRITES)
 local gone = {}
 for _, write in ipairs(writes) do
   local key, item, changed, pk, sk, kind, ids, is_new = unpack(write)
-  for at, index in ipairs(INDEXES) do
-    if changed[index[1]] ~= nil or changed[index[2]] ~= nil then
+  if is_listed(changed) then
+    for at, index in ipairs(indexes()) do
       local before = entry(index, item[index[1]], item[index[2]], pk, sk)
       local after = entry(index, written(item, changed, index[1]), written(item, changed, index[2]), pk, sk)
       if after and after ~= before then
@@ -482,27 +450,29 @@ for _, write in ipairs(writes) do
         table.insert(gone, { KEYS[at], before })
       end
     end
-  end
-  local ttl = expiry(changed[TTL])
-  if ttl then
-    redis.call('ZADD', EXPIRIES, ttl, key)
-  elseif expiry(item[TTL]) and changed[TTL] ~= nil then
-    table.insert(gone, { EXPIRIES, key })
+    local ttl = expiry(changed[TTL])
+    if ttl then
+      redis.call('ZADD', EXPIRIES, ttl, key)
+    elseif expiry(item[TTL]) and changed[TTL] ~= nil then
+      table.insert(gone, { EXPIRIES, key })
+    end
   end
   if kind == 'update' then
     record(item, changed, pk, sk, is_new, false)
-    local first = is_new and NEW .. struct.pack('>I6', number) or ''
-    local last = is_transaction and '' or id .. struct.pack('>I6', number)
-    if first ~= '' or last ~= '' then
-      changed['\30'] = sub(ids .. first .. last, -SIZE * KEPT)
+    if is_new then
+      ids = ids .. NEW .. format(NUMBER, number)
     end
+    if not is_transaction then
+      ids = ids .. id .. format(NUMBER, number)
+    end
+    write[7] = sub(ids, -SIZE * KEPT)
   elseif kind == 'delete' and not is_new then
     record(item, changed, pk, sk, false, true)
   end
 end
-local answers = {}
+local answer = { 1, now, number }
 for _, write in ipairs(writes) do
-  local key, item, changed, _, _, kind = unpack(write)
+  local key, _, changed, _, _, kind, ids, _, flat = unpack(write)
   if kind == 'delete' then
     redis.call('DEL', key)
   elseif kind == 'update' then
@@ -515,16 +485,19 @@ for _, write in ipairs(writes) do
         old[#old + 1] = field
       end
     end
-    call('HSET', key, new)
-    call('HDEL', key, old)
+    -- In pieces that fit Lua's stack.
+    for at = 1, math.max(#new, 1), 1000 do
+      redis.call('HSET', key, '\30', ids, unpack(new, at, math.min(at + 999, #new)))
+    end
+    for at = 1, #old, 1000 do
+      redis.call('HDEL', key, unpack(old, at, math.min(at + 999, #old)))
+    end
     if returns then
-      for field, value in pairs(item) do
-        if changed[field] == nil then
-          new[#new + 1] = field
-          new[#new + 1] = value
-        end
+      for _, field in ipairs(old) do
+        new[#new + 1] = field
+        new[#new + 1] = ''
       end
-      answers[#answers + 1] = new
+      answer[5], answer[6] = concat(flat, END), concat(new, END)
     end
   end
 end
@@ -534,4 +507,5 @@ end
 if token then
   redis.call('SET', token, 1, 'EX', TOKEN_TTL)
 end
-return { 1, now, answers, number, remove_all_expired() }
+answer[4] = remove_all_expired()
+return answer

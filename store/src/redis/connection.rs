@@ -429,6 +429,9 @@ fn unfit(info: &str, accept_eviction: bool) -> Option<String> {
             "must have version {LEAST_VERSION}.0 or newer, got {name} {version}; upgrade it"
         ));
     }
+    if field("arch_bits") == Some("32") {
+        return Some("must be a build for 64 bits, got one for 32; install another one".to_owned());
+    }
     match field("maxmemory_policy") {
         Some(policy) if policy != "noeviction" && !accept_eviction => Some(format!(
             "must have the maxmemory-policy noeviction, got {policy}, by which buckets are evicted and then are full \
@@ -505,6 +508,9 @@ mod tests {
         }
         let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.0";
         assert_eq!(unfit(&info(valkey, "noeviction"), false), None);
+        let narrow = "redis_version:7.0.15\r\narch_bits:32";
+        let narrow = unfit(&info(narrow, "noeviction"), false);
+        assert!(narrow.is_some_and(|reason| reason.contains("got one for 32")));
         let old = unfit(&info("redis_version:6.2.14", "noeviction"), false);
         assert!(old.is_some_and(|reason| reason.contains("got Redis 6.2.14; upgrade it")));
     }

@@ -2,30 +2,35 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt::Write;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use weirgate_shared::write::{Path, Value};
+use weirgate_shared::write::Value;
 
 use crate::Item;
 
 /// Separator of the names of a path.
 const SEPARATOR: char = '\x1f';
+/// Separates fields and values of an answer; no text has it.
+const END: u8 = 0xff;
 /// Begins fields that are no attributes, and escapes both characters in names.
 const ESCAPE: char = '\x1e';
 
-/// Returns the field of a path.
-pub(super) fn field(path: &Path) -> String {
-    let mut field = String::new();
-    for (at, name) in path.0.iter().enumerate() {
+/// Adds the field of a path to a text.
+pub(super) fn push_field(text: &mut String, path: &[impl AsRef<str>]) {
+    for (at, name) in path.iter().enumerate() {
         if at > 0 {
-            field.push(SEPARATOR);
+            text.push(SEPARATOR);
         }
-        push_name(&mut field, name);
+        push_name(text, name.as_ref());
     }
-    field
 }
 
 fn push_name(field: &mut String, name: &str) {
+    if !name.contains([ESCAPE, SEPARATOR]) {
+        field.push_str(name);
+        return;
+    }
     for c in name.chars() {
         match c {
             ESCAPE => field.extend([ESCAPE, '0']),
@@ -36,24 +41,29 @@ fn push_name(field: &mut String, name: &str) {
 }
 
 fn name(escaped: &str) -> String {
+    if !escaped.contains(ESCAPE) {
+        return escaped.to_owned();
+    }
     let unescaped = escaped.replace("\x1e1", "\x1f");
     unescaped.replace("\x1e0", "\x1e")
 }
 
-/// Returns a value that is no map, as it is in its field; `None` for a map.
-pub(super) fn scalar(value: &Value) -> Option<String> {
-    Some(match value {
-        Value::Int(number) => number.to_string(),
-        Value::Count(count) => count.to_string(),
-        Value::Tokens(amount) => amount.to_string(),
-        Value::Text(text) => format!("\"{text}"),
-        Value::Bool(is) => (if *is { "t" } else { "f" }).to_owned(),
+/// Adds a value to a text as it is in its field; of a map, what marks one.
+pub(super) fn push_scalar(text: &mut String, value: &Value) {
+    // Writing to a text does not fail.
+    let _ = match value {
+        Value::Int(number) => write!(text, "{number}"),
+        Value::Count(count) => write!(text, "{count}"),
+        Value::Tokens(amount) => write!(text, "{amount}"),
+        Value::Text(value) => write!(text, "\"{value}"),
+        Value::Bool(is) => text.write_char(if *is { 't' } else { 'f' }),
         Value::Numbers(numbers) => {
-            let numbers: Vec<_> = numbers.iter().map(ToString::to_string).collect();
-            format!("#{}", numbers.join(","))
+            let separators = std::iter::once('#').chain(std::iter::repeat(','));
+            let mut numbers = numbers.iter().zip(separators);
+            numbers.try_for_each(|(number, separator)| write!(text, "{separator}{number}"))
         }
-        Value::Map(_) => return None,
-    })
+        Value::Map(_) => text.write_char('{'),
+    };
 }
 
 /// Returns the fields of a value, each after the field of the value itself.
@@ -72,19 +82,57 @@ fn push_fields(field: String, value: &Value, all: &mut Vec<(String, String)>) {
             push_fields(below, value, all);
         }
     }
-    let text = scalar(value).unwrap_or_else(|| "{".to_owned());
+    let mut text = String::new();
+    push_scalar(&mut text, value);
     all.push((field, text));
 }
 
 /// Returns the item that a hash holds; `None` if it does not exist, or holds anything else.
 pub(super) fn item(fields: Vec<(String, String)>) -> Option<Item> {
-    let mut item = HashMap::new();
+    let mut item = HashMap::with_capacity(fields.len());
     for (field, text) in fields {
-        if !field.starts_with(ESCAPE) || field.starts_with("\x1e0") || field.starts_with("\x1e1") {
+        if !field.contains([ESCAPE, SEPARATOR]) {
+            match (item.entry(field), value(text)?) {
+                // Its entries came before it.
+                (Entry::Occupied(_), AttributeValue::M(_)) => {}
+                (entry, value) => drop(entry.insert_entry(value)),
+            }
+        } else if !field.starts_with(ESCAPE)
+            || field.starts_with("\x1e0")
+            || field.starts_with("\x1e1")
+        {
             place(&mut item, &field, value(text)?)?;
         }
     }
     (!item.is_empty()).then_some(Item(item))
+}
+
+/// Returns the item of an answer of `apply.lua`.
+pub(super) fn answered_item(answer: &[u8]) -> Option<Item> {
+    let fields = texts(answer).map(|(field, text)| (field.to_owned(), text.to_owned()));
+    item(fields.collect())
+}
+
+/// Returns the item of an answer of `apply.lua` after a write that changed fields.
+pub(super) fn changed_item(before: &[u8], changed: &[u8]) -> Option<Item> {
+    let mut changed: HashMap<_, _> = texts(changed).collect();
+    let mut fields = Vec::with_capacity(64);
+    for (field, text) in texts(before) {
+        let text = changed.remove(field).unwrap_or(text);
+        fields.push((field, text));
+    }
+    fields.extend(changed);
+    // Those without a value were removed.
+    let fields = fields.into_iter().filter(|(_, text)| !text.is_empty());
+    let fields = fields.map(|(field, text)| (field.to_owned(), text.to_owned()));
+    item(fields.collect())
+}
+
+/// Returns fields and their values, without the ids of writes, which are no UTF-8.
+fn texts(answer: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+    let mut parts = answer.split(|byte| *byte == END);
+    std::iter::from_fn(move || Some((parts.next()?, parts.next()?)))
+        .filter_map(|(field, text)| Some((str::from_utf8(field).ok()?, str::from_utf8(text).ok()?)))
 }
 
 /// Returns the value of a field.
@@ -146,7 +194,8 @@ mod tests {
     proptest! {
         #[test]
         fn every_value_reads_back_from_its_fields(name in "[a-c.\\x1e\\x1f01]{1,3}", value in value_of()) {
-            let path = field(&Path::of(name.clone()));
+            let mut path = String::new();
+            push_field(&mut path, &[&name]);
             let fields = fields(&value).into_iter().map(|(below, text)| (path.clone() + &below, text));
             let mut found = item(fields.collect()).expect("an item").0;
             prop_assert_eq!(found.remove(&name), Some(attribute::write(&value)));

@@ -21,10 +21,16 @@ const DIGITS: usize = 20;
 pub(super) fn constants() -> String {
     let all = [(attr::PK, attr::SK)].into_iter();
     let all = all.chain(indexes().map(|index| (index.hash, index.range.0)));
-    let all: Vec<_> = all
+    let all: Vec<_> = all.collect();
+    let pairs: Vec<_> = all
+        .iter()
         .map(|(hash, range)| format!("{{ '{hash}', '{range}' }}"))
         .collect();
-    let all = all.join(", ");
+    let listed = all.iter().flat_map(|(hash, range)| [*hash, *range]);
+    let listed: Vec<_> = listed
+        .chain([attr::TTL])
+        .map(|name| format!("changed['{name}'] ~= nil"))
+        .collect();
     let names = [
         ("TTL", attr::TTL),
         ("BUCKET_SK", BUCKET_SK),
@@ -34,8 +40,15 @@ pub(super) fn constants() -> String {
         ("LIVE", attr::REFILLED_AT),
     ];
     let names = names.map(|(name, value)| format!("local {name} = '{value}'\n"));
-    let names = names.concat();
-    format!("{names}local INTERIM = {INTERIM}\nlocal INDEXES = {{ {all} }}\n")
+    format!(
+        "{}local INTERIM = {INTERIM}\nlocal INDEX_COUNT = {}\n\
+         local function indexes() return {{ {} }} end\n\
+         local function is_listed(changed) return {} end\n",
+        names.concat(),
+        all.len(),
+        pairs.join(", "),
+        listed.join(" or "),
+    )
 }
 
 /// Names of the keys of one table.

@@ -1,9 +1,9 @@
-//! Planned writes as arguments of `apply.lua`: arrays and texts in `MessagePack`.
+//! Planned writes as arguments of `apply.lua`: a list of texts in `MessagePack`.
 
 use weirgate_shared::ItemKey;
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
 
-use super::field::{field, fields, scalar};
+use super::field::{fields, push_field, push_scalar};
 
 /// Returns the argument for one action.
 pub(super) fn pack(action: &Action) -> Vec<u8> {
@@ -24,54 +24,81 @@ fn pack_parts(
     conditions: &[Condition],
     changes: &[AttributeUpdate],
 ) -> Vec<u8> {
-    let mut packed = Packed(vec![]);
-    packed.array(5).text(kind).text(&key.pk).text(&key.sk);
-    packed.array(conditions.len());
+    let mut list = List::new();
+    list.text(kind).text(&key.pk).text(&key.sk);
     for condition in conditions {
-        packed.condition(condition);
+        list.condition(condition);
     }
-    packed.array(changes.len());
+    list.text("then");
     for change in changes {
-        packed.change(change);
+        list.change(change);
     }
-    packed.0
+    list.packed()
 }
 
-struct Packed(Vec<u8>);
+/// A list that is being written. It is flat, because a table of Lua for each condition costs more than the script
+/// otherwise does with it.
+struct List {
+    bytes: Vec<u8>,
+    length: u32,
+    /// Room for one text.
+    text: String,
+}
 
-impl Packed {
-    fn head(&mut self, short: u8, shorter_than: usize, long: u8, length: usize) -> &mut Self {
-        match u8::try_from(length) {
-            Ok(length) if usize::from(length) < shorter_than => self.0.push(short | length),
-            _ => {
-                self.0.push(long);
-                let length = u32::try_from(length).unwrap_or(u32::MAX);
-                self.0.extend(length.to_be_bytes());
-            }
+/// Marks a list, before its length in four bytes.
+const LIST: u8 = 0xdd;
+
+impl List {
+    fn new() -> Self {
+        Self {
+            bytes: vec![LIST, 0, 0, 0, 0],
+            length: 0,
+            text: String::new(),
         }
-        self
     }
 
-    fn array(&mut self, length: usize) -> &mut Self {
-        self.head(0x90, 16, 0xdd, length)
+    fn packed(mut self) -> Vec<u8> {
+        self.bytes[1..5].copy_from_slice(&self.length.to_be_bytes());
+        self.bytes
     }
 
     fn text(&mut self, text: &str) -> &mut Self {
-        self.head(0xa0, 32, 0xdb, text.len());
-        self.0.extend(text.as_bytes());
+        match u8::try_from(text.len()) {
+            Ok(length) if length < 32 => self.bytes.push(0xa0 | length),
+            _ => {
+                let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+                self.bytes.push(0xdb);
+                self.bytes.extend(length.to_be_bytes());
+            }
+        }
+        self.bytes.extend(text.as_bytes());
+        self.length += 1;
         self
     }
 
-    fn path(&mut self, path: &Path) -> &mut Self {
-        self.text(&field(path))
+    /// Writes what is put into a text.
+    fn put(&mut self, put: impl FnOnce(&mut String)) -> &mut Self {
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        put(&mut text);
+        self.text(&text);
+        self.text = text;
+        self
     }
 
-    fn value(&mut self, value: &Value) -> &mut Self {
-        if let Some(text) = scalar(value) {
-            return self.text(&text);
+    fn path(&mut self, path: &[impl AsRef<str>]) -> &mut Self {
+        self.put(|text| push_field(text, path))
+    }
+
+    /// Writes a condition or change with a value: under the second name if that is a map, whose fields follow.
+    fn part(&mut self, [name, of_map]: [&str; 2], path: &Path, value: &Value) -> &mut Self {
+        if !matches!(value, Value::Map(_)) {
+            self.text(name).path(&path.0);
+            return self.put(|text| push_scalar(text, value));
         }
         let fields = fields(value);
-        self.array(fields.len() * 2);
+        self.text(of_map).path(&path.0);
+        self.text(&fields.len().to_string());
         for (below, text) in &fields {
             self.text(below).text(text);
         }
@@ -79,37 +106,45 @@ impl Packed {
     }
 
     fn condition(&mut self, condition: &Condition) -> &mut Self {
-        let (name, path, value) = match condition {
-            Condition::Absent(path) => return self.array(2).text("absent").path(path),
-            Condition::Present(path) => return self.array(2).text("present").path(path),
+        let (names, path, value) = match condition {
+            Condition::Absent(path) => return self.text("absent").path(&path.0).text(""),
+            Condition::Present(path) => return self.text("present").path(&path.0).text(""),
             Condition::AbsentOr(path, condition) => {
-                let packed = self.array(3).text("absent_or").path(path);
-                return packed.condition(condition);
+                let list = self.text("absent_or").path(&path.0).text("");
+                return list.condition(condition);
             }
-            Condition::Lacks(path, number) => ("lacks", path, &Value::Int(*number)),
-            Condition::Equals(path, value) => ("equals", path, value),
-            Condition::Differs(path, value) => ("differs", path, value),
-            Condition::AtLeast(path, value) => ("at_least", path, value),
-            Condition::AtMost(path, value) => ("at_most", path, value),
+            Condition::Lacks(path, number) => (["lacks"; 2], path, &Value::Int(*number)),
+            Condition::Equals(path, value) => (["equals", "equals_map"], path, value),
+            Condition::Differs(path, value) => (["differs", "differs_map"], path, value),
+            Condition::AtLeast(path, value) => (["at_least"; 2], path, value),
+            Condition::AtMost(path, value) => (["at_most"; 2], path, value),
         };
-        self.array(3).text(name).path(path).value(value)
+        self.part(names, path, value)
     }
 
     fn change(&mut self, change: &AttributeUpdate) -> &mut Self {
-        let (name, path, value) = match change {
-            AttributeUpdate::Remove(path) => return self.array(2).text("remove").path(path),
+        if let [above @ .., _] = &change.path().0[..]
+            && !above.is_empty()
+        {
+            self.text("within").path(above).text("");
+        }
+        let (names, path, value) = match change {
+            AttributeUpdate::Remove(path) => return self.text("remove").path(&path.0).text(""),
             AttributeUpdate::Copy(path, from) => {
-                return self.array(3).text("copy").path(path).path(from);
+                return self.text("copy").path(&path.0).path(&from.0);
             }
             AttributeUpdate::Next(path, from, first) => {
-                let packed = self.array(4).text("next").path(path).path(from);
-                return packed.value(&Value::Int(*first));
+                let list = self.text("next").path(&path.0).path(&from.0);
+                return list.text(&first.to_string());
             }
-            AttributeUpdate::Set(path, value) => ("set", path, value),
-            AttributeUpdate::SetIfAbsent(path, value) => ("set_if_absent", path, value),
-            AttributeUpdate::Add(path, value) => ("add", path, value),
-            AttributeUpdate::DeleteFrom(path, value) => ("delete_from", path, value),
+            AttributeUpdate::Set(path, value) => (["set", "set_map"], path, value),
+            AttributeUpdate::SetIfAbsent(path, value) => {
+                (["set_if_absent", "set_map_if_absent"], path, value)
+            }
+            AttributeUpdate::Add(path, value @ Value::Numbers(_)) => (["add_to"; 2], path, value),
+            AttributeUpdate::Add(path, value) => (["add"; 2], path, value),
+            AttributeUpdate::DeleteFrom(path, value) => (["delete_from"; 2], path, value),
         };
-        self.array(3).text(name).path(path).value(value)
+        self.part(names, path, value)
     }
 }
