@@ -1,7 +1,7 @@
 //! Attributes as fields of a hash, and back: see `apply.lua`.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -11,6 +11,8 @@ use crate::Item;
 
 /// Separator of the names of a path.
 const SEPARATOR: char = '\x1f';
+/// Attributes of most shards at most: room for more is made.
+const ATTRIBUTES: usize = 48;
 /// Separates fields and values of an answer; no text has it.
 const END: u8 = 0xff;
 /// Begins fields that are no attributes, and escapes both characters in names.
@@ -88,20 +90,14 @@ fn push_fields(field: String, value: &Value, all: &mut Vec<(String, String)>) {
 }
 
 /// Returns the item that a hash holds; `None` if it does not exist, or holds anything else.
-pub(super) fn item(fields: Vec<(String, String)>) -> Option<Item> {
-    let mut item = HashMap::with_capacity(fields.len());
+pub(super) fn item<T: AsRef<str>>(fields: impl IntoIterator<Item = (T, T)>) -> Option<Item> {
+    let mut item = HashMap::with_capacity(ATTRIBUTES);
     for (field, text) in fields {
-        if !field.contains([ESCAPE, SEPARATOR]) {
-            match (item.entry(field), value(text)?) {
-                // Its entries came before it.
-                (Entry::Occupied(_), AttributeValue::M(_)) => {}
-                (entry, value) => drop(entry.insert_entry(value)),
-            }
-        } else if !field.starts_with(ESCAPE)
-            || field.starts_with("\x1e0")
-            || field.starts_with("\x1e1")
-        {
-            place(&mut item, &field, value(text)?)?;
+        let (field, text) = (field.as_ref(), text.as_ref());
+        let is_attribute =
+            !field.starts_with(ESCAPE) || field.starts_with("\x1e0") || field.starts_with("\x1e1");
+        if is_attribute {
+            place(&mut item, field, value(text)?)?;
         }
     }
     (!item.is_empty()).then_some(Item(item))
@@ -109,23 +105,20 @@ pub(super) fn item(fields: Vec<(String, String)>) -> Option<Item> {
 
 /// Returns the item of an answer of `apply.lua`.
 pub(super) fn answered_item(answer: &[u8]) -> Option<Item> {
-    let fields = texts(answer).map(|(field, text)| (field.to_owned(), text.to_owned()));
-    item(fields.collect())
+    item(texts(answer))
 }
 
 /// Returns the item of an answer of `apply.lua` after a write that changed fields.
 pub(super) fn changed_item(before: &[u8], changed: &[u8]) -> Option<Item> {
-    let mut changed: HashMap<_, _> = texts(changed).collect();
-    let mut fields = Vec::with_capacity(64);
+    let mut fields = Vec::with_capacity(ATTRIBUTES);
+    let mut changed: BTreeMap<_, _> = texts(changed).collect();
     for (field, text) in texts(before) {
-        let text = changed.remove(field).unwrap_or(text);
-        fields.push((field, text));
+        fields.push((field, changed.remove(field).unwrap_or(text)));
     }
     fields.extend(changed);
     // Those without a value were removed.
-    let fields = fields.into_iter().filter(|(_, text)| !text.is_empty());
-    let fields = fields.map(|(field, text)| (field.to_owned(), text.to_owned()));
-    item(fields.collect())
+    let fields = fields.into_iter();
+    item(fields.filter(|(_, text)| !text.is_empty()))
 }
 
 /// Returns fields and their values, without the ids of writes, which are no UTF-8.
@@ -136,17 +129,15 @@ fn texts(answer: &[u8]) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Returns the value of a field.
-pub(super) fn value(mut text: String) -> Option<AttributeValue> {
-    Some(match text.chars().next()? {
-        '"' => AttributeValue::S(text.split_off(1)),
-        't' => AttributeValue::Bool(true),
-        'f' => AttributeValue::Bool(false),
-        '{' => AttributeValue::M(HashMap::new()),
-        '#' => {
-            let numbers = text.split_off(1);
-            AttributeValue::Ns(numbers.split(',').map(str::to_owned).collect())
-        }
-        _ => AttributeValue::N(text),
+pub(super) fn value(text: &str) -> Option<AttributeValue> {
+    let of = || text[1..].to_owned();
+    Some(match text.as_bytes().first()? {
+        b'"' => AttributeValue::S(of()),
+        b't' => AttributeValue::Bool(true),
+        b'f' => AttributeValue::Bool(false),
+        b'{' => AttributeValue::M(HashMap::new()),
+        b'#' => AttributeValue::Ns(of().split(',').map(str::to_owned).collect()),
+        _ => AttributeValue::N(text.to_owned()),
     })
 }
 
@@ -197,7 +188,7 @@ mod tests {
             let mut path = String::new();
             push_field(&mut path, &[&name]);
             let fields = fields(&value).into_iter().map(|(below, text)| (path.clone() + &below, text));
-            let mut found = item(fields.collect()).expect("an item").0;
+            let mut found = item(fields).expect("an item").0;
             prop_assert_eq!(found.remove(&name), Some(attribute::write(&value)));
             prop_assert!(found.is_empty());
         }

@@ -184,7 +184,8 @@ fn member(item: &Item, listing: &Listing<'_>) -> Option<String> {
 /// earlier item under the same key.
 pub(super) fn matches(shown: &Item, index: Index, fields: &[String; 2]) -> bool {
     let Index { hash, range, .. } = index;
-    let [Some(seen_hash), Some(seen_range)] = fields.clone().map(field::value) else {
+    let [Some(seen_hash), Some(seen_range)] = fields.each_ref().map(|text| field::value(text))
+    else {
         return false;
     };
     let order = |value: &AttributeValue| match value {

@@ -237,5 +237,5 @@ fn image(text: &str) -> Option<Item> {
         serde_json::Value::String(text) => Some((field, text)),
         _ => None,
     };
-    field::item(fields.into_iter().map(text).collect::<Option<_>>()?)
+    field::item(fields.into_iter().map(text).collect::<Option<Vec<_>>>()?)
 }
