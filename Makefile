@@ -158,6 +158,13 @@ envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, and ev
 	cargo test --locked --workspace --test envoy -- --ignored --nocapture --test-threads 2
 	$(call blocks,the_envoy_page)
 
+# With a release build of the agent, on an otherwise idle machine.
+.PHONY: envoy-measure
+envoy-measure: cargo packages-redis ## Measure Envoy's service on Redis: ARGS="10000 8" for 10,000 calls a second of 8 tenants
+	@command -v h2load >/dev/null || { echo "make: h2load is missing: install the package nghttp2-client" >&2; exit 1; }
+	cargo build --locked --release $(thin) --workspace --bin weirgate-agent
+	$(PYTHON) verify/stack/envoy_on_redis.py $(cargo_target)/release/weirgate-agent $(ARGS)
+
 .PHONY: guides
 guides: cargo go npm .venv/bench/.installed ## Run every block of the first pages, and move limits from a table of zae-limiter by its page
 	cargo build --locked --workspace --bin weirgate --bin weirgate-agent --example from_zae_limiter --example start
