@@ -42,7 +42,7 @@ pub(super) fn constants() -> String {
     let names = names.map(|(name, value)| format!("local {name} = '{value}'\n"));
     format!(
         "{}local INTERIM = {INTERIM}\nlocal INDEX_COUNT = {}\n\
-         local function indexes() return {{ {} }} end\n\
+         local indexes = function () return {{ {} }} end\n\
          local function is_listed(changed) return {} end\n",
         names.concat(),
         all.len(),
