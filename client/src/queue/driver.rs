@@ -1,11 +1,18 @@
-//! The queue of one shard: its machine, the callers that wait, and the task that makes the machine's
-//! requests. The task belongs to no caller, so a dropped request does not stop the others.
+//! The queue of one shard: its machine, the callers that wait, and the driver that makes the machine's
+//! requests. A caller that is alone polls the driver itself, because each task that wakes another one
+//! takes time. It becomes a task once somebody else waits for it or the caller goes away, so no caller
+//! stops the others.
 
 use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::{Arc, MutexGuard};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate_shared::Shard;
 use weirgate_store::{Item, StoreError, WriteOutcome};
@@ -20,7 +27,9 @@ use crate::values::{BucketRequest, Error, Locked, Outcome};
 /// Time after the deadline in which the machine may still reply, 20 ms.
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
-type Caller = oneshot::Sender<Result<Outcome<Taken, Reason>, Error>>;
+type Answer = Result<Outcome<Taken, Reason>, Error>;
+type Caller = oneshot::Sender<Answer>;
+type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The queue of one shard.
 #[derive(Debug)]
@@ -33,7 +42,46 @@ pub(crate) struct ShardQueue {
 struct State {
     machine: Machine,
     callers: HashMap<u64, Caller>,
-    has_driver: bool,
+    driver: Driver,
+}
+
+/// Who polls the driver.
+enum Driver {
+    /// Nothing waits.
+    None,
+    Caller(Lent),
+    /// A task of its own.
+    Task,
+}
+
+impl Driver {
+    /// Returns the driver, if the caller with this id polls it.
+    fn lent_to(&mut self, id: u64) -> Option<&mut Lent> {
+        match self {
+            Self::Caller(lent) if lent.id == id => Some(lent),
+            _ => None,
+        }
+    }
+}
+
+/// A driver that a caller polls.
+struct Lent {
+    id: u64,
+    /// `None` while it is polled.
+    drive: Option<Drive>,
+    /// Wakes the caller, which its reply does not: a task that wakes itself is polled once more, and another
+    /// thread is woken for it.
+    waker: Waker,
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Caller(..) => "Caller",
+            Self::Task => "Task",
+        })
+    }
 }
 
 impl ShardQueue {
@@ -42,7 +90,7 @@ impl ShardQueue {
         let state = State {
             machine: Machine::new(Arc::clone(&shard), 0),
             callers: HashMap::new(),
-            has_driver: false,
+            driver: Driver::None,
         };
         Self {
             shard,
@@ -57,7 +105,7 @@ impl ShardQueue {
 
     /// Returns whether a request is under way: a new one then shares the next write.
     pub(crate) fn is_busy(&self) -> bool {
-        self.state().has_driver
+        !matches!(self.state().driver, Driver::None)
     }
 
     /// Returns the shard's reply to a request, by its deadline.
@@ -67,37 +115,99 @@ impl ShardQueue {
         request: BucketRequest,
         enqueued_at: Instant,
         deadline: Instant,
-    ) -> Result<Outcome<Taken, Reason>, Error> {
+    ) -> Answer {
         let (caller, mut reply) = oneshot::channel();
-        let (id, is_first) = {
+        let (id, is_alone) = {
             let mut state = self.state();
             let waiter = Waiter::new(request, enqueued_at, deadline);
             let id = state.machine.arrive(waiter);
             state.callers.insert(id, caller);
-            (id, !std::mem::replace(&mut state.has_driver, true))
+            let is_alone = matches!(state.driver, Driver::None);
+            if is_alone {
+                state.driver = Driver::Caller(Lent {
+                    id,
+                    drive: Some(Box::pin(drive(Arc::clone(session), Arc::clone(self)))),
+                    waker: Waker::noop().clone(),
+                });
+            }
+            (id, is_alone)
         };
         let mut waiting = Waiting {
-            queue: Some(self),
+            session,
+            queue: self,
             id,
+            is_answered: false,
         };
-        if is_first {
-            tokio::spawn(drive(Arc::clone(session), Arc::clone(self)));
+        if !is_alone {
+            self.detach(session, None);
         }
+        let answered = poll_fn(|context| {
+            if !self.poll_drive(session, id, context) {
+                return Pin::new(&mut reply).poll(context).map(Result::ok);
+            }
+            match reply.try_recv() {
+                Ok(reply) => Poll::Ready(Some(reply)),
+                Err(TryRecvError::Empty) => Poll::Pending,
+                Err(TryRecvError::Closed) => Poll::Ready(None),
+            }
+        });
         // Also for the response to a request that is under way at the deadline.
-        let reply = match timeout_at(deadline + GRACE, &mut reply).await {
-            Ok(reply) => reply.ok(),
+        let reply = match timeout_at(deadline + GRACE, answered).await {
+            Ok(reply) => reply,
             Err(_) => {
                 self.with_machine(session, |machine| machine.deadline_passed(&session.env, id));
                 // It is sent, or about to be: another thread may have it.
                 reply.await.ok()
             }
         };
-        waiting.queue = None;
+        waiting.is_answered = true;
+        drop(waiting);
         reply.unwrap_or_else(|| {
             let request = format!("take of {}", self.shard.key.item_key().pk);
             let reason = "the runtime of the limiter has ended".to_owned();
             Err(session.env.unconfirmed(&request, reason).into())
         })
+    }
+
+    /// Polls the driver for a caller. Returns whether that will do so again, or the driver has stopped.
+    fn poll_drive(&self, session: &Arc<Session>, id: u64, context: &mut Context<'_>) -> bool {
+        let mut drive = {
+            let mut state = self.state();
+            let Some(lent) = state.driver.lent_to(id) else {
+                return false;
+            };
+            lent.waker.clone_from(context.waker());
+            lent.drive.take().expect("nothing else polls it")
+        };
+        if drive.as_mut().poll(context).is_ready() {
+            return true;
+        }
+        if let Some(lent) = self.state().driver.lent_to(id) {
+            lent.drive = Some(drive);
+            return true;
+        }
+        // Another caller came meanwhile.
+        session.spawn_alone(drive);
+        false
+    }
+
+    /// Makes the driver a task, if a caller polls it: this one, or any.
+    pub(crate) fn detach(&self, session: &Arc<Session>, by: Option<u64>) {
+        let lent = {
+            let mut state = self.state();
+            match &state.driver {
+                Driver::Caller(lent) if by.is_none_or(|id| lent.id == id) => {
+                    std::mem::replace(&mut state.driver, Driver::Task)
+                }
+                _ => return,
+            }
+        };
+        let Driver::Caller(lent) = lent else { return };
+        lent.waker.wake();
+        // Without the lock: a runtime that has ended drops it here.
+        if let Some(drive) = lent.drive {
+            session.spawn_alone(drive);
+        }
     }
 
     /// Changes the machine, and sends the replies that follow.
@@ -132,7 +242,9 @@ impl ShardQueue {
     fn poll(&self, session: &Arc<Session>) -> Command {
         self.with_state(session, |state| {
             let command = state.machine.poll(&session.env);
-            state.has_driver = !matches!(command, Command::Stop);
+            if matches!(command, Command::Stop) {
+                state.driver = Driver::None;
+            }
             command
         })
     }
@@ -146,23 +258,28 @@ impl ShardQueue {
     pub(crate) fn explore<T>(&self, change: impl FnOnce(&mut Machine) -> T) -> T {
         let mut state = self.state();
         let changed = change(&mut state.machine);
-        state.has_driver = !state.machine.rests();
+        state.driver = match state.machine.rests() {
+            true => Driver::None,
+            false => Driver::Task,
+        };
         changed
     }
 }
 
 /// Makes the machine's requests until nothing waits.
 async fn drive(session: Arc<Session>, queue: Arc<ShardQueue>) {
-    let mut driver = Driver {
+    let mut running = Running {
         queue: &queue,
         is_done: false,
     };
     let key = queue.shard.key.item_key();
+    // Whatever is about to ask shares the first write.
+    yield_now().await;
     loop {
         let work = Work::begin(&session);
         match queue.poll(&session) {
             Command::Stop => {
-                driver.is_done = true;
+                running.is_done = true;
                 return;
             }
             Command::Wait(until) => sleep_until(until).await,
@@ -196,7 +313,7 @@ fn written(outcome: Result<WriteOutcome, StoreError>) -> Result<Written, Error> 
     })
 }
 
-fn for_caller(session: &Arc<Session>, reply: Reply) -> Result<Outcome<Taken, Reason>, Error> {
+fn for_caller(session: &Arc<Session>, reply: Reply) -> Answer {
     Ok(match reply? {
         Outcome::Granted(portion) => Outcome::Granted(Taken::new(Arc::clone(session), portion)),
         Outcome::Denied(denied) => Outcome::Denied(denied),
@@ -204,33 +321,33 @@ fn for_caller(session: &Arc<Session>, reply: Reply) -> Result<Outcome<Taken, Rea
     })
 }
 
-/// A caller without a reply. One that goes away leaves the line.
+/// A caller. One that goes away without an answer leaves the line.
 struct Waiting<'a> {
-    /// `None` once there is one.
-    queue: Option<&'a ShardQueue>,
+    session: &'a Arc<Session>,
+    queue: &'a ShardQueue,
     id: u64,
+    is_answered: bool,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let Some(queue) = self.queue else {
-            return;
-        };
-        let mut state = queue.state();
-        if state.callers.remove(&self.id).is_some() {
-            state.machine.leave(self.id);
+        if !self.is_answered {
+            let mut state = self.queue.state();
+            if state.callers.remove(&self.id).is_some() {
+                state.machine.leave(self.id);
+            }
         }
+        self.queue.detach(self.session, Some(self.id));
     }
 }
 
-/// The task of a queue. If the runtime shuts down, it stops early, and its callers elsewhere get an
-/// error.
-struct Driver<'a> {
+/// A driver. If the runtime shuts down, it stops early, and its callers elsewhere get an error.
+struct Running<'a> {
     queue: &'a ShardQueue,
     is_done: bool,
 }
 
-impl Drop for Driver<'_> {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
         if self.is_done {
             return;
@@ -239,6 +356,6 @@ impl Drop for Driver<'_> {
         let last_id = state.machine.last_id;
         state.machine = Machine::new(Arc::clone(&self.queue.shard), last_id);
         state.callers.clear();
-        state.has_driver = false;
+        state.driver = Driver::None;
     }
 }

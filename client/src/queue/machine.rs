@@ -299,9 +299,9 @@ impl Machine {
         let view = self.shard.view();
         let shard = view.as_ref().map(|view| &*view.shard);
         shard.inspect(|shard| self.refuse_limits(shard));
-        let line = std::mem::take(&mut self.line);
-        let (mut batch, others) = batch::select_batch(shard, line, now);
-        self.line = others;
+        let mut batch = batch::select_batch(shard, &mut self.line, now);
+        // It keeps the room for a lone waiter, not that for a crowd that has gone.
+        self.line.shrink_to(1);
         if let Some(view) = &view {
             if batch.is_empty()
                 && may_make_room

@@ -1,7 +1,7 @@
 //! Attributes as fields of a hash, and back: see `apply.lua`.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -110,15 +110,17 @@ pub(super) fn answered_item(answer: &[u8]) -> Option<Item> {
 
 /// Returns the item of an answer of `apply.lua` after a write that changed fields.
 pub(super) fn changed_item(before: &[u8], changed: &[u8]) -> Option<Item> {
-    let mut fields = Vec::with_capacity(ATTRIBUTES);
-    let mut changed: BTreeMap<_, _> = texts(changed).collect();
-    for (field, text) in texts(before) {
-        fields.push((field, changed.remove(field).unwrap_or(text)));
+    let mut changed: Vec<_> = texts(changed).collect();
+    let mut fields: Vec<_> = texts(before).collect();
+    for (field, text) in &mut fields {
+        // They are few.
+        if let Some(place) = changed.iter().position(|(changed, _)| changed == field) {
+            *text = changed.swap_remove(place).1;
+        }
     }
     fields.extend(changed);
     // Those without a value were removed.
-    let fields = fields.into_iter();
-    item(fields.filter(|(_, text)| !text.is_empty()))
+    item(fields.into_iter().filter(|(_, text)| !text.is_empty()))
 }
 
 /// Returns fields and their values, without the ids of writes, which are no UTF-8.

@@ -9,7 +9,7 @@ use weirgate_shared::{Asks, Effect, EpochMillis, LimitName, MilliTokens, Shard, 
 use crate::queue::waiter::Waiter;
 use crate::values::Amounts;
 
-/// Splits the waiters into those whose sum fits into the balances, and the others, both in order.
+/// Takes those waiters out of the line whose sum fits into the balances. Both stay in order.
 ///
 /// Without a view, the limits' capacities count as the balances. Waiters with other limits than the
 /// first wait for a write of their own, and so do those that take a limit into debt which others do
@@ -17,11 +17,11 @@ use crate::values::Amounts;
 /// behind them.
 pub(super) fn select_batch(
     view: Option<&Shard>,
-    line: VecDeque<Waiter>,
+    line: &mut VecDeque<Waiter>,
     now: EpochMillis,
-) -> (Vec<Waiter>, VecDeque<Waiter>) {
+) -> Vec<Waiter> {
     let Some(first) = line.front() else {
-        return (vec![], line);
+        return vec![];
     };
     let limits = first.request.limits.clone();
     let projected = view.map(|shard| shard.projected(&limits, now));
@@ -44,10 +44,13 @@ pub(super) fn select_batch(
         .any(|waiter| waiter.request.asks.has(Effect::IntoDebt));
     let limit_count = view.map_or(limits.len(), |shard| shard.limit_count_with(&limits));
     let (mut leases, max_leases) = (0, max_leases(limit_count));
-    let (mut chosen, mut others, mut is_held_up) = (vec![], VecDeque::new(), false);
+    let (mut chosen, mut is_held_up) = (Vec::with_capacity(line.len()), false);
     let index = view.map_or(ShardIndex::at_creation(0), Shard::shard);
     let is_paused = view.is_some_and(|shard| shard.paused_until(now).is_some());
-    for waiter in line {
+    for _ in 0..line.len() {
+        let Some(waiter) = line.pop_front() else {
+            break;
+        };
         let asks = &waiter.request.asks;
         let lacks = |(limit, need): (&LimitName, MilliTokens)| {
             let views = view.zip(projected.as_ref());
@@ -57,7 +60,7 @@ pub(super) fn select_batch(
             left.get(limit).is_none_or(|left| *left + later < need)
         };
         if asks.has(Effect::Enforce) && is_paused || asks.required(index).any(lacks) {
-            others.push_back(waiter);
+            line.push_back(waiter);
             continue;
         }
         // Also where it has to wait for the next write: no later waiter takes its tokens.
@@ -77,7 +80,7 @@ pub(super) fn select_batch(
                 })
         {
             is_held_up |= waiter.queues();
-            others.push_back(waiter);
+            line.push_back(waiter);
             continue;
         }
         leases += usize::from(waiter.request.lease.is_some());
@@ -89,7 +92,7 @@ pub(super) fn select_batch(
     chosen
         .iter_mut()
         .for_each(|waiter| raise(waiter, &mut left, index));
-    (chosen, others)
+    chosen
 }
 
 /// Raises the amounts of a waiter by what is `left` after all least amounts, up to the most it asks.
@@ -219,8 +222,8 @@ mod tests {
             line in vec(asked(), 0..120), shard_state in prop::option::of(shard_state()),
         ) {
             let view = shard_state.map(|(left, seconds_ago)| seen(left, seconds_ago));
-            let waiters = line.iter().enumerate().map(|(place, asked)| caller(place, asked)).collect();
-            let (chosen, others) = select_batch(view.as_ref(), waiters, NOW);
+            let mut others: VecDeque<_> = line.iter().enumerate().map(|(place, asked)| caller(place, asked)).collect();
+            let chosen = select_batch(view.as_ref(), &mut others, NOW);
             let (chosen, others) = (places(&chosen), places(&others));
 
             let shard_state = view.unwrap_or_else(|| seen([RATE, SLOTS], 0));
@@ -272,7 +275,8 @@ mod tests {
                 },
             )
         };
-        let (chosen, others) = select_batch(None, (0..70).map(ask).collect(), NOW);
+        let mut others: VecDeque<_> = (0..70).map(ask).collect();
+        let chosen = select_batch(None, &mut others, NOW);
         assert_eq!(places(&chosen), (0..50).chain(60..70).collect::<Vec<_>>());
         assert_eq!(places(&others), (50..60).collect::<Vec<_>>());
     }

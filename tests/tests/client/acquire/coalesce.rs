@@ -245,3 +245,47 @@ async fn a_failure_is_told_to_everyone_in_the_write_and_the_next_are_served() {
     let _ = granted(&limiter, &rpm(600), &[("rpm", 1)]).await;
     assert_eq!(fleet.tk_tc("rpm").await.1, 2_000);
 }
+
+fn per_day() -> [Limit; 1] {
+    [Limit::per_day("rpd", 600).unwrap()]
+}
+
+/// A lone caller makes the request itself.
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_is_not_polled_holds_up_no_other() {
+    for polls in 1..6 {
+        let fleet = Fleet::slow(millis(2)).await;
+        let limiter = fleet.limiter().await;
+        let _ = granted(&limiter, &per_day(), &[("rpd", 0)]).await;
+        let limits = per_day();
+        let mut first = Box::pin(ask(&limiter, &limits, &[("rpd", 1)]).send());
+        for _ in 0..polls {
+            assert!(futures_util::poll!(&mut first).is_pending());
+            tokio::task::yield_now().await;
+        }
+        let began = fleet.now();
+        let _ = granted(&limiter, &per_day(), &[("rpd", 2)]).await;
+        let waited = Duration::from(fleet.now().since(began));
+        assert!(waited <= millis(4), "{waited:?} after {polls} polls");
+        assert!(first.await.unwrap().is_granted());
+        assert_eq!(fleet.tk_tc("rpd").await, (597_000, 3_000));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_is_not_polled_does_not_hold_up_the_end() {
+    let fleet = Fleet::slow(millis(2)).await;
+    let limiter = fleet.limiter().await;
+    let _ = granted(&limiter, &per_day(), &[("rpd", 0)]).await;
+    let limits = per_day();
+    let mut first = Box::pin(ask(&limiter, &limits, &[("rpd", 1)]).send());
+    for _ in 0..2 {
+        assert!(futures_util::poll!(&mut first).is_pending());
+        tokio::task::yield_now().await;
+    }
+    let began = fleet.now();
+    limiter.shutdown().await.unwrap();
+    let waited = Duration::from(fleet.now().since(began));
+    assert!(waited <= millis(4), "{waited:?}");
+    assert!(first.await.unwrap().is_granted());
+}
