@@ -1,7 +1,7 @@
 //! The queue of one shard: its machine, the callers that wait, and the driver that makes the machine's
-//! requests. A caller that is alone polls the driver itself, because each task that wakes another one
-//! takes time. It becomes a task once somebody else waits for it or the caller goes away, so no caller
-//! stops the others.
+//! requests. The driver is a task, which belongs to no caller, so a dropped request does not stop the
+//! others. Where callers have come one by one, the caller polls it: tasks that wake each other take as
+//! long as the request. It becomes a task once another caller waits for it or this one goes away.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +12,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::oneshot::{self, error::TryRecvError};
-use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate_shared::Shard;
 use weirgate_store::{Item, StoreError, WriteOutcome};
@@ -26,6 +25,10 @@ use crate::values::{BucketRequest, Error, Locked, Outcome};
 
 /// Time after the deadline in which the machine may still reply, 20 ms.
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
+
+/// Callers in a row that are alone before the next one polls the driver itself, 16. It does so at once, so that others
+/// which come in the same moment need a second write: one of 17 at most.
+const ALONE: u32 = 16;
 
 type Answer = Result<Outcome<Taken, Reason>, Error>;
 type Caller = oneshot::Sender<Answer>;
@@ -43,6 +46,8 @@ struct State {
     machine: Machine,
     callers: HashMap<u64, Caller>,
     driver: Driver,
+    /// Callers in a row that were alone.
+    alone: u32,
 }
 
 /// Who polls the driver.
@@ -52,6 +57,48 @@ enum Driver {
     Caller(Lent),
     /// A task of its own.
     Task,
+}
+
+impl State {
+    /// Lends a driver to a caller that is alone, as those before it were. Otherwise returns the driver, to be a task, unless
+    /// it is one.
+    fn drive_for(
+        &mut self,
+        session: &Arc<Session>,
+        queue: &Arc<ShardQueue>,
+        id: u64,
+    ) -> Option<Drive> {
+        if !matches!(self.driver, Driver::None) {
+            self.alone = 0;
+            return self.detached(None);
+        }
+        let drive = Box::pin(drive(Arc::clone(session), Arc::clone(queue)));
+        if self.alone < ALONE {
+            self.alone += 1;
+            self.driver = Driver::Task;
+            return Some(drive);
+        }
+        self.driver = Driver::Caller(Lent {
+            id,
+            drive: Some(drive),
+            waker: Waker::noop().clone(),
+        });
+        None
+    }
+
+    /// Returns the driver, to be a task, if a caller has it: this one, or any.
+    fn detached(&mut self, by: Option<u64>) -> Option<Drive> {
+        match &self.driver {
+            Driver::Caller(lent) if by.is_none_or(|id| lent.id == id) => {}
+            _ => return None,
+        }
+        let Driver::Caller(lent) = std::mem::replace(&mut self.driver, Driver::Task) else {
+            return None;
+        };
+        // Its reply is to wake it from now on.
+        lent.waker.wake();
+        lent.drive
+    }
 }
 
 impl Driver {
@@ -91,6 +138,7 @@ impl ShardQueue {
             machine: Machine::new(Arc::clone(&shard), 0),
             callers: HashMap::new(),
             driver: Driver::None,
+            alone: 0,
         };
         Self {
             shard,
@@ -117,20 +165,12 @@ impl ShardQueue {
         deadline: Instant,
     ) -> Answer {
         let (caller, mut reply) = oneshot::channel();
-        let (id, is_alone) = {
+        let (id, drive) = {
             let mut state = self.state();
             let waiter = Waiter::new(request, enqueued_at, deadline);
             let id = state.machine.arrive(waiter);
             state.callers.insert(id, caller);
-            let is_alone = matches!(state.driver, Driver::None);
-            if is_alone {
-                state.driver = Driver::Caller(Lent {
-                    id,
-                    drive: Some(Box::pin(drive(Arc::clone(session), Arc::clone(self)))),
-                    waker: Waker::noop().clone(),
-                });
-            }
-            (id, is_alone)
+            (id, state.drive_for(session, self, id))
         };
         let mut waiting = Waiting {
             session,
@@ -138,8 +178,8 @@ impl ShardQueue {
             id,
             is_answered: false,
         };
-        if !is_alone {
-            self.detach(session, None);
+        if let Some(drive) = drive {
+            session.spawn_alone(drive);
         }
         let answered = poll_fn(|context| {
             if !self.poll_drive(session, id, context) {
@@ -193,19 +233,9 @@ impl ShardQueue {
 
     /// Makes the driver a task, if a caller polls it: this one, or any.
     pub(crate) fn detach(&self, session: &Arc<Session>, by: Option<u64>) {
-        let lent = {
-            let mut state = self.state();
-            match &state.driver {
-                Driver::Caller(lent) if by.is_none_or(|id| lent.id == id) => {
-                    std::mem::replace(&mut state.driver, Driver::Task)
-                }
-                _ => return,
-            }
-        };
-        let Driver::Caller(lent) = lent else { return };
-        lent.waker.wake();
         // Without the lock: a runtime that has ended drops it here.
-        if let Some(drive) = lent.drive {
+        let drive = self.state().detached(by);
+        if let Some(drive) = drive {
             session.spawn_alone(drive);
         }
     }
@@ -273,8 +303,6 @@ async fn drive(session: Arc<Session>, queue: Arc<ShardQueue>) {
         is_done: false,
     };
     let key = queue.shard.key.item_key();
-    // Whatever is about to ask shares the first write.
-    yield_now().await;
     loop {
         let work = Work::begin(&session);
         match queue.poll(&session) {

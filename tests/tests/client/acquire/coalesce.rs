@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate::{Decision, Limit};
+use weirgate::{Decision, Limit, RateLimiter};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::{
     Fleet, ask, by_name, granted, millis, pass, secs, settle, slots, tokens, tpm,
@@ -246,6 +246,13 @@ async fn a_failure_is_told_to_everyone_in_the_write_and_the_next_are_served() {
     assert_eq!(fleet.tk_tc("rpm").await.1, 2_000);
 }
 
+/// Makes enough requests one by one that the next one is expected to be alone.
+async fn alone(limiter: &RateLimiter) {
+    for _ in 0..20 {
+        let _ = granted(limiter, &per_day(), &[("rpd", 0)]).await;
+    }
+}
+
 fn per_day() -> [Limit; 1] {
     [Limit::per_day("rpd", 600).unwrap()]
 }
@@ -256,7 +263,7 @@ async fn a_caller_that_is_not_polled_holds_up_no_other() {
     for polls in 1..6 {
         let fleet = Fleet::slow(millis(2)).await;
         let limiter = fleet.limiter().await;
-        let _ = granted(&limiter, &per_day(), &[("rpd", 0)]).await;
+        alone(&limiter).await;
         let limits = per_day();
         let mut first = Box::pin(ask(&limiter, &limits, &[("rpd", 1)]).send());
         for _ in 0..polls {
@@ -276,7 +283,7 @@ async fn a_caller_that_is_not_polled_holds_up_no_other() {
 async fn a_caller_that_is_not_polled_does_not_hold_up_the_end() {
     let fleet = Fleet::slow(millis(2)).await;
     let limiter = fleet.limiter().await;
-    let _ = granted(&limiter, &per_day(), &[("rpd", 0)]).await;
+    alone(&limiter).await;
     let limits = per_day();
     let mut first = Box::pin(ask(&limiter, &limits, &[("rpd", 1)]).send());
     for _ in 0..2 {
