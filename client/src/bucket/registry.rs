@@ -80,17 +80,11 @@ impl BucketRegistry {
         bucket
     }
 
-    /// Ends prefetch, and waits for no caller to make requests of others. Returns the buckets that have a pool.
+    /// Ends prefetch. Returns the buckets that have a pool.
     pub(crate) fn shut_down(&self) -> Vec<Arc<BucketState>> {
-        let (all, with_pool) = {
-            let mut state = self.state();
-            state.is_shut_down = true;
-            let all = state.known.iter().map(|(_, bucket)| Arc::clone(bucket));
-            (all.collect::<Vec<_>>(), with_pool(&state))
-        };
-        let queues = all.iter().flat_map(|bucket| bucket.queues.all());
-        queues.for_each(|queue| queue.detach(&self.session, None));
-        with_pool
+        let mut state = self.state();
+        state.is_shut_down = true;
+        with_pool(&state)
     }
 
     /// Returns the buckets that have a pool.

@@ -300,8 +300,10 @@ impl Machine {
         let shard = view.as_ref().map(|view| &*view.shard);
         shard.inspect(|shard| self.refuse_limits(shard));
         let mut batch = batch::select_batch(shard, &mut self.line, now);
-        // It keeps the room for a lone waiter, not that for a crowd that has gone.
-        self.line.shrink_to(1);
+        if self.line.is_empty() {
+            // Of a line that was long, only the room for the next waiter.
+            self.line.shrink_to(4);
+        }
         if let Some(view) = &view {
             if batch.is_empty()
                 && may_make_room

@@ -165,13 +165,6 @@ impl Session {
     }
 }
 
-impl Session {
-    /// Runs a task on the limiter's runtime, from any thread, that tells itself what is to be waited for.
-    pub(crate) fn spawn_alone(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.home.spawn(task);
-    }
-}
-
 impl Background {
     /// Waits until the work is done that has begun before, and until what it leads to is done: a write
     /// for a request that has gone is followed by the return of its tokens.

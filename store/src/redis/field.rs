@@ -110,14 +110,9 @@ pub(super) fn answered_item(answer: &[u8]) -> Option<Item> {
 
 /// Returns the item of an answer of `apply.lua` after a write that changed fields.
 pub(super) fn changed_item(before: &[u8], changed: &[u8]) -> Option<Item> {
-    let mut changed: Vec<_> = texts(changed).collect();
-    let mut fields: Vec<_> = texts(before).collect();
-    for (field, text) in &mut fields {
-        // They are few.
-        if let Some(place) = changed.iter().position(|(changed, _)| changed == field) {
-            *text = changed.swap_remove(place).1;
-        }
-    }
+    let mut changed: HashMap<_, _> = texts(changed).collect();
+    let fields = texts(before).map(|(field, text)| (field, changed.remove(field).unwrap_or(text)));
+    let mut fields: Vec<_> = fields.collect();
     fields.extend(changed);
     // Those without a value were removed.
     item(fields.into_iter().filter(|(_, text)| !text.is_empty()))

@@ -44,7 +44,7 @@ pub(super) fn select_batch(
         .any(|waiter| waiter.request.asks.has(Effect::IntoDebt));
     let limit_count = view.map_or(limits.len(), |shard| shard.limit_count_with(&limits));
     let (mut leases, max_leases) = (0, max_leases(limit_count));
-    let (mut chosen, mut is_held_up) = (Vec::with_capacity(line.len()), false);
+    let (mut chosen, mut is_held_up) = (vec![], false);
     let index = view.map_or(ShardIndex::at_creation(0), Shard::shard);
     let is_paused = view.is_some_and(|shard| shard.paused_until(now).is_some());
     for _ in 0..line.len() {

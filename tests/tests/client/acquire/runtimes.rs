@@ -512,8 +512,8 @@ fn a_runtime_ends_between_the_polls_from_elsewhere() {
     };
     let by = clock.clone();
     let limiter = at(Place::Home, Some(&home), async move {
-        let dynamo = Dynamo::new().await.with_latency(millis(1));
-        let builder = RateLimiter::builder("weirgate").table(dynamo.table_by(by).await);
+        let table = Dynamo::new().await.table_by(by).await;
+        let builder = RateLimiter::builder("weirgate").table(table);
         builder.build().await.unwrap()
     });
     *clock.begun.lock().unwrap() = Some(begin);
