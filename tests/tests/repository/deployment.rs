@@ -155,7 +155,11 @@ fn what_is_optional_is_off_by_default() {
     assert_eq!(table["WarmThroughput"]["Fn::If"][2], nothing);
     assert_eq!(table["OnDemandThroughput"]["Fn::If"][2], nothing);
     let template = template();
-    for name in ["WarmThroughput", "MaxWriteRequestUnits"] {
+    for name in [
+        "WarmThroughput",
+        "MaxWriteRequestUnits",
+        "MaxHourlyWriteUnits",
+    ] {
         assert_eq!(template["Parameters"][name]["Default"], 0, "{name}");
     }
     for name in ["CallerPrincipals", "SsmPrefix"] {
