@@ -316,7 +316,10 @@ fn the_units_of_an_hour_are_those_of_the_table_and_all_its_indexes() {
 fn the_alarm_on_the_units_of_an_hour_is_there_for_a_number_alone() {
     let template = read(include_str!("../../template.yaml"));
     let parameter = &template["Parameters"]["MaxHourlyWriteUnits"];
-    assert_eq!((&parameter["Default"], &parameter["MinValue"]), (&json!(0), &json!(0)));
+    assert_eq!(
+        (&parameter["Default"], &parameter["MinValue"]),
+        (&json!(0), &json!(0))
+    );
     let is = |value| json!({"Fn::Equals": [{"Ref": "MaxHourlyWriteUnits"}, value]});
     let condition = resources()["HourlyWritesAlarm"]["Condition"].take();
     let condition = condition.as_str().expect("a condition");
@@ -330,9 +333,17 @@ fn the_alarm_on_the_units_of_an_hour_is_there_for_a_number_alone() {
     let page = include_str!("../../docs/platform.md");
     let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
     let dollars = PLANNED_UNITS * 625 / 1_000_000_000;
-    assert!(words.contains(&format!("8,000,000 are ${dollars}")), "{dollars}");
-    let metrics = properties("HourlyWritesAlarm")["Metrics"].as_array().map(Vec::len);
-    let cost = format!("${:.2} a month", 0.1 * f64::from(u8::try_from(metrics.unwrap() - 1).unwrap()));
+    assert!(
+        words.contains(&format!("8,000,000 are ${dollars}")),
+        "{dollars}"
+    );
+    let metrics = properties("HourlyWritesAlarm")["Metrics"]
+        .as_array()
+        .map(Vec::len);
+    let cost = format!(
+        "${:.2} a month",
+        0.1 * f64::from(u8::try_from(metrics.unwrap() - 1).unwrap())
+    );
     assert!(words.contains(&cost), "{cost}");
 }
 

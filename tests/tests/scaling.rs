@@ -93,10 +93,7 @@ fn the_advised_warm_throughput_is_one_that_a_table_may_have() {
     );
     assert!(scaling.contains(&peak), "{peak}");
     // Whatever else is advised names the quota to raise first, and shows what it is for.
-    let raised = format!(
-        "raise the table's quota of {} first",
-        Grouped(quota)
-    );
+    let raised = format!("raise the table's quota of {} first", Grouped(quota));
     assert!(scaling.contains(&raised), "{raised}");
     for (peak, partitions) in [(10_000, 40), (20_000, 80)] {
         let row = format!("| {} | {partitions} | 64 |", Grouped(peak));
@@ -106,11 +103,21 @@ fn the_advised_warm_throughput_is_one_that_a_table_may_have() {
     let template = template()["Parameters"]["WarmThroughput"]["Description"].take();
     for (name, text) in [
         ("scaling.md", scaling.as_str()),
-        ("deployment.md", &words(include_str!("../../docs/deployment.md"))),
-        ("guide/shards.md", &words(include_str!("../../docs/guide/shards.md"))),
+        (
+            "deployment.md",
+            &words(include_str!("../../docs/deployment.md")),
+        ),
+        (
+            "guide/shards.md",
+            &words(include_str!("../../docs/guide/shards.md")),
+        ),
         ("template.yaml", &words(template.as_str().expect("a text"))),
     ] {
-        for said in ["four times", "share partitions", &Grouped(quota).to_string()] {
+        for said in [
+            "four times",
+            "share partitions",
+            &Grouped(quota).to_string(),
+        ] {
             assert!(text.contains(said), "{name} lacks {said}");
         }
     }

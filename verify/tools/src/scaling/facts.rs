@@ -9,8 +9,8 @@ pub const SHARD_WRITES: u64 = PARTITION_WRITE_UNITS * 4 / 5;
 /// Write units a second that a table takes by default, warm or not: Service Quotas raises it.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/ServiceQuotas.html>
 pub const TABLE_QUOTA: u64 = 40_000;
-/// `WarmThroughput` by write of a known peak: of 64 shards on so many partitions, one for each
-/// [`PARTITION_WRITE_UNITS`], nearly none is full.
+/// `WarmThroughput` by write of a known peak. With a partition for each [`PARTITION_WRITE_UNITS`] of
+/// it, hardly one is full of 64 shards' writes up to [`WARMED_PEAK`].
 pub const WARM_FACTOR: u64 = 4;
 /// The highest peak that a table of [`TABLE_QUOTA`] can be warmed for.
 pub const WARMED_PEAK: u64 = TABLE_QUOTA / WARM_FACTOR;
