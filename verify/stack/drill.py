@@ -443,7 +443,7 @@ class Operations(unittest.TestCase):
         deploy("limits.yaml", "deploy-481", 6)
         self.assertIn("denied", [self.decided("orders", "rpm=1") for _ in range(8)])
         explained = self.block("explain", resource="orders")
-        self.assertRegex(explained, r"deploy-481 +resource orders rpm.refill +600/minute +6/minute")
+        self.assertRegex(explained, r"deploy-481 +resource orders limit rpm +600/minute +6/minute")
         self.assertIn("--resource orders", explained)
         self.assertIn("orders", self.block("compare", good="good.yaml"))
         self.block("undo", good="good.yaml")
