@@ -171,12 +171,20 @@ STACK_OF = {"hcl": re.compile(r'resource "aws_cloudformation_stack"'), "ts": re.
 SCRIPTS = re.compile(r"(?:^|/)Makefile$|\.(?:sh|ya?ml)$|^\.ci/")
 
 
+def is_tagged(command):
+    """Returns whether a deployment has its tags. SAM has them from samconfig.toml. An import must have none: AWS answers "As part
+    of the import operation, you cannot modify or add [Tags]"."""
+    if "sam deploy" in command:
+        return not re.search(r"--(?:no-)?config-file", command)
+    return ("--tags" in command) != ("--change-set-type IMPORT" in command)
+
+
 def untagged(files):
     """Returns the deployments that take a stack's tags away, each with its file: `aws cloudformation deploy` sends an empty list of
     tags where none is given, and with one "CloudFormation removes all associated tags".
     https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_UpdateStack.html
 
-    SAM has those of samconfig.toml, which must be in every environment of it."""
+    Every environment of a samconfig.toml must have some."""
     found = []
     for name, data in files.items():
         if name.endswith("samconfig.toml"):
@@ -190,7 +198,7 @@ def untagged(files):
             # A command in one line.
             text = FOLDED.sub(lambda run: run[1] + " ".join(run[2].split()) + "\n", text.replace("\\\n", " "))
             for command in re.split(r"\n|&&|\|\||;", text):
-                if DEPLOYS.search(command) and not re.search(r"--tags\b" if "sam deploy" not in command else r"^(?!.*--(?:no-)?config-file)", command):
+                if DEPLOYS.search(command) and not is_tagged(command):
                     found.append(f"{name}: {' '.join(command.split())[:100]}")
     return found
 
@@ -202,6 +210,8 @@ DEPLOYMENTS = {
     "```sh two\naws cloudformation deploy --tags a=b && aws cloudformation update-stack --stack-name x\n```\n": True,
     "```yaml\n  - run: >\n      aws cloudformation deploy --stack-name x\n      --role-arn y\n  - run: echo --tags\n```\n": True,
     "```yaml\n  - run: >\n      aws cloudformation deploy --stack-name x\n      --tags a=b\n```\n": False,
+    "```sh\naws cloudformation create-change-set --change-set-type IMPORT --tags Key=a,Value=b\n```\n": True,
+    "```sh\naws cloudformation create-change-set --change-set-type IMPORT\n```\n": False,
     "```sh\nsam deploy --config-file other.toml\n```\n": True,
     "```sh\nsam deploy --config-env prod\n```\n": False,
     '```hcl\nresource "aws_cloudformation_stack" "weirgate" {\n  name = "x"\n}\n```\n': True,
