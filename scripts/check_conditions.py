@@ -17,6 +17,7 @@ TABLE = "AWS::DynamoDB::Table"
 EXPECTED = {
     "Alarms": ("AWS::CloudWatch::Alarm", False),
     "AlarmEmail": ("AWS::SNS::Topic", True),
+    "MaxHourlyWriteUnits": ("HourlyWritesAlarm", True),
     "ExistingTableStreamArn": (TABLE, False),
     "SsmPrefix": ("AWS::SSM::Parameter", True),
 }

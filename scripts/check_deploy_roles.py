@@ -4,6 +4,8 @@ Each action that a handler of CloudFormation calls for a resource of the templat
 ARN that the resource gets, in each form of scripts/variants.py. It must be allowed there, and refused on another stack's
 resource of the type, in another account and in another Region. Each action, resource and value of a condition must be
 needed, and each wider resource be noticed. Trust policies, attached policies and conditions must be exactly those expected.
+All of it in each deployment of the roles in DEPLOYED: with a key, with a boundary, for a table that the stack has adopted,
+and for either form in which GitHub's tokens name a repository.
 
 Usage: check_deploy_roles.py template.yaml scripts/deploy-roles.yaml
 """
@@ -26,12 +28,31 @@ VALUES = {
     "AWS::Region": REGION,
     "AWS::Partition": "aws",
     "CodeBucket": "code",
-    "Repository": "acme/limits",
     "ProviderArn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/token.actions.githubusercontent.com",
-    "KmsKeyArn": CHOICES["KmsKeyArn"],
+}
+KEY, BOUNDARY, ADOPTED = CHOICES["KmsKeyArn"], CHOICES["PermissionsBoundary"], "weirgate-restored"
+# https://docs.github.com/en/actions/reference/security/oidc#immutable-subject-claims
+NAMES, IDS = "acme/limits", "acme@1/limits@2"
+# Deployments of the roles. The first two have every statement between them.
+DEPLOYED = [
+    {"Repository": IDS, "KmsKeyArn": KEY, "IamPath": "/"},
+    {"Repository": NAMES, "KmsKeyArn": KEY, "IamPath": "/", "PermissionsBoundary": BOUNDARY, "TableName": ADOPTED},
+    {"Repository": NAMES, "IamPath": "/team/"},
+]
+# Values that the parameters take, and some that they refuse. GitHub names owner and repository with their ids, or both without.
+TAKEN = {
+    "Repository": ([NAMES, IDS, "a.b-c_D/e.f"], ["acme", "acme@1/limits", "acme/limits@2", "acme@x/limits@2", "acme/*", "acme/limits:ref"]),
+    "TableName": (["", ADOPTED], ["*", "weirgate-*", "a/b"]),
+    "PermissionsBoundary": (["", BOUNDARY, "arn:aws:iam::aws:policy/PowerUserAccess"], ["*", "boundary", "arn:aws:iam::123456789012:role/boundary"]),
+    "SsmPrefix": (["", "/weirgate", "/team/limits"], ["weirgate", "/weirgate/", "/aws/limits", "/SSM-limits", "/*"]),
+    "KmsKeyArn": (["", KEY], ["*", "alias/limits"]),
+    "IamPath": (["/", "/team/"], ["team", "/team"]),
 }
 # A managed policy has at most 6,144 characters, with the longest names too.
-MOST, LONGEST = 6144, {"StackName": "s" * 32, "SsmPrefix": "/" + "s" * 32, "AWS::Region": "ap-southeast-1", "AWS::Partition": "aws-us-gov"}
+MOST, LONGEST = 6144, {
+    "StackName": "s" * 32, "SsmPrefix": "/" + "s" * 32, "AWS::Region": "ap-southeast-1", "AWS::Partition": "aws-us-gov",
+    "PermissionsBoundary": f"arn:aws-us-gov:iam::{ACCOUNT}:policy/" + "b" * 64,
+}  # fmt: skip
 # Per type of CloudFormation: the property with a resource's name, and what IAM calls it and its parts, with their ARNs.
 OWN = {
     "AWS::DynamoDB::Table": ("TableName", {"table": "dynamodb:R:A:table/{}", "index": "dynamodb:R:A:table/{}/index/GSI1"}),
@@ -56,6 +77,11 @@ SENT = {
 for verb in ("Create", "Update", "Delete"):
     SENT[f"lambda:{verb}EventSourceMapping"] = ("ArnEquals", "lambda:FunctionArn", [AGGREGATOR], AGGREGATOR.replace(STACK, OTHER))
 CONDITIONS = {action: {operator: {key: services}} for action, (operator, key, services, _) in SENT.items()}
+# With a boundary: what makes a role's permissions, or its boundary, is allowed under that boundary alone; nothing removes it.
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies_boundaries.html
+BOUND = "iam:PermissionsBoundary"
+UNDER_BOUNDARY = ("iam:CreateRole", "iam:PutRolePolicy", "iam:DeleteRolePolicy", "iam:PutRolePermissionsBoundary")
+REMOVES_BOUNDARY = "iam:DeleteRolePermissionsBoundary"
 # The stacks' mappings cannot be told apart: their ids are random.
 OF_ANY_STACK = {("lambda", "eventSourceMapping")}
 # Actions that know no resource, so they are allowed on those of every stack.
@@ -76,14 +102,15 @@ TRUSTED = {
     "CiRole": (
         {"Federated": VALUES["ProviderArn"]},
         "sts:AssumeRoleWithWebIdentity",
-        {"StringEquals": {f"{ISSUER}:aud": "sts.amazonaws.com", f"{ISSUER}:sub": "repo:acme/limits:environment:production"}},
+        {"StringEquals": {f"{ISSUER}:aud": "sts.amazonaws.com", f"{ISSUER}:sub": "repo:REPOSITORY:environment:production"}},
     ),
 }
 CI_CONDITIONS = {"iam:PassRole": {"StringEquals": {"iam:PassedToService": "cloudformation.amazonaws.com"}}}
-# What `sam deploy` with a role does as the caller, and the stack's events that it reads.
+# What `sam deploy` with a role does as the caller, and the stack's events that it reads. A change set with tags needs the
+# last two: https://docs.aws.amazon.com/service-authorization/latest/reference/list_awscloudformation.html
 BY_CALLER = (
     "CreateChangeSet DescribeChangeSet ExecuteChangeSet DeleteChangeSet DescribeStacks DescribeStackEvents DescribeStackResource "
-    "DescribeStackResources SetStackPolicy"
+    "DescribeStackResources SetStackPolicy TagResource UntagResource"
 ).split()
 
 
@@ -107,8 +134,8 @@ def parameters(template):
     return {name: of["Default"] for name, of in template["Parameters"].items() if "Default" in of}
 
 
-def arns(template, stack, path):
-    """The ARNs of a stack's resources, by service and by what IAM calls them."""
+def arns(template, stack, path, table=None):
+    """The ARNs of a stack's resources, by service and by what IAM calls them. An adopted table keeps its name."""
     values = parameters(template) | VALUES | {"AWS::StackName": stack, "SsmPrefix": PREFIXES[stack], "IamPath": path}
     found = {("s3", "object"): ["arn:aws:s3:::code/template.yaml" if stack == STACK else "arn:aws:s3:::mine/template.yaml"]}
     found["lambda", "eventSourceMapping"] = [arn("lambda:R:A:event-source-mapping:0b5e0d1f")]
@@ -116,6 +143,7 @@ def arns(template, stack, path):
         if kind in OWN:
             given, parts = OWN[kind]
             name = resolved(properties.get(given), values) or f"{stack}-{logical}-1A2B3C4D5E6F"
+            name = table if table and kind == "AWS::DynamoDB::Table" else name
             for part, text in parts.items():
                 text = arn(text.format(name.lower() if part == "bucket" else name, path=resolved(properties.get("Path"), values)))
                 found.setdefault((text.split(":")[2], part), []).append(text)
@@ -135,17 +163,25 @@ def elsewhere(resource):
             yield ":".join([*parts[:at], other, *parts[at + 1 :]])
 
 
-def requests(template, path, has_key):
+def requests(template, deployed):
     """What deployments of a form of the template ask: action, resource, context, and whether it may be allowed."""
-    own, others = arns(template, STACK, path), arns(template, OTHER, path)
-    own["kms", "key"], others["kms", "key"] = [CHOICES["KmsKeyArn"]], [CHOICES["KmsKeyArn"][:-1] + "1"]
+    path, table, boundary = deployed["IamPath"], deployed.get("TableName"), deployed.get("PermissionsBoundary")
+    own, others = arns(template, STACK, path, table), arns(template, OTHER, path)
+    # A table that another stack has adopted, or that this one has not.
+    for kind in [kind for kind in own if kind[0] == "dynamodb"]:
+        others[kind] += arns(template, STACK, path, None if table else ADOPTED)[kind]
+    own["kms", "key"], others["kms", "key"] = [KEY], [KEY[:-1] + "1"]
     linked = arn(f"iam::A:role/aws-service-role/{deploy_policy.INSIGHTS}/AWSServiceRoleForDynamoDBCloudWatchContributorInsights")
     for action in deploy_policy.needed(template):
         service = action.split(":")[0]
-        may, context = service != "kms" or has_key, {}
+        may, context, refused = service != "kms" or "KmsKeyArn" in deployed, {}, []
         if action in SENT:
             _, key, services, never = SENT[action]
-            context = {key.lower(): services[0]}
+            context, refused = {key.lower(): services[0]}, [{key.lower(): never}]
+        if boundary and action in UNDER_BOUNDARY:
+            context, refused = {BOUND.lower(): boundary}, [{}, {BOUND.lower(): boundary + "2"}]
+        if boundary and action == REMOVES_BOUNDARY:
+            may, context, refused = False, {BOUND.lower(): boundary}, [{}]
         kinds = [(service, kind) for kind in deploy_policy.known_types(action) if (service, kind) in own]
         resources, foreign = set(), set()
         for kind in kinds:
@@ -160,7 +196,7 @@ def requests(template, path, has_key):
             yield from ((action, other, context, False) for other in elsewhere(resource))
             if action in SENT:
                 yield from ((action, resource, {key.lower(): each}, True) for each in services)
-                yield action, resource, {key.lower(): never}, False
+            yield from ((action, resource, each, False) for each in refused)
         yield from ((action, resource, context, False) for resource in foreign)
 
 
@@ -170,6 +206,10 @@ def of_caller():
     for name in BY_CALLER:
         yield f"cloudformation:{name}", own, {}, True
         yield from ((f"cloudformation:{name}", other, {}, False) for other in (own.replace(STACK, OTHER), *elsewhere(own)))
+    # AWS does not say whether the stack or the change set is asked about.
+    for name in ("TagResource", "UntagResource"):
+        yield f"cloudformation:{name}", arn("cloudformation:R:A:changeSet/deploy/1"), {}, True
+        yield from ((f"cloudformation:{name}", other, {}, False) for other in elsewhere(arn("cloudformation:R:A:changeSet/deploy/1")))
     yield "cloudformation:CreateChangeSet", transform, {}, True
     yield from (("cloudformation:CreateChangeSet", other, {}, False) for other in elsewhere(transform))
     yield "cloudformation:GetTemplateSummary", "*", {}, True
@@ -188,16 +228,17 @@ def of_caller():
     yield "dynamodb:DeleteItem", arn(f"dynamodb:R:A:table/{STACK}-Table-1"), {}, False
 
 
-def untrusted(role):
+def untrusted(role, repository):
     """Wrong answers about GitHub's jobs that may assume the role that starts deployments: those of one environment."""
-    own = "repo:acme/limits:environment:production"
+    own = f"repo:{repository}:environment:production"
+    others = [NAMES, IDS, "acme@1/limits@3", "acme@3/limits@2", "other/limits", "other@1/limits@2"]
     for provider, audience, subject in (
         (VALUES["ProviderArn"], "sts.amazonaws.com", own),
         (VALUES["ProviderArn"] + ".example", "sts.amazonaws.com", own),
         (VALUES["ProviderArn"], "https://github.com/acme", own),
         (VALUES["ProviderArn"], "sts.amazonaws.com", own + "s"),
-        (VALUES["ProviderArn"], "sts.amazonaws.com", "repo:acme/limits:ref:refs/heads/main"),
-        (VALUES["ProviderArn"], "sts.amazonaws.com", "repo:other/limits:environment:production"),
+        (VALUES["ProviderArn"], "sts.amazonaws.com", f"repo:{repository}:ref:refs/heads/main"),
+        *((VALUES["ProviderArn"], "sts.amazonaws.com", f"repo:{other}:environment:production") for other in others if other != repository),
     ):
         context = {f"{ISSUER}:aud": audience, f"{ISSUER}:sub": subject}
         asks = EvalContext(provider, "FederatedUser", ACCOUNT, "sts:AssumeRoleWithWebIdentity", "*", REGION, service_context=context)
@@ -206,7 +247,7 @@ def untrusted(role):
             yield f"CiRole by {provider} {context}: must be {'trusted' if must else 'refused'}"
 
 
-def misbuilt(resources):
+def misbuilt(resources, deployed):
     """What is not exactly as expected: resources, properties, trust policies and attached policies."""
     managed = [name for name, of in resources.items() if of["Type"] == "AWS::IAM::ManagedPolicy"]
     if {*resources} - {*managed} != {*TRUSTED}:
@@ -216,11 +257,12 @@ def misbuilt(resources):
             yield f"{name} must have a document alone"
     for name, (principal, action, condition) in TRUSTED.items():
         role = resources[name]["Properties"]
+        condition = json.loads(json.dumps(condition).replace("REPOSITORY", deployed["Repository"]))
         own = {"ManagedPolicyArns": managed} if name == "CloudFormationRole" else {"Policies": role.get("Policies")}
         statement = {"Effect": "Allow", "Principal": principal, "Action": action, "Condition": condition}
         if role != {"AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [statement]}, **own}:
             yield f"{name} must trust {principal} under {condition}, and have no policies but {own}"
-    yield from untrusted(resources["CiRole"]["Properties"])
+    yield from untrusted(resources["CiRole"]["Properties"], deployed["Repository"])
 
 
 def malformed(documents, conditions, on_all):
@@ -294,18 +336,19 @@ def wider_than(resource):
         yield ":".join([*parts[:5], parts[5][: parts[5].rindex(STACK)] + STACK + "*"])
 
 
-def problems(resources, asked, by_caller):
+def problems(resources, asked, by_caller, deployed):
     """All problems of the roles; each change of a role must change an answer."""
-    yield from misbuilt(resources)
+    yield from misbuilt(resources, deployed)
     deploys = [of["Properties"]["PolicyDocument"] for of in resources.values() if of["Type"] == "AWS::IAM::ManagedPolicy"]
     starts = [policy["PolicyDocument"] for policy in resources["CiRole"]["Properties"].get("Policies", ())]
-    has_key = any("kms:ListAliases" in statement["Action"] for document in deploys for statement in document["Statement"])
-    yield from (f"CloudFormationRole: {each}" for each in malformed(deploys, CONDITIONS, ON_ALL if has_key else ON_ALL - {"kms:ListAliases"}))
+    has_key, boundary = "KmsKeyArn" in deployed, deployed.get("PermissionsBoundary")
+    conditions = CONDITIONS | ({action: {"StringEquals": {BOUND: boundary}} for action in UNDER_BOUNDARY} if boundary else {})
+    yield from (f"CloudFormationRole: {each}" for each in malformed(deploys, conditions, ON_ALL if has_key else ON_ALL - {"kms:ListAliases"}))
     yield from (f"CiRole: {each}" for each in malformed(starts, CI_CONDITIONS, {"cloudformation:GetTemplateSummary"}))
     for name, documents, asks in (("CloudFormationRole", deploys, asked), ("CiRole", starts, by_caller)):
         answers = [*wrong(documents, asks)]
         yield from (f"{name}: {each}" for each in answers)
-        # Changes are alike in every form; the one with a key has all.
+        # Changes are alike in every deployment; those with a key have all.
         for change, actions, changed in changes(documents) if has_key else ():
             few = [ask for ask in asks if ask[0] in actions]
             if all(each in answers for each in wrong(changed, few)):
@@ -323,7 +366,7 @@ def replaced(action, key, old, new):
 
     def change(resources):
         statement = statement_of(resources, action)
-        statement[key] = json.loads(json.dumps(statement[key]).replace(old, new))
+        statement[key] = json.loads(json.dumps(statement.get(key)).replace(old, new))
 
     return change
 
@@ -357,6 +400,12 @@ MISTAKES = {
     "a policy not attached": of_role("CloudFormationRole", lambda role: role["ManagedPolicyArns"].pop()),
     "a policy of its own": of_role("CloudFormationRole", lambda role: role.update(Policies=[])),
 }
+MISTAKES_UNDER_BOUNDARY = {
+    "roles without a boundary": lambda of: statement_of(of, "iam:CreateRole").pop("Condition", None),
+    "any boundary": replaced("iam:CreateRole", "Condition", BOUNDARY, "*"),
+    "a boundary that can be removed": lambda of: statement_of(of, "iam:GetRole")["Action"].append(REMOVES_BOUNDARY),
+    "every table": replaced("dynamodb:CreateTable", "Resource", ADOPTED, "*"),
+}
 for name in TRUSTED:
     MISTAKES |= {
         f"{name}: any principal": of_role(name, lambda role: trust(role).update(Principal="*")),
@@ -366,30 +415,42 @@ for name in TRUSTED:
     }
 
 
+def mistaken(roles):
+    """The values that a parameter must take and does not, and those that it must refuse and does not."""
+    for name, (taken, refused) in TAKEN.items():
+        pattern = roles["Parameters"].get(name, {}).get("AllowedPattern")
+        for value in (*taken, *refused):
+            if pattern is None or bool(re.search(pattern, value)) != (value in taken):
+                yield f"{name} must {'take' if value in taken else 'refuse'} {value!r}: AllowedPattern is {pattern}"
+
+
 def main(template_path, roles_path):
-    template, found, count = load(template_path), [], 0
+    template, found, count = load(template_path), [*mistaken(load(roles_path))], 0
     by_caller = [*of_caller()]
-    for has_key, path in ((True, "/"), (False, "/team/")):
-        written = form(load(roles_path), ["KmsKeyArn"] if has_key else [])
-        values = parameters(written) | VALUES | {"StackName": STACK, "SsmPrefix": PREFIXES[STACK], "IamPath": path}
+    for number, deployed in enumerate(DEPLOYED):
+        written = load(roles_path)
+        for name, value in deployed.items():
+            written["Parameters"].setdefault(name, {})["Default"] = value
+        written = form(written, [])
+        values = parameters(written) | VALUES | {"StackName": STACK, "SsmPrefix": PREFIXES[STACK]}
         resources = resolved(written["Resources"], values)
         # All forms, so that an action of one form alone may be listed.
-        asked = [ask for chosen in FORMS for ask in requests(form(template, chosen), path, has_key)]
+        asked = [ask for chosen in FORMS for ask in requests(form(template, chosen), deployed)]
         asked = [*{json.dumps(ask, sort_keys=True): ask for ask in asked}.values()]
         count += len(asked) + len(by_caller)
-        found += [*problems(resources, asked, by_caller)]
+        found += [f"{deployed}: {each}" for each in problems(resources, asked, by_caller, deployed)]
         for of in resolved(written["Resources"], values | LONGEST).values():
             text = re.sub(r"\s", "", json.dumps(of["Properties"].get("PolicyDocument")))
             if len(text) > MOST:
                 found.append(f"a policy of {len(text)} characters: at most {MOST}")
-        if has_key:
-            for mistake, change in MISTAKES.items():
-                changed = copy.deepcopy(resources)
-                change(changed)
-                if changed == resources or not any(problems(changed, asked, by_caller)):
-                    found.append(f"not noticed: {mistake}")
+        for mistake, change in (MISTAKES if number == 0 else MISTAKES_UNDER_BOUNDARY if number == 1 else {}).items():
+            changed = copy.deepcopy(resources)
+            change(changed)
+            if changed == resources or not any(problems(changed, asked, by_caller, deployed)):
+                found.append(f"not noticed: {mistake}")
     print(*found, sep="\n", end="\n" if found else "")
-    print(f"{roles_path}: {count} requests of deployments, {len(MISTAKES)} mistakes, {len(found)} problems")
+    mistakes = len(MISTAKES) + len(MISTAKES_UNDER_BOUNDARY)
+    print(f"{roles_path}: {count} requests of {len(DEPLOYED)} deployments, {mistakes} mistakes, {len(found)} problems")
     return 1 if found else 0
 
 

@@ -137,8 +137,12 @@ RESTRICTED = {
     "lambda:UpdateEventSourceMapping": OF_AGGREGATOR,
     "lambda:DeleteEventSourceMapping": OF_AGGREGATOR,
 }
-# Three, because a managed policy has at most 6,144 characters.
-POLICIES = {"Data": ("dynamodb", "s3", "sqs", "sns", "ssm"), "Functions": ("lambda", "logs", "scheduler"), "RolesAndAlarms": ("iam", "cloudwatch")}
+# With PermissionsBoundary, an action that knows this key is allowed under that boundary alone, and its removal is not.
+BOUND, REMOVES_BOUNDARY = "iam:PermissionsBoundary", "iam:DeleteRolePermissionsBoundary"
+# Several, because a managed policy has at most 6,144 characters.
+POLICIES = {"Data": ("dynamodb", "s3", "sqs", "sns", "ssm"), "Functions": ("lambda", "logs", "scheduler"), "Roles": ("iam",), "Alarms": ("cloudwatch",)}
+# Parameters that are the stack's own, with its pattern.
+OF_STACK = ("IamPath", "SsmPrefix", "KmsKeyArn", "PermissionsBoundary")
 
 
 def parts(template):
@@ -187,17 +191,25 @@ def needed(template):
 
 
 @functools.cache
-def known_types(action):
-    """The types of resources that an action knows."""
-    if action in NEWER:
-        return {NEWER[action]}
+def known(action):
+    """What parliament knows about an action: the types of resources, each with the keys of conditions."""
     service, name = action.split(":")
     for entry in parliament.iam_definition:
         if entry["prefix"] == service:
             for privilege in entry["privileges"]:
                 if privilege["privilege"].lower() == name.lower():
-                    return {of["resource_type"].rstrip("*") for of in privilege["resource_types"]} - {""}
+                    return privilege["resource_types"]
     sys.exit(f"{action}: parliament knows no such action: add it to NEWER or NO_ACTIONS")
+
+
+def known_types(action):
+    """The types of resources that an action knows."""
+    return {NEWER[action]} if action in NEWER else {of["resource_type"].rstrip("*") for of in known(action)} - {""}
+
+
+def is_bounded(action):
+    """Whether a boundary restricts an action."""
+    return action not in NEWER and any(BOUND in of["condition_keys"] for of in known(action))
 
 
 def named(template):
@@ -234,13 +246,28 @@ def statements(template, services):
     groups, of_stack = {}, named(template)
     for action in needed(template):
         if action.split(":")[0] in services:
-            groups.setdefault((action.split(":")[0], arns(action, of_stack), RESTRICTED.get(action, ())), []).append(action)
+            restriction = RESTRICTED.get(action, (BOUND,) if is_bounded(action) else ())
+            groups.setdefault((action.split(":")[0], arns(action, of_stack), restriction), []).append(action)
     for (_, resources, restriction), actions in sorted(groups.items()):
-        statement = {"Effect": "Allow", "Action": sorted(actions), "Resource": [sub(arn) for arn in resources]}
-        if restriction:
+        statement = {"Effect": "Allow", "Action": sorted(actions), "Resource": [each for arn in resources for each in of_table(arn)]}
+        if restriction == (BOUND,):
+            bounded = {**statement, "Action": [action for action in statement["Action"] if action != REMOVES_BOUNDARY]}
+            bounded["Condition"] = {"StringEquals": {BOUND: {"Ref": "PermissionsBoundary"}}}
+            statement = {"Fn::If": ["HasBoundary", bounded, statement]}
+        elif restriction:
             operator, key, values = restriction
             statement["Condition"] = {operator: {key: [sub(value) for value in values]}}
         yield statement
+
+
+def of_table(arn):
+    """The ARN; of a table, that of an adopted one with its indexes, which the pattern of the stack's own matches too."""
+    prefix = NAMED["AWS::DynamoDB::Table"][2]
+    if arn.startswith(prefix):
+        yield {"Fn::If": ["HasTable", sub(prefix + "${TableName}"), sub(arn)]}
+        yield {"Fn::If": ["HasTable", sub(prefix + "${TableName}/index/*"), {"Ref": "AWS::NoValue"}]}
+    else:
+        yield sub(arn)
 
 
 def of_key(template):
@@ -312,8 +339,11 @@ Parameters:
     Description: Bucket of the functions' code and of the packaged template
   Repository:
     Type: String
-    AllowedPattern: ^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$
-    Description: GitHub repository that deploys, OWNER/NAME
+    # https://docs.github.com/en/actions/reference/security/oidc#immutable-subject-claims
+    AllowedPattern: ^([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+|[A-Za-z0-9_.-]+@[0-9]+/[A-Za-z0-9_.-]+@[0-9]+)$
+    Description: >-
+      GitHub repository that deploys, as its tokens name it - OWNER@ID/NAME@ID if it was made, renamed or transferred since
+      July 15, 2026, or uses immutable subject claims; otherwise OWNER/NAME. docs/platform.md says how to find out.
   Environment:
     Type: String
     Default: production
@@ -321,21 +351,31 @@ Parameters:
   ProviderArn:
     Type: String
     Description: ARN of the account's provider of OpenID Connect for token.actions.githubusercontent.com
-  IamPath:
-    Type: String
-    Default: /
-    Description: The stack's parameter of this name
-  SsmPrefix:
-    Type: String
-    Default: /weirgate
-    Description: The stack's parameter of this name, if it is set
-  KmsKeyArn:
+  TableName:
     Type: String
     Default: ""
-    Description: The stack's parameter of this name
+    AllowedPattern: ^([A-Za-z0-9_.-]{3,255})?$
+    Description: Name of a table that the stack has adopted, such as a restored one. Without it, that of a table which the stack made.
+PARAMETERS
 Conditions:
   HasKey: !Not [!Equals [!Ref KmsKeyArn, ""]]
+  HasBoundary: !Not [!Equals [!Ref PermissionsBoundary, ""]]
+  HasTable: !Not [!Equals [!Ref TableName, ""]]
 """
+SAME = "The stack's parameter of this name"
+# Where there is more to say about one, and its own default.
+MORE = {
+    "SsmPrefix": ("/weirgate", f"{SAME}, if it is set"),
+    "PermissionsBoundary": ("", f"{SAME}. Roles are then made and changed under it alone, and keep it. Deploy the stack with it first."),
+}
+
+
+def of_stack(template):
+    """The parameters that are the stack's own."""
+    for name in OF_STACK:
+        parameter = template["Parameters"][name]
+        default, description = MORE.get(name, (parameter["Default"], SAME))
+        yield {name: {"Type": "String", "Default": default, "AllowedPattern": parameter["AllowedPattern"], "Description": description}}
 
 
 def roles(template):
@@ -366,6 +406,10 @@ def roles(template):
         "CreateChangeSet", "DeleteChangeSet", "DescribeChangeSet", "DescribeStackEvents", "DescribeStackResource", "DescribeStackResources",
         "DescribeStacks", "ExecuteChangeSet", "SetStackPolicy",
     ]  # fmt: skip
+    # A change set with tags needs these, and AWS does not say on which of the two.
+    # https://docs.aws.amazon.com/service-authorization/latest/reference/list_awscloudformation.html
+    tag = ["TagResource", "UntagResource"]
+    change_set = ARN + "cloudformation:${AWS::Region}:${AWS::AccountId}:changeSet/*"
     resources["CiRole"] = {
         "Type": "AWS::IAM::Role",
         "Properties": {
@@ -392,6 +436,7 @@ def roles(template):
                         "Version": "2012-10-17",
                         "Statement": [
                             {"Effect": "Allow", "Action": [f"cloudformation:{name}" for name in deploy], "Resource": [{"Fn::Sub": stack}]},
+                            {"Effect": "Allow", "Action": [f"cloudformation:{name}" for name in tag], "Resource": [{"Fn::Sub": stack}, {"Fn::Sub": change_set}]},
                             {"Effect": "Allow", "Action": ["cloudformation:CreateChangeSet"], "Resource": [{"Fn::Sub": transform}]},
                             {"Effect": "Allow", "Action": ["cloudformation:GetTemplateSummary"], "Resource": ["*"]},
                             {"Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": [{"Fn::Sub": ARN + "s3:::${CodeBucket}/*"}]},
@@ -407,8 +452,9 @@ def roles(template):
             ],
         },
     }
+    parameters = "".join(write(each, 1) for each in of_stack(template)).removeprefix("\n")
     outputs = {f"{name}Arn": {"Value": {"Fn::GetAtt": f"{name}.Arn"}} for name in ("CiRole", "CloudFormationRole")}
-    return HEAD + write({"Resources": resources, "Outputs": outputs}) + "\n"
+    return HEAD.replace("PARAMETERS", parameters) + write({"Resources": resources, "Outputs": outputs}) + "\n"
 
 
 def main(path, output, *options):

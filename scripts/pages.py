@@ -1,13 +1,14 @@
 """The pages of a release: its README, the docs with what they show, and the links between them.
 
 Usage: pages.py   checks that every relative link of every page leads to a file and a heading, that no blank line cuts a list or
-                  a table, and that the text of every alarm ends with a section of the runbook
+                  a table, that the text of every alarm ends with a section of the runbook, and that every deployment has tags
 """
 
 import posixpath
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -162,10 +163,73 @@ def dead_runbooks():
     return [f"template.yaml: {name}" for name, text in alarms if not (link := linked(text)) or link[1] not in sections]
 
 
+# A block of a page, with its language; a command of it, and what a command deploys with.
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.S | re.M)
+FOLDED = re.compile(r"^( *)- run: >-?\n((?:\1 +.*\n)+)", re.M)
+DEPLOYS = re.compile(r"\baws cloudformation (?:deploy|create-stack|update-stack|create-change-set)\s|\bsam deploy\b")
+STACK_OF = {"hcl": re.compile(r'resource "aws_cloudformation_stack"'), "ts": re.compile(r"new \w+\.(?:CfnInclude|CfnStack|Stack)\(")}
+SCRIPTS = re.compile(r"(?:^|/)Makefile$|\.(?:sh|ya?ml)$|^\.ci/")
+
+
+def is_tagged(command):
+    """Returns whether a deployment has its tags. SAM has them from samconfig.toml. An import must have none: AWS answers "As part
+    of the import operation, you cannot modify or add [Tags]"."""
+    if "sam deploy" in command:
+        return not re.search(r"--(?:no-)?config-file", command)
+    return ("--tags" in command) != ("--change-set-type IMPORT" in command)
+
+
+def untagged(files):
+    """Returns the deployments that take a stack's tags away, each with its file: `aws cloudformation deploy` sends an empty list of
+    tags where none is given, and with one "CloudFormation removes all associated tags".
+    https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_UpdateStack.html
+
+    Every environment of a samconfig.toml must have some."""
+    found = []
+    for name, data in files.items():
+        if name.endswith("samconfig.toml"):
+            for environment, commands in tomllib.loads(data.decode()).items():
+                deploy = commands.get("deploy", {}).get("parameters") if isinstance(commands, dict) else None
+                found += [f"{name}: {environment}"] if deploy is not None and not deploy.get("tags") else []
+        blocks = BLOCK.findall(data.decode()) if name.endswith(".md") else [("sh", data.decode())] if SCRIPTS.search(name) else []
+        for language, text in blocks:
+            if language in STACK_OF and "tags" not in text:
+                found += [f"{name}: {made}" for made in STACK_OF[language].findall(text)]
+            # A command in one line.
+            text = FOLDED.sub(lambda run: run[1] + " ".join(run[2].split()) + "\n", text.replace("\\\n", " "))
+            for command in re.split(r"\n|&&|\|\||;", text):
+                if DEPLOYS.search(command) and not is_tagged(command):
+                    found.append(f"{name}: {' '.join(command.split())[:100]}")
+    return found
+
+
+# Each must be noticed, and none of the others.
+DEPLOYMENTS = {
+    "```sh\naws cloudformation deploy --stack-name x \\\n  --capabilities CAPABILITY_IAM\n```\n": True,
+    "```sh\naws cloudformation deploy --stack-name x \\\n  --tags a=b\n```\n": False,
+    "```sh two\naws cloudformation deploy --tags a=b && aws cloudformation update-stack --stack-name x\n```\n": True,
+    "```yaml\n  - run: >\n      aws cloudformation deploy --stack-name x\n      --role-arn y\n  - run: echo --tags\n```\n": True,
+    "```yaml\n  - run: >\n      aws cloudformation deploy --stack-name x\n      --tags a=b\n```\n": False,
+    "```sh\naws cloudformation create-change-set --change-set-type IMPORT --tags Key=a,Value=b\n```\n": True,
+    "```sh\naws cloudformation create-change-set --change-set-type IMPORT\n```\n": False,
+    "```sh\nsam deploy --config-file other.toml\n```\n": True,
+    "```sh\nsam deploy --config-env prod\n```\n": False,
+    '```hcl\nresource "aws_cloudformation_stack" "weirgate" {\n  name = "x"\n}\n```\n': True,
+    "```ts\nnew cdk.CfnStack(this, 'x', { templateUrl });\n```\n": True,
+    "```ts\nnew cdk.CfnStack(this, 'x', { templateUrl, tags });\n```\n": False,
+}
+
+
 def main():
+    for text, is_wrong in DEPLOYMENTS.items():
+        if bool(untagged({"page.md": text.encode()})) != is_wrong:
+            sys.exit(f"pages: this deployment must {'' if is_wrong else 'not '}be noticed:\n{text}")
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True)
     names = [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
-    files = {name: (ROOT / name).read_bytes() if name.endswith(".md") else b"" for name in names}
+    has_text = lambda name: name.endswith((".md", "samconfig.toml")) or SCRIPTS.search(name)
+    files = {name: (ROOT / name).read_bytes() if has_text(name) else b"" for name in names}
+    if bare := untagged(files):
+        sys.exit("\n".join(["pages: these deployments must have tags:", *bare]))
     # A link may lead to a folder.
     files |= {folder.as_posix(): b"" for name in names for folder in Path(name).parents}
     if dead := dead_links(files) + dead_runbooks():

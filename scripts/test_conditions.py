@@ -35,8 +35,9 @@ REFUSED = [
     ["ExistingTableStreamArn", "CallerPrincipals"],
     ["Alarms", "AlarmEmail"],
     ["Alarms", "AlarmTopicArn"],
+    ["Alarms", "MaxHourlyWriteUnits"],
 ]
-ALLOWED = [[], ["Alarms"], ["ExistingTableStreamArn"], ["ExistingTableStreamArn", "SsmPrefix"], ["AlarmEmail", "AlarmTopicArn"], ["WarmThroughput", "MaxWriteRequestUnits"]]
+ALLOWED = [[], ["Alarms"], ["MaxHourlyWriteUnits"], ["ExistingTableStreamArn"], ["ExistingTableStreamArn", "SsmPrefix"], ["AlarmEmail", "AlarmTopicArn"], ["WarmThroughput", "MaxWriteRequestUnits"]]
 
 
 def main(path):

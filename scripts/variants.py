@@ -12,6 +12,7 @@ from cfnlint.decode import cfn_yaml
 # parliament would take for parts of the ARN.
 CHOICES = {
     "Alarms": "false",
+    "MaxHourlyWriteUnits": 8000000,
     "Dashboard": "false",
     "AlarmEmail": "on-call@example.com",
     "RunbookUrl": "https://example.com/operations.md",

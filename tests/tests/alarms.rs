@@ -1,29 +1,52 @@
 //! The alarms of `template.yaml`, each evaluated over the minutes of a trouble: it rings, and it is
 //! quiet when the trouble is over. `testkit/src/alarm.rs` has the rules of CloudWatch.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use weirgate_testkit::alarm::{periods, rings, rings_by};
-use weirgate_testkit::template::{properties, resources, template};
+use weirgate_testkit::template::{properties, read, resources, template};
 
 /// An alarm, its metric in health, and its metric in trouble.
 type Case<'a> = (&'a str, Option<i64>, &'a [Option<i64>]);
 
+/// `MaxHourlyWriteUnits` of a deployment: about $5 an hour.
+const PLANNED_UNITS: i64 = 8_000_000;
+
+/// The properties of an alarm in a deployment.
+fn deployed(name: &str) -> Value {
+    let mut alarm = properties(name);
+    if alarm["Threshold"] == json!({"Ref": "MaxHourlyWriteUnits"}) {
+        alarm["Threshold"] = PLANNED_UNITS.into();
+    }
+    alarm
+}
+
 /// Minutes of health, of trouble, and of health.
 fn through(name: &str, healthy: Option<i64>, trouble: &[Option<i64>]) {
-    let mut series = vec![healthy; 20];
-    assert!(!rings(name, &series), "{name} rings without any reason");
+    let (alarm, mut series) = (deployed(name), vec![healthy; 20]);
+    assert!(
+        !rings_by(&alarm, &series),
+        "{name} rings without any reason"
+    );
     series.extend(trouble);
-    assert!(rings(name, &series), "{name} does not ring at {trouble:?}");
+    assert!(
+        rings_by(&alarm, &series),
+        "{name} does not ring at {trouble:?}"
+    );
     series.extend(vec![healthy; 20]);
-    assert!(!rings(name, &series), "{name} does not end");
+    assert!(!rings_by(&alarm, &series), "{name} does not end");
 }
 
 #[test]
 fn every_alarm_hears_of_its_trouble_and_ends_with_it() {
     let none = [None];
-    let cases: [Case<'_>; 16] = [
+    let cases: [Case<'_>; 17] = [
         // A sum of metrics that are 0 where they are missing: FILL.
         ("TableThrottledAlarm", Some(0), &[Some(9); 5]),
+        (
+            "HourlyWritesAlarm",
+            Some(PLANNED_UNITS),
+            &[Some(PLANNED_UNITS + 1)],
+        ),
         ("StreamUnreadAlarm", Some(5), &[None; 3]),
         // One stuck shard, tried again every four minutes, among healthy ones.
         ("AggregatorLagAlarm", Some(900), &stuck(70_000)),
@@ -198,10 +221,10 @@ fn essential_alarms_are_of_wrong_denials_and_of_lost_usage() {
         ]
     );
     let condition = |name: &str| template["Conditions"][name].clone();
-    let alarms = serde_json::json!({"Ref": "Alarms"});
-    let none = serde_json::json!({"Fn::Not": [{"Fn::Equals": [alarms, "false"]}]});
+    let alarms = json!({"Ref": "Alarms"});
+    let none = json!({"Fn::Not": [{"Fn::Equals": [alarms, "false"]}]});
     assert_eq!(condition("HasAlarms"), none);
-    let all = serde_json::json!({"Fn::Equals": [alarms, "true"]});
+    let all = json!({"Fn::Equals": [alarms, "true"]});
     assert_eq!(condition("HasAllAlarms"), all);
     // Each has one metric, and a metric of an alarm is 10 cents a month.
     let page = include_str!("../../docs/deployment.md");
@@ -251,13 +274,86 @@ fn throttling_that_is_over_counts_as_zero() {
     assert_eq!(operations, ["UpdateItem", "TransactWriteItems"]);
 }
 
+/// A write of an item is one of its indexes too, and each is billed. As the dashboard's dollars, whose
+/// ids are the same.
+#[test]
+fn the_units_of_an_hour_are_those_of_the_table_and_all_its_indexes() {
+    let alarm = properties("HourlyWritesAlarm");
+    let [sum, units @ ..] = alarm["Metrics"].as_array().expect("metrics").as_slice() else {
+        panic!("{alarm}")
+    };
+    let filled = (0..units.len()).map(|of| format!("FILL(w{of}, 0)"));
+    let filled = filled.collect::<Vec<_>>().join(" + ");
+    assert_eq!(*sum, json!({"Id": "sum", "Expression": filled}));
+    let table = json!({"Name": "TableName", "Value": {"Ref": "Table"}});
+    let indexes = properties("Table")["GlobalSecondaryIndexes"].take();
+    let indexes = indexes.as_array().expect("indexes").iter();
+    let indexes = indexes.map(|index| {
+        let index = json!({"Name": "GlobalSecondaryIndexName", "Value": index["IndexName"]});
+        json!([table, index])
+    });
+    let all: Vec<_> = [json!([table])].into_iter().chain(indexes).collect();
+    assert_eq!(units.len(), all.len());
+    let dashboard = properties("OnCall")["DashboardBody"].to_string();
+    for (at, (metric, dimensions)) in units.iter().zip(all).enumerate() {
+        let id = format!("w{at}");
+        let of = json!({
+            "Namespace": "AWS/DynamoDB",
+            "MetricName": "ConsumedWriteCapacityUnits",
+            "Dimensions": dimensions,
+        });
+        let stat = json!({"Metric": of, "Period": 3600, "Stat": "Sum"});
+        let expected = json!({"Id": id, "ReturnData": false, "MetricStat": stat});
+        assert_eq!(*metric, expected);
+        assert!(dashboard.contains(&format!("FILL({id}, 0)")), "{id}");
+    }
+    assert!(!dashboard.contains(&format!("FILL(w{}, 0)", units.len())));
+}
+
+/// It costs five metrics, and rings at an expected peak too, so only a number of the deployer makes
+/// it. Without alarms that number would have no effect, and is refused.
+#[test]
+fn the_alarm_on_the_units_of_an_hour_is_there_for_a_number_alone() {
+    let template = read(include_str!("../../template.yaml"));
+    let parameter = &template["Parameters"]["MaxHourlyWriteUnits"];
+    assert_eq!(
+        (&parameter["Default"], &parameter["MinValue"]),
+        (&json!(0), &json!(0))
+    );
+    let is = |value| json!({"Fn::Equals": [{"Ref": "MaxHourlyWriteUnits"}, value]});
+    let condition = resources()["HourlyWritesAlarm"]["Condition"].take();
+    let condition = condition.as_str().expect("a condition");
+    let some = json!({"Fn::Not": [is(json!(0))]});
+    assert_eq!(template["Conditions"][condition], some);
+    let asserted = &template["Rules"]["NoAlarms"]["Assertions"];
+    let asserted = asserted.as_array().expect("assertions");
+    let none = |each: &Value| each["Assert"] == is(json!("0"));
+    assert!(asserted.iter().any(none), "{asserted:?}");
+    // A metric of an alarm is 10 cents a month, and a million units are 62.5.
+    let page = include_str!("../../docs/platform.md");
+    let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let dollars = PLANNED_UNITS * 625 / 1_000_000_000;
+    assert!(
+        words.contains(&format!("8,000,000 are ${dollars}")),
+        "{dollars}"
+    );
+    let metrics = properties("HourlyWritesAlarm")["Metrics"]
+        .as_array()
+        .map(Vec::len);
+    let cost = format!(
+        "${:.2} a month",
+        0.1 * f64::from(u8::try_from(metrics.unwrap() - 1).unwrap())
+    );
+    assert!(words.contains(&cost), "{cost}");
+}
+
 /// Only by a choice of the deployer is there none.
 #[test]
 fn every_alarm_is_on_by_default_and_tells_when_it_begins_and_ends() {
     let template = template();
     assert_eq!(template["Parameters"]["Alarms"]["Default"], "true");
-    let nothing = serde_json::json!({"Ref": "AWS::NoValue"});
-    let actions = serde_json::json!([
+    let nothing = json!({"Ref": "AWS::NoValue"});
+    let actions = json!([
         {"Fn::If": ["HasAlarmTopic", {"Ref": "AlarmTopicArn"}, nothing]},
         {"Fn::If": ["HasAlarmEmail", {"Ref": "AlarmTopic"}, nothing]},
     ]);
@@ -266,7 +362,11 @@ fn every_alarm_is_on_by_default_and_tells_when_it_begins_and_ends() {
             continue;
         }
         let condition = resource["Condition"].as_str().unwrap();
-        assert!(["HasAlarms", "HasAllAlarms"].contains(&condition), "{name}");
+        let conditions: &[_] = match name.as_str() {
+            "HourlyWritesAlarm" => &["WatchesWrites"],
+            _ => &["HasAlarms", "HasAllAlarms"],
+        };
+        assert!(conditions.contains(&condition), "{name}");
         for on in ["AlarmActions", "OKActions"] {
             assert_eq!(resource["Properties"][on], actions, "{name} {on}");
         }

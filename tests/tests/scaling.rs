@@ -10,6 +10,7 @@ use weirgate_shared::Window;
 use weirgate_testkit::emf::points;
 use weirgate_testkit::template::{default_resources, properties, resources, template};
 use weirgate_testkit::{Dynamo, Lines, Process};
+use weirgate_tools::number::Grouped;
 use weirgate_tools::page::with_part;
 use weirgate_tools::scaling::{facts, idle, keys, months, placements, snapshot_units};
 
@@ -77,6 +78,50 @@ fn the_alarms_and_metrics_that_are_paid_for_are_those_of_the_template() {
         (2_500_000_000_000..3_500_000_000_000).contains(&idle),
         "docs/deployment.md says three dollars: {idle}"
     );
+}
+
+/// More than its quota no table takes, warm or not.
+#[test]
+fn the_advised_warm_throughput_is_one_that_a_table_may_have() {
+    let (factor, quota) = (facts::WARM_FACTOR, facts::TABLE_QUOTA);
+    assert!(factor * facts::WARMED_PEAK <= quota);
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let scaling = words(include_str!("../../docs/scaling.md"));
+    let peak = format!(
+        "a known peak of up to {} writes a second",
+        Grouped(facts::WARMED_PEAK)
+    );
+    assert!(scaling.contains(&peak), "{peak}");
+    // Whatever else is advised names the quota to raise first, and shows what it is for.
+    let raised = format!("raise the table's quota of {} first", Grouped(quota));
+    assert!(scaling.contains(&raised), "{raised}");
+    for (peak, partitions) in [(10_000, 40), (20_000, 80)] {
+        let row = format!("| {} | {partitions} | 64 |", Grouped(peak));
+        assert_eq!(peak * factor / facts::PARTITION_WRITE_UNITS, partitions);
+        assert!(placements().contains(&row), "{row}");
+    }
+    let template = template()["Parameters"]["WarmThroughput"]["Description"].take();
+    for (name, text) in [
+        ("scaling.md", scaling.as_str()),
+        (
+            "deployment.md",
+            &words(include_str!("../../docs/deployment.md")),
+        ),
+        (
+            "guide/shards.md",
+            &words(include_str!("../../docs/guide/shards.md")),
+        ),
+        ("template.yaml", &words(template.as_str().expect("a text"))),
+    ] {
+        for said in [
+            "four times",
+            "share partitions",
+            &Grouped(quota).to_string(),
+        ] {
+            assert!(text.contains(said), "{name} lacks {said}");
+        }
+    }
+    assert_eq!(factor, 4, "four times");
 }
 
 /// The line of a batch that copies, and of a run that finds nothing. A start adds one metric.

@@ -320,11 +320,17 @@ class Operations(unittest.TestCase):
                     found = self.cloudformation.describe_stack_resource(StackName="weirgate", LogicalResourceId="AggregatorStream")
                     return found["StackResourceDetail"]["PhysicalResourceId"]
                 self.assertNotEqual(self.mapping()["UUID"], before := of_stack())
+                tags = self.tags_of("weirgate")
                 self.block(block)
+                self.assertEqual(self.tags_of("weirgate"), tags)
+                self.assertIn({"Key": "application", "Value": "weirgate"}, tags)
                 self.assertEqual(self.mapping()["UUID"], of_stack(), "it is the stack's, and the only one")
                 self.assertNotEqual(of_stack(), before)
                 self.take_and_delete(block, 5)
                 self.until_counted(block, 5)
+
+    def tags_of(self, stack):
+        return sorted(self.cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["Tags"], key=lambda tag: tag["Key"])
 
     def test_what_throttles_the_table_is_found_and_a_maximum_is_removed(self):
         self.metric("AWS/DynamoDB", "WriteAccountLimitThrottleEvents", 7, "TableName", self.table)
@@ -437,7 +443,7 @@ class Operations(unittest.TestCase):
         deploy("limits.yaml", "deploy-481", 6)
         self.assertIn("denied", [self.decided("orders", "rpm=1") for _ in range(8)])
         explained = self.block("explain", resource="orders")
-        self.assertRegex(explained, r"deploy-481 +resource orders rpm.refill +600/minute +6/minute")
+        self.assertRegex(explained, r"deploy-481 +resource orders limit rpm +600/minute +6/minute")
         self.assertIn("--resource orders", explained)
         self.assertIn("orders", self.block("compare", good="good.yaml"))
         self.block("undo", good="good.yaml")

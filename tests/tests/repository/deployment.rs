@@ -2,7 +2,7 @@
 
 use crate::fixtures::policy::Policy;
 use serde_json::{Value, json};
-use weirgate_testkit::template::{default_resources, resources, template};
+use weirgate_testkit::template::{default_resources, read, resources, template};
 
 /// A new account has a concurrency quota of 10, and Lambda refuses whatever would leave less than
 /// that unreserved.
@@ -155,7 +155,11 @@ fn what_is_optional_is_off_by_default() {
     assert_eq!(table["WarmThroughput"]["Fn::If"][2], nothing);
     assert_eq!(table["OnDemandThroughput"]["Fn::If"][2], nothing);
     let template = template();
-    for name in ["WarmThroughput", "MaxWriteRequestUnits"] {
+    for name in [
+        "WarmThroughput",
+        "MaxWriteRequestUnits",
+        "MaxHourlyWriteUnits",
+    ] {
         assert_eq!(template["Parameters"][name]["Default"], 0, "{name}");
     }
     for name in ["CallerPrincipals", "SsmPrefix"] {
@@ -233,6 +237,71 @@ fn the_platform_page_has_policies_of_the_calls_that_are_made() {
         !denied.contains(&json!("dynamodb:UpdateTable")),
         "updates stay possible"
     );
+}
+
+/// What follows an option in a command.
+fn option<'a>(command: &'a str, name: &str) -> &'a str {
+    let mut words = command.split_whitespace().skip_while(|word| *word != name);
+    let value = words.nth(1);
+    value.unwrap_or_else(|| panic!("{command} lacks {name}"))
+}
+
+/// A checkout brings what is packaged, and what is packaged is deployed.
+#[test]
+fn the_platform_page_has_a_workflow_that_makes_what_it_deploys() {
+    let page = include_str!("../../../docs/platform.md");
+    let block = page.split("```yaml\n").nth(1);
+    let block = block.and_then(|rest| rest.split("```").next());
+    let workflow = read(block.expect("the page has a workflow"));
+    let job = &workflow["jobs"]["deploy"];
+    assert!(!workflow["on"].is_null() && !job["runs-on"].is_null());
+    let steps: Vec<_> = job["steps"].as_array().expect("steps").iter().collect();
+    let [checkout, credentials, package, deploy] = steps[..] else {
+        panic!("{steps:?}")
+    };
+    let action = |step: &Value| {
+        step["uses"]
+            .as_str()
+            .map(|uses| uses.split('@').next().unwrap().to_owned())
+    };
+    assert_eq!(action(checkout).as_deref(), Some("actions/checkout"));
+    let of_aws = "aws-actions/configure-aws-credentials";
+    assert_eq!(action(credentials).as_deref(), Some(of_aws));
+    let [package, deploy] = [package, deploy].map(|step| step["run"].as_str().expect("a command"));
+    let template = option(package, "--template-file");
+    let file = template.strip_prefix("weirgate/").expect("of the folder");
+    let releases = include_str!("../../../docs/releases.md");
+    assert!(releases.contains(&format!("`{file}`")), "{file}");
+    assert!(page.contains("zips in the folder `weirgate`"));
+    let packaged = option(package, "--output-template-file");
+    assert_eq!(option(deploy, "--template-file"), packaged);
+    let bucket = option(package, "--s3-bucket");
+    assert_eq!(option(deploy, "--s3-bucket"), bucket);
+    let roles = page
+        .split("```sh\n")
+        .skip(1)
+        .find(|block| block.contains("deploy-roles.yaml"));
+    let roles = roles.expect("the page deploys the roles");
+    assert!(roles.contains(&format!("CodeBucket={bucket} ")), "{roles}");
+}
+
+/// The endpoint's own name is what reaches it: DynamoDB's interface endpoints have no private DNS.
+#[test]
+fn the_platform_page_sets_the_name_of_a_private_endpoint_in_its_callers() {
+    let page = include_str!("../../../docs/platform.md");
+    let part = page
+        .split("- **PrivateLink**")
+        .nth(1)
+        .expect("the page has it");
+    let part = part.split("\n- **").next().expect("an item");
+    let words = part.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(!words.contains("With private DNS"), "{words}");
+    let set = "`AWS_ENDPOINT_URL_DYNAMODB=https://vpce-";
+    assert!(
+        words.contains(set) && words.contains("no private DNS"),
+        "{words}"
+    );
+    assert!(words.contains("no account-based endpoint"), "{words}");
 }
 
 /// What a program enables to find credentials where the command line does.

@@ -361,11 +361,15 @@ async fn an_acquire_policy_changes_no_limit_and_a_read_policy_nothing() {
     }
 }
 
-/// What the table's own policy allows other accounts is what AcquirePolicy allows this one.
+/// What the table's own policy allows other accounts is what AcquirePolicy allows this one, whether
+/// the stack made the table or adopted a restored one.
 #[tokio::test(start_paused = true)]
 async fn callers_of_other_accounts_acquire_and_do_nothing_else() {
-    let (of_table, acquire) = (Policy::of_table(), Policy::of(ACQUIRE, false));
+    let acquire = Policy::of(ACQUIRE, false);
+    let [of_table, of_adopted] =
+        ["weirgate-Table-1A2B3C4D5E6F", "weirgate-restored"].map(Policy::of_table);
     assert_eq!(of_table.grants(), acquire.grants());
+    assert_eq!(of_adopted.grants(), acquire.grants());
     let fleet = Fleet::new().await;
     let _ = enforce(&fleet.dynamo, None, None);
     changes(&fleet, "acme").await.unwrap();

@@ -270,11 +270,12 @@ pub fn keys() -> String {
 }
 
 /// Tables before they split for heat: acquires of lone callers a second, partitions, shards.
-const PLACED: [(u32, u32, u32); 6] = [
+const PLACED: [(u32, u32, u32); 7] = [
     (3_500, 4, 8),
     (10_000, 10, 16),
     (10_000, 40, 16),
     (10_000, 40, 64),
+    (20_000, 80, 64),
     (25_000, 100, 64),
     (50_000, 200, 64),
 ];

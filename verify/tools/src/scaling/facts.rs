@@ -6,6 +6,14 @@
 pub const PARTITION_WRITE_UNITS: u64 = 1_000;
 /// Writes a second that one shard is planned with: four fifths of what its partition takes.
 pub const SHARD_WRITES: u64 = PARTITION_WRITE_UNITS * 4 / 5;
+/// Write units a second that a table takes by default, warm or not: Service Quotas raises it.
+/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/ServiceQuotas.html>
+pub const TABLE_QUOTA: u64 = 40_000;
+/// `WarmThroughput` by write of a known peak. With a partition for each [`PARTITION_WRITE_UNITS`] of
+/// it, hardly one is full of 64 shards' writes up to [`WARMED_PEAK`].
+pub const WARM_FACTOR: u64 = 4;
+/// The highest peak that a table of [`TABLE_QUOTA`] can be warmed for.
+pub const WARMED_PEAK: u64 = TABLE_QUOTA / WARM_FACTOR;
 /// The most shards of one key: what the code has.
 #[allow(clippy::as_conversions, reason = "no other conversion is constant")]
 pub const MAX_SHARDS: u64 = weirgate_shared::MAX_SHARDS as u64;
