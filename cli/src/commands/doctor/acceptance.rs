@@ -25,8 +25,9 @@ use self::contract::Contract;
 use self::report::{Cost, Report, Row};
 pub use self::report::{Outcome as State, Tried};
 use super::alarms;
-use super::aws;
+use super::aws::Aws;
 use super::functions::{self, Deployed};
+use super::table;
 use crate::commands::confirm::Destroy;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -107,16 +108,9 @@ impl Acceptance {
         );
         self.destroy.confirm(&deed, "yes")?;
         let mut here = of(context, table, namespace.clone())?;
-        let found = services(context, &here, stack).await;
-        here.functions.clone_from(&found.functions);
-        let report = tried(
-            here,
-            &contract,
-            self.wait.unwrap_or_default(),
-            found,
-            estimate,
-        )
-        .await?;
+        let metrics = services(context, &mut here, stack).await?;
+        let wait = self.wait.unwrap_or_default();
+        let report = tried(here, &contract, wait, metrics, estimate).await?;
         output.print(&report, Report::text)?;
         Ok(match report.rows.iter().any(Row::has_failed) {
             true => Outcome::Incomplete,
@@ -125,41 +119,52 @@ impl Acceptance {
     }
 }
 
-/// What runs beside the table.
-struct Services {
-    functions: Option<Deployed>,
-    metrics: Tried,
+/// The metrics of the stack's alarms, which are read after the run: some begin with it.
+enum Metrics {
+    Of(Aws, String),
+    NotChecked(&'static str),
 }
 
-async fn services(context: &Context, here: &Backend, stack: Option<String>) -> Services {
+impl Metrics {
+    async fn tried(&self) -> Tried {
+        match self {
+            Self::Of(aws, stack) => alarms::metrics(aws, stack).await,
+            Self::NotChecked(why) => Tried::not_checked(format!("the alarms' metrics: {why}")),
+        }
+    }
+}
+
+/// Finds what runs beside the table.
+async fn services(
+    context: &Context,
+    here: &mut Backend,
+    stack: Option<String>,
+) -> Result<Metrics, Failure> {
     if context.is_local() {
-        return Services {
-            functions: None,
-            metrics: Tried::not_checked(
-                "the alarms' metrics: this endpoint is a table on this machine",
-            ),
-        };
+        return Ok(Metrics::NotChecked(
+            "this endpoint is a table on this machine",
+        ));
     }
     let elsewhere = ConnectOptions {
         endpoint_url: None,
         ..context.connection()
     };
-    let aws = aws::Aws::new(weirgate_store::sdk_config(&elsewhere).await);
+    let aws = Aws::new(weirgate_store::sdk_config(&elsewhere).await);
     let Ok(facts) = here.table.describe().await else {
-        return Services {
-            functions: None,
-            metrics: Tried::not_checked("the alarms' metrics: dynamodb:DescribeTable failed"),
-        };
+        return Ok(Metrics::NotChecked("dynamodb:DescribeTable failed"));
     };
-    let (_, found) = functions::findings(&aws, here.table.name(), &facts, stack).await;
-    let metrics = match &found {
-        None => Tried::not_checked("the alarms' metrics: the stack is not known; name it: --stack"),
-        Some(deployed) => alarms::metrics(&aws, &deployed.stack).await,
-    };
-    Services {
-        functions: found,
-        metrics,
+    if let Some(finding) = table::replicas(&facts) {
+        return Err(Failure::Refused(format!(
+            "{}; {}",
+            finding.found, finding.remedy
+        )));
     }
+    let (_, found) = functions::findings(&aws, here.table.name(), &facts, stack).await;
+    here.functions = found;
+    Ok(match &here.functions {
+        None => Metrics::NotChecked("the stack is not known; name it: --stack"),
+        Some(deployed) => Metrics::Of(aws, deployed.stack.clone()),
+    })
 }
 
 /// Returns the table as the command line reaches it.
@@ -199,13 +204,14 @@ fn estimate(contract: &Contract) -> Cost {
     let requests = u64::try_from(contract.requests()).unwrap_or(u64::MAX);
     let racers = u64::try_from(checks::RACERS).unwrap_or(u64::MAX);
     let raced = racers * u64::from(checks::RACER_ACQUIRES) * 2;
+    let contract_reads = contract.read_units();
     // Placed, written, and deleted by a transaction.
     let contract = requests * (PLACED + 2 * PLACED + 2 * PLACED);
     let hot = checks::HOT_ACQUIRES * checks::HOT_UNITS;
     let few = u64::from(checks::STEADY) + 10 * checks::HELD + 1_000;
     Cost {
         write_units: contract + raced + hot + few,
-        read_units: requests * 2 + raced + 1_000 + 10 * remains::PASS_READS,
+        read_units: requests * 2 + contract_reads + raced + 1_000 + 10 * remains::PASS_READS,
     }
 }
 
@@ -214,26 +220,25 @@ async fn tried(
     here: Backend,
     contract: &Contract,
     wait: Duration,
-    services: Services,
+    metrics: Metrics,
     estimate: Cost,
 ) -> Result<Report, Failure> {
-    let stopped = stopped()?;
+    let stop = stopped()?;
+    remains::may_delete(&here).await?;
     let local = LocalBackend::start(weirgate_local::Options::default()).await?;
     let beside = beside(&local, &here.namespace).await;
     remains::note(&here.table, here.namespace.as_str()).await?;
-    let rows = tokio::select! {
-        rows = rows(&here, &beside, contract, wait, services) => Ok(rows),
-        () = stopped => Err(Failure::Failed("stopped; what was written is deleted".to_owned())),
+    let rows = async {
+        let contract = contract_rows(&here, &beside, contract).await;
+        let (checks, units) = check_rows(&here, &beside, wait, &metrics).await;
+        (
+            contract.into_iter().chain(checks).collect::<Vec<_>>(),
+            units,
+        )
     };
-    let deleted = remains::clean(&here).await;
+    let ended = cleaned(&here, rows, stop, stopped).await;
     local.stop().await;
-    if let (Err(_), Err(failure)) = (&rows, &deleted) {
-        return Err(Failure::Failed(format!(
-            "stopped, and not all that was written is deleted: {}; run this again with --clean",
-            failure.text()
-        )));
-    }
-    let (mut rows, write_units) = rows?;
+    let ((mut rows, write_units), deleted) = ended?;
     let write_units = write_units + here.meter.take().total;
     let (cleaned, deleted) = match deleted {
         Ok(deleted) => (Tried::passed(format!("{deleted} items deleted")), deleted),
@@ -247,6 +252,39 @@ async fn tried(
         rows,
         deleted,
     })
+}
+
+/// Runs checks until they end or `stop` does, and deletes what they wrote, until `stopped` ends too:
+/// once a process handles a signal, none ends it by itself. Returns what the checks did, and how much
+/// was deleted.
+async fn cleaned<T, S: Future<Output = ()>>(
+    here: &Backend,
+    checks: impl Future<Output = T>,
+    stop: impl Future<Output = ()>,
+    stopped: impl FnOnce() -> std::io::Result<S>,
+) -> Result<(T, Result<usize, Failure>), Failure> {
+    let done = tokio::select! {
+        done = checks => Some(done),
+        () = stop => None,
+    };
+    let again = stopped()?;
+    warn("deleting what was written; Ctrl-C leaves it for --acceptance --clean");
+    let deleted = tokio::select! {
+        deleted = remains::clean(here) => deleted,
+        () = again => Err(Failure::Failed(
+            "stopped before all was deleted: delete it with --acceptance --clean".to_owned(),
+        )),
+    };
+    match (done, deleted) {
+        (Some(done), deleted) => Ok((done, deleted)),
+        (None, Ok(_)) => Err(Failure::Failed(
+            "stopped; what was written is deleted".to_owned(),
+        )),
+        (None, Err(failure)) => Err(Failure::Failed(format!(
+            "stopped, and not all that was written is deleted: {}; run this again with --clean",
+            failure.text()
+        ))),
+    }
 }
 
 /// Returns the local backend, whose figures are shown beside the table's.
@@ -273,15 +311,15 @@ async fn beside(local: &LocalBackend, namespace: &Namespace) -> Backend {
     }
 }
 
-/// Runs the checks. One that meets an error fails, and the others go on.
-async fn rows(
+/// Runs the checks. One that meets an error fails, and the others go on. Returns also the write units
+/// so far.
+async fn check_rows(
     here: &Backend,
     local: &Backend,
-    contract: &Contract,
     wait: Duration,
-    services: Services,
+    metrics: &Metrics,
 ) -> (Vec<Row>, f64) {
-    let mut rows = contract_rows(here, local, contract).await;
+    let mut rows = vec![];
     let mut units = here.meter.take().total + f64::from(checks::STEADY);
     let one = |check, here, local| Row::new(check, told(here), Some(told(local)));
     let (a, b) = (checks::steady(here).await, checks::steady(local).await);
@@ -299,9 +337,11 @@ async fn rows(
     rows.push(one("throttled run", a.1, b.1));
     let (a, b) = tokio::join!(checks::lease(here), checks::lease(local));
     rows.push(one("killed process", a, b));
-    let (a, b) = tokio::join!(checks::usage(here, wait), checks::usage(local, wait));
+    let (a, b) = (checks::usage(here).await, checks::usage(local).await);
     rows.push(one("usage", a, b));
-    rows.push(Row::new("alarms' metrics", services.metrics, None));
+    let (a, b) = tokio::join!(checks::hour_end(here, wait), checks::hour_end(local, wait));
+    rows.push(one("usage over an hour's end", a, b));
+    rows.push(Row::new("alarms' metrics", metrics.tried().await, None));
     units += here.meter.take().total;
     (rows, units)
 }
@@ -329,8 +369,12 @@ async fn contract_rows(here: &Backend, local: &Backend, contract: &Contract) -> 
 fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
     let differences = &tried.differences;
     let figure = format!("{} requests", tried.held);
-    if differences.is_empty() {
+    if differences.is_empty() && tried.not_allowed.is_empty() {
         return Tried::passed(figure);
+    }
+    if differences.is_empty() {
+        let lines = tried.not_allowed.join("\n");
+        return Tried::of(State::NotChecked, figure, lines);
     }
     let lines = differences.iter().map(|difference| {
         let contract::Difference { case, found, aws } = difference;
@@ -360,17 +404,23 @@ fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
 mod tests {
     use std::process::Stdio;
 
+    use futures_util::future::{BoxFuture, join_all};
     use tokio::net::TcpStream;
-    use tokio::process::Command;
+    use tokio::process::{Child, Command};
     use weirgate::{EpochMillis, FakeClock, SystemClock};
     use weirgate_store::{MemoryTable, RedisOptions};
     use weirgate_testkit::heat::Functions;
+    use weirgate_testkit::policy::{Policy, enforce};
     use weirgate_testkit::server::{free_port, serve};
+    use weirgate_testkit::shape;
     use weirgate_testkit::{Dynamo, Fault, Limits, Partitions, RedisCluster, RedisServer};
 
     use super::contract::REFUSED;
     use super::*;
 
+    /// Processes of moto side by side.
+    const MOTOS: usize = 2;
+    const SECOND: Duration = Duration::from_secs(1);
     /// What the embedded database takes, and DynamoDB refuses.
     const TAKEN: [&str; 3] = [
         "an index's partition key of 2,049 bytes",
@@ -432,6 +482,106 @@ mod tests {
         assert_eq!((deleted, dynamo.items().len()), (60, 0));
     }
 
+    /// A table on which the run may do what these policies allow.
+    async fn allowed(policies: [&str; 2]) -> (Dynamo, Backend) {
+        let dynamo = Dynamo::new().await;
+        let [one, other] = policies.map(|name| Policy::of(name, false));
+        let _ = enforce(&dynamo, Some(one.and(other)), None);
+        let namespace = Namespace::new("acceptance-1").expect("a name");
+        let here = Backend::new(dynamo.table().await, namespace, vec![]);
+        (dynamo, here)
+    }
+
+    #[tokio::test]
+    async fn what_must_not_be_deleted_is_not_written() {
+        let (dynamo, here) = allowed(["AdminPolicy", "ErasePolicy"]).await;
+        let contract = Contract::new("acceptance-1");
+        let metrics = Metrics::NotChecked("");
+        let run = tried(
+            here,
+            &contract,
+            Duration::ZERO,
+            metrics,
+            estimate(&contract),
+        );
+        let Err(Failure::Refused(text)) = run.await else {
+            panic!("it may not delete all that it writes");
+        };
+        for named in ["AdminPolicy", "PurgePolicy"] {
+            assert!(text.contains(named), "{text}");
+        }
+        assert_eq!(dynamo.items(), [] as [serde_json::Value; 0]);
+        assert_eq!(dynamo.stream(), [] as [serde_json::Value; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_that_is_written_is_deleted_with_the_policies_that_the_refusal_names() {
+        let (dynamo, here) = allowed(["AdminPolicy", "PurgePolicy"]).await;
+        remains::may_delete(&here).await.expect("it may");
+        let run = here.namespace.as_str();
+        remains::note(&here.table, run).await.expect("it may");
+        let (contract, mut cases) = (Contract::new(run), 0);
+        let each_tenth = |_: &contract::Case| {
+            cases += 1;
+            cases % 10 == 0
+        };
+        let found = contract.run(&here.table, run, each_tenth).await;
+        assert!(
+            found.values().all(|tried| tried.differences.is_empty()),
+            "{found:?}"
+        );
+        for tried in [checks::steady(&here).await, checks::usage(&here).await] {
+            let tried = tried.expect("it may");
+            assert_eq!(tried.outcome, State::Passed, "{tried:?}");
+        }
+        let _ = checks::leases(&here).await.expect("it may");
+        let deleted = remains::clean(&here).await.expect("it may");
+        assert!(deleted > 20, "{deleted}");
+        assert_eq!(dynamo.items(), [] as [serde_json::Value; 0]);
+    }
+
+    /// Errors that stay end it in one pass; the others are tried until a second signal.
+    #[tokio::test(start_paused = true)]
+    async fn the_clean_up_ends_at_once_where_it_cannot_succeed_and_at_a_second_signal() {
+        let rest = async |fault, stopped: fn() -> std::io::Result<BoxFuture<'static, ()>>| {
+            let dynamo = Dynamo::new().await;
+            let namespace = Namespace::new("acceptance-1").expect("a name");
+            let here = Backend::new(dynamo.table().await, namespace, vec![]);
+            let noted = remains::note(&here.table, here.namespace.as_str()).await;
+            noted.expect("it is noted");
+            dynamo.put(&serde_json::json!({
+                "PK": {"S": "acceptance-1/CONTRACT#0"}, "SK": {"S": "#000"},
+            }));
+            dynamo.fail_transactions(move |_| Some(fault));
+            let began = tokio::time::Instant::now();
+            let stop = std::future::ready(());
+            let ended = cleaned(&here, std::future::pending::<()>(), stop, stopped).await;
+            let Err(Failure::Failed(text)) = ended else {
+                panic!("not all is deleted: {ended:?}");
+            };
+            assert!(text.contains("--clean"), "{text}");
+            let left = remains::runs(&here.table).await.expect("they are listed");
+            assert_eq!(left, ["acceptance-1"]);
+            (text, began.elapsed())
+        };
+        let (text, time) = rest(Fault::Forbidden, || Ok(Box::pin(std::future::pending()))).await;
+        assert!(
+            text.contains("PurgePolicy") && time < SECOND,
+            "{text} {time:?}"
+        );
+        let (text, time) = rest(Fault::Conflict, || Ok(Box::pin(std::future::pending()))).await;
+        assert!(text.contains("passes") && time > SECOND, "{text} {time:?}");
+        let second = || {
+            let second = tokio::time::sleep(SECOND);
+            Ok(Box::pin(second) as BoxFuture<'static, ()>)
+        };
+        let (text, time) = rest(Fault::Conflict, second).await;
+        assert!(
+            text.contains("stopped before") && time == SECOND,
+            "{text} {time:?}"
+        );
+    }
+
     #[test]
     fn endpoints_of_aws_are_known_by_their_hosts() {
         for url in [
@@ -458,8 +608,22 @@ mod tests {
             .await
         {
             assert_eq!(tried.differences, [], "{group}");
-            assert!(tried.held > 3, "{group}");
+            assert!(tried.held > 2, "{group}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_contract_has_each_shape_of_request_that_callers_and_functions_send() {
+        let dynamo = Dynamo::new().await;
+        let asked = enforce(&dynamo, None, None);
+        let (table, contract) = (dynamo.table().await, Contract::new("contract"));
+        let is_valid = |case: &contract::Case| case.group != REFUSED;
+        let _ = contract.run(&table, "contract", is_valid).await;
+        let tried = std::mem::take(&mut asked.lock().unwrap().shapes);
+        let listed = shape::listed();
+        assert!(!listed.is_empty());
+        let untried: Vec<_> = listed.difference(&tried).collect();
+        assert!(untried.is_empty(), "no case asks {untried:#?}");
     }
 
     #[tokio::test]
@@ -474,7 +638,7 @@ mod tests {
                 .await
             {
                 assert_eq!(tried.differences, [], "{group} {what}");
-                assert!(tried.held > 3, "{group} {what}");
+                assert!(tried.held > 2, "{group} {what}");
             }
         }
     }
@@ -508,57 +672,75 @@ mod tests {
         page: String,
     }
 
-    /// DynamoDB as another project wrote it, in Python.
-    #[tokio::test]
-    #[ignore = "needs .venv/moto: make e2e"]
-    async fn the_contract_holds_on_moto_but_for_what_is_named() {
+    /// A row of an acceptance on moto.
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct RowOfMoto {
+        check: String,
+        outcome: State,
+        /// Why moto cannot do it; empty if it passes.
+        #[serde(default)]
+        why: String,
+    }
+
+    /// DynamoDB as another project wrote it, in Python. It takes one request after the other: no write
+    /// of its is atomic otherwise.
+    async fn moto() -> (Child, ConnectOptions, Table) {
+        const SERIAL: &str = "import moto.server as server; run = server.run_simple; \
+            server.run_simple = lambda *all, **options: run(*all, **{**options, 'threaded': False}); \
+            server.main()";
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-        let known = include_str!("../../../../store/contract/moto.jsonl").lines();
-        let known = known.map(|line| serde_json::from_str(line).expect("a difference"));
-        let known: Vec<OfMoto> = known.collect();
         let port = free_port();
-        let mut server = Command::new(format!("{root}/.venv/moto/bin/moto_server"));
-        let server = server.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+        let mut server = Command::new(format!("{root}/.venv/moto/bin/python"));
+        let server = server.args(["-c", SERIAL, "-H", "127.0.0.1", "-p", &port.to_string()]);
         let server = server.stdout(Stdio::null()).stderr(Stdio::null());
-        let _server = server
-            .kill_on_drop(true)
-            .spawn()
-            .expect("moto is installed");
+        let server = server.kill_on_drop(true).spawn();
+        let server = server.expect("moto is installed");
         let began = tokio::time::Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
             assert!(began.elapsed() < Duration::from_secs(60), "moto answers");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let connection = weirgate_store::connect(ConnectOptions {
+        let options = ConnectOptions {
             local_endpoint: Some(format!("http://127.0.0.1:{port}")),
             ..ConnectOptions::default()
-        });
-        let connection = connection.await;
+        };
+        let connection = weirgate_store::connect(options.clone()).await;
         let created = weirgate_store::create_table(&connection.client, "weirgate").await;
         created.expect("the table is created");
-        let table = Table::new(connection, "weirgate");
-        // Its transactions copy the whole table, and a failed one drops all writes beside it.
-        let mut alone = Contract::new("contract");
-        alone.concurrency = 1;
-        let alone = alone
-            .run(&table, "contract", |case| case.is_transaction())
-            .await;
-        // It parses slowly: of the planned writes, each fifth.
-        let (contract, mut writes) = (Contract::new("contract"), 0);
-        let runs = |case: &contract::Case| {
-            writes += usize::from(case.group == "writes");
-            !case.is_transaction() && (case.group != "writes" || writes % 5 == 0)
-        };
-        let others = contract.run(&table, "contract", runs).await;
+        (server, options, Table::new(connection, "weirgate"))
+    }
+
+    fn lines<T: serde::de::DeserializeOwned>(file: &str) -> Vec<T> {
+        let lines = file.lines();
+        lines
+            .map(|line| serde_json::from_str(line).expect("a line"))
+            .collect()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "needs .venv/moto: make e2e"]
+    async fn the_contract_holds_on_moto_but_for_what_is_named() {
+        let known: Vec<OfMoto> = lines(include_str!("../../../../store/contract/moto.jsonl"));
+        // It parses slowly, so several have a part of the cases each.
+        let servers = join_all((0..MOTOS).map(async |part| {
+            let (_server, _, table) = moto().await;
+            let (contract, mut number) = (Contract::new("contract"), 0);
+            let runs = |_: &contract::Case| {
+                number += 1;
+                number % MOTOS == part
+            };
+            let tried = contract.run(&table, "contract", runs).await;
+            tried
+                .into_values()
+                .flat_map(|tried| tried.differences)
+                .collect::<Vec<_>>()
+        }));
         let mut left: Vec<_> = known
             .iter()
             .flat_map(|known| known.cases.iter().map(move |case| (known, case)))
             .collect();
-        for found in alone
-            .into_values()
-            .chain(others.into_values())
-            .flat_map(|tried| tried.differences)
-        {
+        for found in servers.await.into_iter().flatten() {
             let is_it = |(known, case): &(&OfMoto, &String)| {
                 **case == found.case && found.found.contains(&known.found)
             };
@@ -575,6 +757,52 @@ mod tests {
             assert!(!known.aws.is_empty(), "{known:?}");
         }
         assert!(left.is_empty(), "moto does as DynamoDB by now: {left:?}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "needs .venv/moto and the built weirgate: make e2e"]
+    async fn an_acceptance_holds_on_moto_but_for_what_is_named() {
+        let known: Vec<RowOfMoto> =
+            lines(include_str!("../../../../store/contract/moto-rows.jsonl"));
+        let (_server, options, table) = moto().await;
+        let endpoint = options.local_endpoint.expect("it has one");
+        let namespace = Namespace::new("acceptance-1").expect("a name");
+        let program = std::env::current_exe().ok();
+        let program = program.and_then(|own| Some(own.parent()?.parent()?.join("weirgate")));
+        let program = program.filter(|program| program.exists());
+        assert!(
+            program.is_some(),
+            "the command line must be built: make e2e"
+        );
+        let arguments = ["--table", "weirgate", "--endpoint-url", &endpoint];
+        let arguments = arguments.into_iter().chain(["--namespace", "acceptance-1"]);
+        let here = Backend {
+            program: program.clone(),
+            is_beside: true,
+            ..Backend::new(table, namespace, arguments.map(OsString::from).collect())
+        };
+        let local = LocalBackend::start(weirgate_local::Options::default()).await;
+        let local = local.expect("it starts");
+        let beside = Backend {
+            program,
+            ..beside(&local, &here.namespace).await
+        };
+        let metrics = Metrics::NotChecked("moto has none");
+        let (rows, _) = check_rows(&here, &beside, Duration::ZERO, &metrics).await;
+        let deleted = remains::clean(&here).await;
+        local.stop().await;
+        deleted.expect("all is deleted");
+        let told = |row: &Row| (row.check.clone(), row.outcome);
+        let expected = known.iter().map(|row| (row.check.clone(), row.outcome));
+        assert_eq!(
+            rows.iter().map(told).collect::<Vec<_>>(),
+            expected.collect::<Vec<_>>(),
+            "{rows:#?}"
+        );
+        for row in known {
+            let is_explained = !row.why.is_empty();
+            assert_eq!(is_explained, row.outcome != State::Passed, "{row:?}");
+        }
     }
 
     /// Settings of a stack with which nothing may be split, or of which nothing could be read: no check
@@ -615,16 +843,50 @@ mod tests {
         }
     }
 
+    /// Begin of an hour.
+    const HOUR: i64 = 472_223 * 3_600_000;
+
     #[tokio::test(start_paused = true)]
-    async fn usage_is_read_within_an_hour_and_a_finished_one_needs_the_aggregator() {
-        const HOUR: i64 = 472_223 * 3_600_000;
-        for (before_ms, expected) in [(90_000, State::Passed), (30_000, State::NotChecked)] {
+    async fn an_hours_end_that_is_not_waited_for_is_not_checked() {
+        for before_ms in [90_000, 1_000] {
             let clock = FakeClock::at(EpochMillis(HOUR - before_ms));
             let table = Dynamo::new().await.with_clock(clock).table().await;
             let backend = Backend::new(table, Namespace::new("usage").unwrap(), vec![]);
-            let tried = checks::usage(&backend, Duration::from_secs(60)).await;
+            let tried = checks::usage(&backend).await.unwrap();
+            assert_eq!(tried.outcome, State::Passed, "{tried:?}");
+            let tried = checks::hour_end(&backend, Duration::from_secs(60)).await;
             let tried = tried.unwrap();
+            assert_eq!(tried.outcome, State::NotChecked, "{tried:?}");
+            assert!(tried.note.contains("--for"), "{tried:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn both_hours_are_read_back_exactly_with_an_aggregator_and_not_without() {
+        for (aggregates, expected) in [(true, State::Passed), (false, State::NotChecked)] {
+            let clock = FakeClock::at(EpochMillis(HOUR - 30_000));
+            let dynamo = Dynamo::new().await.with_clock(clock.clone());
+            let table = dynamo.table().await;
+            let mut functions = Functions::new(table.clone(), dynamo, clock, 1_000);
+            let backend = Backend {
+                functions: aggregates.then(Deployed::local),
+                ..Backend::new(table, Namespace::new("usage").unwrap(), vec![])
+            };
+            let aggregator = async {
+                loop {
+                    tokio::time::sleep(SECOND).await;
+                    if aggregates {
+                        functions.aggregate().await;
+                    }
+                }
+            };
+            let tried = tokio::select! {
+                tried = checks::hour_end(&backend, Duration::from_secs(60)) => tried.unwrap(),
+                () = aggregator => unreachable!("it goes on"),
+            };
             assert_eq!(tried.outcome, expected, "{tried:?}");
+            let figure = "11 before the hour's end, 5 after it";
+            assert_eq!(tried.figure == figure, aggregates, "{tried:?}");
         }
     }
 

@@ -1,22 +1,25 @@
-//! The store's contract as data: items, a write or a list, and what DynamoDB answers.
+//! The store's contract as data: items, a write, a list or another read, and what DynamoDB answers.
 //!
 //! `planned.jsonl` has every write that is planned; `edges.jsonl` edge values, transactions, lists,
-//! and what DynamoDB refuses. Each line is a case, or an item that cases begin with.
+//! and what DynamoDB refuses; `reads.jsonl` every other read. Each line is a case, or an item that
+//! cases begin with. `shapes.txt` has the shapes of all requests that callers and functions send, and
+//! a test requires that the cases have them too.
 
 use std::collections::BTreeMap;
 
 use futures_util::stream::{self, StreamExt};
 use serde::Deserialize;
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
-use weirgate_shared::{Attr, ItemKey};
+use weirgate_shared::{Attr, EpochMillis, ItemKey, attr};
 use weirgate_store::{
-    ActionOutcome, Consistency, ErrorKind, Item, Query, RetryPolicy, ReturnValues, SortKeys, Table,
-    TransactOutcome, WriteOutcome, indexes, random_id,
+    ActionOutcome, Consistency, ErrorKind, Item, Order, Position, Query, RetryPolicy, ReturnValues,
+    SortKeys, StoreError, Table, TransactOutcome, WriteOutcome, indexes, random_id,
 };
 
-const FILES: [&str; 2] = [
+const FILES: [&str; 3] = [
     include_str!("../../../../../store/contract/planned.jsonl"),
     include_str!("../../../../../store/contract/edges.jsonl"),
+    include_str!("../../../../../store/contract/reads.jsonl"),
 ];
 /// Partitions that the cases are spread over.
 const PARTITIONS: usize = 16;
@@ -49,6 +52,8 @@ pub struct Case {
     fails: Vec<Patch>,
     #[serde(default)]
     list: Option<List>,
+    #[serde(default)]
+    read: Option<Read>,
     /// AWS's sentence, for what implementations differ in.
     #[serde(default)]
     aws: String,
@@ -86,9 +91,34 @@ struct List {
     keys: Vec<String>,
     #[serde(default)]
     is_descending: bool,
+    #[serde(default)]
+    is_eventual: bool,
     limit: Option<i32>,
     /// Number of each item, by page.
     pages: Vec<Vec<usize>>,
+}
+
+/// A read of the case's items that is no list.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Read {
+    /// Of one item that need not exist, as a process begins.
+    Warm,
+    /// By keys, of which so many have no item.
+    Keys { missing: usize, is_eventual: bool },
+    /// A scan that goes on after the first item, with pages of so many: whatever else the table has,
+    /// it costs no more.
+    Scan { limit: i32 },
+    /// Of those that are due, in a partition of `DueIndex`.
+    Due {
+        partition: String,
+        until_ms: i64,
+        limit: i32,
+        #[serde(default)]
+        newest_first: bool,
+        /// Number of each item, by page.
+        pages: Vec<Vec<usize>>,
+    },
 }
 
 /// All cases, for one namespace.
@@ -102,17 +132,6 @@ pub struct Contract {
     pub concurrency: usize,
 }
 
-#[cfg(test)]
-impl Case {
-    /// Returns whether the request is sent as a transaction.
-    pub fn is_transaction(&self) -> bool {
-        let [part] = &self.items[..] else {
-            return self.list.is_none();
-        };
-        part.checks || part.changes.is_none()
-    }
-}
-
 /// What a group of cases found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tried {
@@ -120,6 +139,8 @@ pub struct Tried {
     pub held: usize,
     /// Cases with another answer.
     pub differences: Vec<Difference>,
+    /// Cases that the credentials do not allow, each with the reason.
+    pub not_allowed: Vec<String>,
 }
 
 /// An answer that is not the expected one.
@@ -129,6 +150,28 @@ pub struct Difference {
     pub found: String,
     /// AWS's sentence; empty if none says more than the case.
     pub aws: String,
+}
+
+/// Why a case did not hold.
+#[derive(Debug)]
+enum Unheld {
+    Differs(String),
+    NotAllowed(String),
+}
+
+impl From<String> for Unheld {
+    fn from(text: String) -> Self {
+        Self::Differs(text)
+    }
+}
+
+impl From<StoreError> for Unheld {
+    fn from(error: StoreError) -> Self {
+        match error.kind {
+            ErrorKind::AccessDenied => Self::NotAllowed(error.to_string()),
+            _ => Self::Differs(error.to_string()),
+        }
+    }
 }
 
 impl Contract {
@@ -162,6 +205,18 @@ impl Contract {
         self.cases.iter().map(of).sum()
     }
 
+    /// Returns the read units of the cases that read, at most.
+    pub fn read_units(&self) -> u64 {
+        /// Of 1 MB, eventually consistent.
+        const PAGE: usize = 128;
+        let of = |case: &Case| match &case.read {
+            Some(Read::Keys { missing, .. }) => case.items.len() + missing,
+            Some(Read::Scan { .. }) => PAGE * (case.items.len() + 1),
+            _ => case.items.len(),
+        };
+        u64::try_from(self.cases.iter().map(of).sum::<usize>()).unwrap_or(u64::MAX)
+    }
+
     /// Returns the partitions in which the cases write.
     pub fn partitions(namespace: &str) -> impl Iterator<Item = String> {
         (0..PARTITIONS).map(move |number| format!("{namespace}/CONTRACT#{number}"))
@@ -187,7 +242,10 @@ impl Contract {
             let group = groups.entry(case.group.as_str()).or_default();
             match found {
                 Ok(held) => group.held += held,
-                Err(found) => group.differences.push(Difference {
+                Err(Unheld::NotAllowed(reason)) => {
+                    group.not_allowed.push(format!("{}: {reason}", case.case));
+                }
+                Err(Unheld::Differs(found)) => group.differences.push(Difference {
                     case: case.case.clone(),
                     found,
                     aws: case.aws.clone(),
@@ -204,7 +262,7 @@ impl Contract {
         namespace: &str,
         number: usize,
         case: &Case,
-    ) -> Result<usize, String> {
+    ) -> Result<usize, Unheld> {
         let pk = format!("{namespace}/CONTRACT#{}", number % PARTITIONS);
         let key = |variant: usize, part: usize| ItemKey {
             pk: pk.clone(),
@@ -227,10 +285,11 @@ impl Contract {
                 items.push((key, item));
             }
             let is_held = first.is_some() && variant == 0;
-            match (&case.list, case.group == REFUSED) {
+            match (&case.list, &case.read) {
                 (Some(list), _) => listed(table, list, &items).await?,
-                (None, true) => refused(table, case, &items).await?,
-                (None, false) => self.written(table, case, items, is_held).await?,
+                (None, Some(read)) => tried(table, read, &items).await?,
+                _ if case.group == REFUSED => refused(table, case, &items).await?,
+                _ => self.written(table, case, items, is_held).await?,
             }
             count += 1;
         }
@@ -244,7 +303,7 @@ impl Contract {
         case: &Case,
         items: Vec<(ItemKey, Attributes)>,
         holds: bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), Unheld> {
         let parts = case.items.iter().zip(&items);
         let mut actions: Vec<_> = parts.map(|(part, (key, _))| action(part, key)).collect();
         let after = case.items.iter().zip(&items).map(|(part, (key, item))| {
@@ -258,8 +317,7 @@ impl Contract {
         let after: Vec<_> = after.collect();
         let answer = match (actions.len(), actions.pop()) {
             (1, Some(Action::Update(update))) => {
-                let answer = table.update(&update, ReturnValues::AllNew).await;
-                match answer.map_err(|error| error.to_string())? {
+                match table.update(&update, ReturnValues::AllNew).await? {
                     WriteOutcome::Applied(item) => (true, item),
                     WriteOutcome::ConditionFailed(item) => (false, item),
                 }
@@ -267,35 +325,32 @@ impl Contract {
             (_, last) => {
                 actions.extend(last);
                 let token = random_id();
-                let answer = table.transact(&actions, &token).await;
-                match answer.map_err(|error| error.to_string())? {
+                match table.transact(&actions, &token).await? {
                     TransactOutcome::Applied if self.repeats => {
                         // The token makes another one of the same text the same one.
-                        let again = table.transact(&actions, &token).await;
-                        match again.map_err(|error| error.to_string())? {
+                        match table.transact(&actions, &token).await? {
                             TransactOutcome::Applied => (true, None),
-                            other => return Err(format!("repeated with its token: {other:?}")),
+                            other => {
+                                return Err(format!("repeated with its token: {other:?}").into());
+                            }
                         }
                     }
                     TransactOutcome::Applied => (true, None),
                     TransactOutcome::ConditionFailed(outcomes) => match outcomes.into_iter().next()
                     {
                         Some(ActionOutcome::ConditionFailed(item)) => (false, item),
-                        _ => return Err("the failed condition is not reported".to_owned()),
+                        _ => return Err("the failed condition is not reported".to_owned().into()),
                     },
                 }
             }
         };
         if answer.0 != holds {
             let word = if holds { "failed" } else { "was applied" };
-            return Err(format!(
-                "the request {word}: {:?}",
-                case.items[0].conditions
-            ));
+            return Err(format!("the request {word}: {:?}", case.items[0].conditions).into());
         }
         for (key, expected, is_written) in &after {
             let read = table.read_all(std::slice::from_ref(key), Consistency::Strong);
-            let read = read.await.map_err(|error| error.to_string())?;
+            let read = read.await?;
             compare("the item", read.first(), expected, *is_written)?;
         }
         let (_, expected, is_written) = &after[0];
@@ -304,10 +359,15 @@ impl Contract {
         match answer.1 {
             // Of an item that was merged away, as of none, the store returns nothing.
             None if holds && items.len() == 1 && case.items[0].changes.is_some() => {
-                Err("no item is returned".to_owned())
+                Err("no item is returned".to_owned().into())
             }
             None if holds || expected.is_empty() || is_merged(expected) => Ok(()),
-            answer => compare("the answer", answer.as_ref(), expected, *is_written),
+            answer => Ok(compare(
+                "the answer",
+                answer.as_ref(),
+                expected,
+                *is_written,
+            )?),
         }
     }
 
@@ -333,7 +393,7 @@ fn change(item: &mut Attributes, patch: &Patch) {
     }
 }
 
-async fn place(table: &Table, key: &ItemKey, item: &Attributes) -> Result<(), String> {
+async fn place(table: &Table, key: &ItemKey, item: &Attributes) -> Result<(), StoreError> {
     if item.is_empty() {
         return Ok(());
     }
@@ -346,8 +406,10 @@ async fn place(table: &Table, key: &ItemKey, item: &Attributes) -> Result<(), St
         changes: item.iter().map(set).collect(),
     };
     let retry = RetryPolicy::AlsoUnconfirmed;
-    let placed = table.update_with(&update, ReturnValues::None, retry).await;
-    placed.map(drop).map_err(|error| error.to_string())
+    table
+        .update_with(&update, ReturnValues::None, retry)
+        .await
+        .map(drop)
 }
 
 fn action(part: &Part, key: &ItemKey) -> Action {
@@ -390,27 +452,25 @@ fn compare(
     }
 }
 
+/// Returns the numbers of a page's items, if it has any.
+fn numbers(keys: &[ItemKey], items: &[(ItemKey, Attributes)]) -> Option<Vec<usize>> {
+    let number = |key: &ItemKey| items.iter().position(|(known, _)| known == key);
+    let numbers: Vec<_> = keys.iter().filter_map(number).collect();
+    (!numbers.is_empty()).then_some(numbers)
+}
+
 /// Returns the numbers of the items of each page. Where the last page was just full, implementations
 /// differ in whether an empty one follows, so none counts.
 async fn pages(
     table: &Table,
     query: Query<'_>,
     items: &[(ItemKey, Attributes)],
-) -> Result<Vec<Vec<usize>>, String> {
-    let number = |item: &Item| {
-        let key = item.key();
-        items
-            .iter()
-            .position(|(known, _)| Some(known) == key.as_ref())
-    };
+) -> Result<Vec<Vec<usize>>, StoreError> {
     let (mut found, mut after) = (vec![], None);
     loop {
-        let page = table.query(query, after.as_ref()).await;
-        let page = page.map_err(|error| error.to_string())?;
-        let numbers: Vec<_> = page.items.iter().filter_map(number).collect();
-        if !numbers.is_empty() {
-            found.push(numbers);
-        }
+        let page = table.query(query, after.as_ref()).await?;
+        let keys: Vec<_> = page.items.iter().filter_map(Item::key).collect();
+        found.extend(numbers(&keys, items));
         after = page.next;
         if after.is_none() {
             return Ok(found);
@@ -478,7 +538,7 @@ async fn refused(
 }
 
 /// Requires that the list has these pages.
-async fn listed(table: &Table, list: &List, items: &[(ItemKey, Attributes)]) -> Result<(), String> {
+async fn listed(table: &Table, list: &List, items: &[(ItemKey, Attributes)]) -> Result<(), Unheld> {
     let index = list.index.as_ref().map(|name| {
         let found = indexes().into_iter().find(|index| index.name == name);
         found.ok_or_else(|| format!("there is no index {name}"))
@@ -497,7 +557,11 @@ async fn listed(table: &Table, list: &List, items: &[(ItemKey, Attributes)]) -> 
     let keys = match &keys[..] {
         [first, last] => SortKeys::Between(first, last),
         [prefix] => SortKeys::StartingWith(prefix),
-        _ => return Err("a list has a prefix, or a first and a last key".to_owned()),
+        _ => {
+            return Err("a list has a prefix, or a first and a last key"
+                .to_owned()
+                .into());
+        }
     };
     let query = match index {
         Some(index) => Query::of_index(index, &partition, keys),
@@ -506,18 +570,144 @@ async fn listed(table: &Table, list: &List, items: &[(ItemKey, Attributes)]) -> 
     let query = Query {
         is_descending: list.is_descending,
         limit: list.limit,
+        consistency: match list.is_eventual {
+            true => Consistency::Eventual,
+            false => query.consistency,
+        },
         ..query
     };
-    let mut found = vec![];
-    for _ in 0..READS {
-        found = pages(table, query, items).await?;
-        if found == list.pages {
-            return Ok(());
+    let is_late = query.consistency == Consistency::Eventual;
+    until_held(is_late, async || {
+        has_pages(&pages(table, query, items).await?, &list.pages)
+    })
+    .await
+}
+
+fn has_pages(found: &[Vec<usize>], expected: &[Vec<usize>]) -> Result<(), Unheld> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(format!("the pages are {found:?}, expected {expected:?}").into()),
+    }
+}
+
+/// Repeats a read that may be late.
+async fn until_held(
+    is_late: bool,
+    read: impl AsyncFn() -> Result<(), Unheld>,
+) -> Result<(), Unheld> {
+    let mut left = if is_late { READS } else { 1 };
+    loop {
+        let tried = read().await;
+        left -= 1;
+        if left == 0 || !matches!(tried, Err(Unheld::Differs(_))) {
+            return tried;
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    Err(format!(
-        "the pages are {found:?}, expected {:?}",
-        list.pages
-    ))
+}
+
+/// Requires that a read returns the items.
+async fn tried(table: &Table, read: &Read, items: &[(ItemKey, Attributes)]) -> Result<(), Unheld> {
+    match read {
+        Read::Warm => Ok(table.warm().await?),
+        Read::Keys {
+            missing,
+            is_eventual,
+        } => {
+            let missing = (0..*missing).map(|number| ItemKey {
+                sk: format!("{}-none-{number}", items[0].0.sk),
+                ..items[0].0.clone()
+            });
+            let keys = items.iter().map(|(key, _)| key.clone()).chain(missing);
+            let keys: Vec<_> = keys.collect();
+            let consistency = match is_eventual {
+                true => Consistency::Eventual,
+                false => Consistency::Strong,
+            };
+            until_held(*is_eventual, async || {
+                let found = table.read_all(&keys, consistency).await?;
+                same(&found, items)
+            })
+            .await
+        }
+        Read::Scan { limit } => {
+            until_held(true, async || scanned(table, *limit, items).await).await
+        }
+        Read::Due {
+            partition,
+            until_ms,
+            limit,
+            newest_first,
+            pages,
+        } => {
+            let order = match newest_first {
+                true => Order::NewestFirst,
+                false => Order::OldestFirst,
+            };
+            until_held(true, async || {
+                let (mut found, mut after, until) = (vec![], None, EpochMillis(*until_ms));
+                loop {
+                    let page = table.query_due(partition, until, order, *limit, after.as_ref());
+                    let page = page.await?;
+                    let keys: Vec<_> = page.due.into_iter().map(|due| due.key).collect();
+                    found.extend(numbers(&keys, items));
+                    after = page.next;
+                    if after.is_none() {
+                        return has_pages(&found, pages);
+                    }
+                }
+            })
+            .await
+        }
+    }
+}
+
+/// Requires that these are the items that exist, in any order.
+fn same(found: &[Item], items: &[(ItemKey, Attributes)]) -> Result<(), Unheld> {
+    for (key, expected) in items {
+        let own = found.iter().find(|item| item.key().as_ref() == Some(key));
+        compare("the item", own, expected, !expected.is_empty())?;
+    }
+    let number = items.iter().filter(|(_, item)| !item.is_empty()).count();
+    match found.len() == number {
+        true => Ok(()),
+        false => Err(format!("{} items are returned, expected {number}", found.len()).into()),
+    }
+}
+
+/// Requires that a scan begins, and that one after the first item has the others.
+async fn scanned(table: &Table, limit: i32, items: &[(ItemKey, Attributes)]) -> Result<(), Unheld> {
+    let most = usize::try_from(limit).unwrap_or_default();
+    let (first, rest) = (&items[0].0, &items[1..]);
+    let namespace = first.pk.split('/').next().unwrap_or_default();
+    let prefix = format!("{namespace}/");
+    let (mut found, mut after, mut pages) = (vec![], None, 0);
+    while found.len() < rest.len() {
+        let page = table.scan(&prefix, limit, after.as_ref()).await?;
+        let is_foreign = |item: &Item| !item.pk().starts_with(&prefix);
+        if page.scanned > most
+            || page.items.len() > page.scanned
+            || page.items.iter().any(is_foreign)
+        {
+            return Err(format!("a page of {most} items is {page:?}").into());
+        }
+        // The table has more than a page.
+        let Some(next) = page.next else {
+            return Err(format!("the scan ends after {pages} pages").into());
+        };
+        after = Some(next);
+        if pages == 0 {
+            let key = [(attr::PK, &first.pk), (attr::SK, &first.sk)];
+            let key = key.map(|(name, key)| (name.to_owned(), key.clone()));
+            after = Some(Position::from(key));
+        } else {
+            found.extend(page.items);
+        }
+        pages += 1;
+        if pages > items.len() {
+            break;
+        }
+    }
+    found.truncate(rest.len());
+    same(&found, rest)
 }
