@@ -1,7 +1,7 @@
 //! The shape of a request: what the store's contract must have tried before it is sent to a table.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -20,30 +20,36 @@ const SHAPELESS: [&str; 5] = [
     "TableName",
 ];
 
+static LISTED: LazyLock<Mutex<BTreeSet<String>>> = LazyLock::new(|| {
+    let list = include_str!("../../../store/contract/shapes.txt");
+    Mutex::new(list.lines().map(str::to_owned).collect())
+});
+
 /// Returns the shapes that the contract must have, as recorded.
 pub fn listed() -> BTreeSet<String> {
-    let list = std::fs::read_to_string(LIST).unwrap_or_default();
-    list.lines().map(str::to_owned).collect()
+    LISTED
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
 }
 
 /// Requires that these shapes are listed. With `WRITTEN=1` it lists them.
 pub fn require_listed(shapes: &BTreeSet<String>) {
-    static WRITING: Mutex<()> = Mutex::new(());
-    let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
-    let listed = listed();
-    let new: Vec<_> = shapes.difference(&listed).collect();
-    if std::env::var_os("WRITTEN").is_some() && !new.is_empty() {
-        let all: String = listed
-            .union(shapes)
-            .map(|line| format!("{line}\n"))
-            .collect();
-        std::fs::write(LIST, all).expect("the list is written");
+    let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if shapes.is_subset(&listed) {
         return;
     }
     assert!(
-        new.is_empty(),
-        "{LIST} lacks {new:#?}: run this with WRITTEN=1, then give store/contract/ a case of each"
+        std::env::var_os("WRITTEN").is_some(),
+        "{LIST} must have all of {shapes:#?}: run this with WRITTEN=1, and give store/contract/ a case \
+         of each new one"
     );
+    // Another process may have written too.
+    let written = std::fs::read_to_string(LIST).expect("the list is there");
+    listed.extend(written.lines().map(str::to_owned));
+    listed.extend(shapes.iter().cloned());
+    let all: String = listed.iter().map(|line| format!("{line}\n")).collect();
+    std::fs::write(LIST, all).expect("the list is written");
 }
 
 /// Returns the parts of a request's shape, without names and values: a line for its fields, and one

@@ -50,6 +50,9 @@ pub struct Case {
     /// Changes of the first item with which the request fails.
     #[serde(default)]
     fails: Vec<Patch>,
+    /// Whether the answer has the item; `None` for the usual one, all of it.
+    #[serde(default)]
+    answer: Option<Answer>,
     #[serde(default)]
     list: Option<List>,
     #[serde(default)]
@@ -57,6 +60,16 @@ pub struct Case {
     /// AWS's sentence, for what implementations differ in.
     #[serde(default)]
     aws: String,
+}
+
+/// An answer that does not have the item.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    /// If the request holds.
+    None,
+    /// In no case.
+    Never,
 }
 
 /// An item before and after the request, and its part of it.
@@ -317,7 +330,12 @@ impl Contract {
         let after: Vec<_> = after.collect();
         let answer = match (actions.len(), actions.pop()) {
             (1, Some(Action::Update(update))) => {
-                match table.update(&update, ReturnValues::AllNew).await? {
+                let answer = match case.answer {
+                    None => ReturnValues::AllNew,
+                    Some(Answer::None) => ReturnValues::None,
+                    Some(Answer::Never) => ReturnValues::Never,
+                };
+                match table.update(&update, answer).await? {
                     WriteOutcome::Applied(item) => (true, item),
                     WriteOutcome::ConditionFailed(item) => (false, item),
                 }
@@ -356,7 +374,14 @@ impl Contract {
         let (_, expected, is_written) = &after[0];
         let is_merged =
             |item: &Attributes| weirgate_shared::is_merged(item.keys().map(String::as_str));
+        let is_returned = match case.answer {
+            None => true,
+            Some(Answer::None) => !holds,
+            Some(Answer::Never) => false,
+        };
         match answer.1 {
+            None if !is_returned => Ok(()),
+            Some(_) if !is_returned => Err("an item is returned".to_owned().into()),
             // Of an item that was merged away, as of none, the store returns nothing.
             None if holds && items.len() == 1 && case.items[0].changes.is_some() => {
                 Err("no item is returned".to_owned().into())
