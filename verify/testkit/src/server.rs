@@ -61,6 +61,10 @@ fn answer_once(
         }
         line.clear();
     }
+    // A connection that was opened ahead, and is not used.
+    if operation.is_empty() {
+        return Ok(());
+    }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
     let (status, body) = answer(

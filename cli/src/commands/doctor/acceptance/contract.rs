@@ -145,6 +145,16 @@ pub struct Contract {
     pub concurrency: usize,
 }
 
+#[cfg(test)]
+impl Case {
+    /// Returns whether the request is sent as a transaction.
+    pub fn is_transaction(&self) -> bool {
+        let is_read = self.list.is_some() || self.read.is_some();
+        let is_update = |part: &Part| !part.checks && part.changes.is_some();
+        !is_read && !matches!(&self.items[..], [part] if is_update(part))
+    }
+}
+
 /// What a group of cases found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tried {

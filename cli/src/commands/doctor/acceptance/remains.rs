@@ -100,15 +100,16 @@ fn failure(error: &StoreError) -> Failure {
 /// Deletes all that an acceptance wrote, until a pass finds nothing. Returns how much.
 pub async fn clean(backend: &Backend) -> Result<usize, Failure> {
     let (namespace, mut deleted, mut why) = (&backend.namespace, 0, String::new());
-    let partitions = partitions(namespace)?;
+    let (partitions, noted) = (partitions(namespace)?, run(namespace.as_str()));
     for _ in 0..PASSES {
-        match pass(&backend.table, &partitions, &mut deleted).await {
-            Ok(true) => {
-                let noted = [run(namespace.as_str())];
-                let forgotten = delete(&backend.table, &noted).await;
-                forgotten.map_err(|error| failure(&error))?;
-                return Ok(deleted);
-            }
+        let done = match pass(&backend.table, &partitions, &mut deleted).await {
+            Ok(true) => delete(&backend.table, std::slice::from_ref(&noted))
+                .await
+                .map(|()| true),
+            other => other,
+        };
+        match done {
+            Ok(true) => return Ok(deleted),
             Ok(false) => {}
             // Functions write to the same items, and a full partition throttles.
             Err(error) if error.kind.is_transient() => {
