@@ -704,6 +704,7 @@ mod tests {
         }
         let options = ConnectOptions {
             local_endpoint: Some(format!("http://127.0.0.1:{port}")),
+            request_timeout: Duration::from_secs(60),
             ..ConnectOptions::default()
         };
         let connection = weirgate_store::connect(options.clone()).await;
