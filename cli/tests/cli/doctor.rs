@@ -174,8 +174,8 @@ async fn what_interrupted_acceptances_left_is_deleted_after_a_question() {
         let run = weirgate(table.into_iter().chain(options).collect::<Vec<_>>());
         assert_eq!(run.code, Some(code), "{run:?}");
         assert_eq!(dynamo.items().len(), left, "{run:?}");
-        let named = (run.stdout.clone() + &run.stderr).contains("acceptance-1");
-        assert_eq!(named, option != Some("--yes"), "{run:?}");
+        let told = run.stdout.clone() + &run.stderr;
+        assert!(told.contains("acceptance-1"), "{run:?}");
     }
 }
 

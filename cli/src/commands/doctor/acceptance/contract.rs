@@ -9,12 +9,15 @@ use std::collections::BTreeMap;
 
 use futures_util::stream::{self, StreamExt};
 use serde::Deserialize;
+use weirgate_shared::ItemKey;
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
-use weirgate_shared::{Attr, EpochMillis, ItemKey, attr};
 use weirgate_store::{
-    ActionOutcome, Consistency, ErrorKind, Item, Order, Position, Query, RetryPolicy, ReturnValues,
-    SortKeys, StoreError, Table, TransactOutcome, WriteOutcome, indexes, random_id,
+    ActionOutcome, Consistency, ErrorKind, RetryPolicy, ReturnValues, StoreError, Table,
+    TransactOutcome, WriteOutcome, random_id,
 };
+
+use super::answers::{Attributes, Unheld, compare};
+use super::reads::{self, List, Read};
 
 const FILES: [&str; 3] = [
     include_str!("../../../../../store/contract/planned.jsonl"),
@@ -23,14 +26,11 @@ const FILES: [&str; 3] = [
 ];
 /// Partitions that the cases are spread over.
 const PARTITIONS: usize = 16;
-/// Attempts to read a list of an index, which is late by some milliseconds.
-const READS: u32 = 50;
 /// Group of the cases that DynamoDB refuses.
 pub const REFUSED: &str = "refused";
 
 /// Attributes by name; `None` removes one.
 type Patch = BTreeMap<String, Option<Value>>;
-type Attributes = BTreeMap<String, Value>;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -93,47 +93,6 @@ struct Part {
     after: Option<Patch>,
 }
 
-/// A list of the case's items, whose attribute `at` numbers them.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct List {
-    /// Index; `None` for the table.
-    index: Option<String>,
-    partition: String,
-    /// Prefix of the sort keys, or their first and last one.
-    keys: Vec<String>,
-    #[serde(default)]
-    is_descending: bool,
-    #[serde(default)]
-    is_eventual: bool,
-    limit: Option<i32>,
-    /// Number of each item, by page.
-    pages: Vec<Vec<usize>>,
-}
-
-/// A read of the case's items that is no list.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Read {
-    /// Of one item that need not exist, as a process begins.
-    Warm,
-    /// By keys, of which so many have no item.
-    Keys { missing: usize, is_eventual: bool },
-    /// A scan that goes on after the first item, with pages of so many: whatever else the table has,
-    /// it costs no more.
-    Scan { limit: i32 },
-    /// Of those that are due, in a partition of `DueIndex`.
-    Due {
-        partition: String,
-        until_ms: i64,
-        limit: i32,
-        #[serde(default)]
-        newest_first: bool,
-        /// Number of each item, by page.
-        pages: Vec<Vec<usize>>,
-    },
-}
-
 /// All cases, for one namespace.
 #[derive(Debug)]
 pub struct Contract {
@@ -175,28 +134,6 @@ pub struct Difference {
     pub aws: String,
 }
 
-/// Why a case did not hold.
-#[derive(Debug)]
-enum Unheld {
-    Differs(String),
-    NotAllowed(String),
-}
-
-impl From<String> for Unheld {
-    fn from(text: String) -> Self {
-        Self::Differs(text)
-    }
-}
-
-impl From<StoreError> for Unheld {
-    fn from(error: StoreError) -> Self {
-        match error.kind {
-            ErrorKind::AccessDenied => Self::NotAllowed(error.to_string()),
-            _ => Self::Differs(error.to_string()),
-        }
-    }
-}
-
 impl Contract {
     /// Reads the cases. Nothing that they write is an item of Weirgate: neither functions nor
     /// DynamoDB's expiry visit it.
@@ -230,12 +167,9 @@ impl Contract {
 
     /// Returns the read units of the cases that read, at most.
     pub fn read_units(&self) -> u64 {
-        /// Of 1 MB, eventually consistent.
-        const PAGE: usize = 128;
-        let of = |case: &Case| match &case.read {
-            Some(Read::Keys { missing, .. }) => case.items.len() + missing,
-            Some(Read::Scan { .. }) => PAGE * (case.items.len() + 1),
-            _ => case.items.len(),
+        let of = |case: &Case| {
+            let items = case.items.len();
+            case.read.as_ref().map_or(items, |read| read.units(items))
         };
         u64::try_from(self.cases.iter().map(of).sum::<usize>()).unwrap_or(u64::MAX)
     }
@@ -309,8 +243,8 @@ impl Contract {
             }
             let is_held = first.is_some() && variant == 0;
             match (&case.list, &case.read) {
-                (Some(list), _) => listed(table, list, &items).await?,
-                (None, Some(read)) => tried(table, read, &items).await?,
+                (Some(list), _) => reads::listed(table, list, &items).await?,
+                (None, Some(read)) => reads::tried(table, read, &items).await?,
                 _ if case.group == REFUSED => refused(table, case, &items).await?,
                 _ => self.written(table, case, items, is_held).await?,
             }
@@ -460,96 +394,6 @@ fn action(part: &Part, key: &ItemKey) -> Action {
     }
 }
 
-fn compare(
-    what: &str,
-    found: Option<&Item>,
-    expected: &Attributes,
-    is_written: bool,
-) -> Result<(), String> {
-    let attributes = found.into_iter().flat_map(Item::attributes);
-    let attributes = attributes.filter(|(name, _)| !matches!(*name, "PK" | "SK"));
-    let mut found_all: BTreeMap<_, _> = attributes
-        .map(|(name, value)| (name.to_owned(), shown(&value)))
-        .collect();
-    for (name, value) in expected {
-        let (value, here) = (shown_value(value), found_all.remove(name));
-        if here.as_ref() != Some(&value) {
-            let here = here.unwrap_or_else(|| "nothing".to_owned());
-            return Err(format!("{what} has {here} as {name}, expected {value}"));
-        }
-    }
-    match found_all.pop_first() {
-        Some((name, value)) => Err(format!("{what} has {value} as {name}, expected nothing")),
-        None if found.is_none() && is_written && expected.is_empty() => {
-            Err(format!("{what} is missing"))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Returns the numbers of a page's items, if it has any.
-fn numbers(keys: &[ItemKey], items: &[(ItemKey, Attributes)]) -> Option<Vec<usize>> {
-    let number = |key: &ItemKey| items.iter().position(|(known, _)| known == key);
-    let numbers: Vec<_> = keys.iter().filter_map(number).collect();
-    (!numbers.is_empty()).then_some(numbers)
-}
-
-/// Returns the numbers of the items of each page. Where the last page was just full, implementations
-/// differ in whether an empty one follows, so none counts.
-async fn pages(
-    table: &Table,
-    query: Query<'_>,
-    items: &[(ItemKey, Attributes)],
-) -> Result<Vec<Vec<usize>>, StoreError> {
-    let (mut found, mut after) = (vec![], None);
-    loop {
-        let page = table.query(query, after.as_ref()).await?;
-        let keys: Vec<_> = page.items.iter().filter_map(Item::key).collect();
-        found.extend(numbers(&keys, items));
-        after = page.next;
-        if after.is_none() {
-            return Ok(found);
-        }
-    }
-}
-
-/// Returns parts in an order that does not depend on the source.
-fn sorted(parts: impl Iterator<Item = String>) -> String {
-    let mut parts: Vec<_> = parts.collect();
-    parts.sort();
-    parts.join(", ")
-}
-
-fn shown(value: &Attr<'_>) -> String {
-    match value {
-        Attr::N(number) => (*number).to_owned(),
-        Attr::S(text) => format!("{text:?}"),
-        Attr::Bool(is) => is.to_string(),
-        Attr::M(map) => {
-            let entry = |(name, value): &(&str, Attr<'_>)| format!("{name}: {}", shown(value));
-            format!("{{{}}}", sorted(map.iter().map(entry)))
-        }
-        Attr::Numbers(numbers) => format!("<{}>", sorted(numbers.iter().map(ToString::to_string))),
-        Attr::Other => "another type".to_owned(),
-    }
-}
-
-fn shown_value(value: &Value) -> String {
-    match value {
-        Value::Int(number) => number.to_string(),
-        Value::Count(count) => count.to_string(),
-        Value::Tokens(tokens) => tokens.to_string(),
-        Value::Text(text) => format!("{text:?}"),
-        Value::Bool(is) => is.to_string(),
-        Value::Map(map) => {
-            let entry =
-                |(name, value): (&String, &Value)| format!("{name}: {}", shown_value(value));
-            format!("{{{}}}", sorted(map.iter().map(entry)))
-        }
-        Value::Numbers(numbers) => format!("<{}>", sorted(numbers.iter().map(ToString::to_string))),
-    }
-}
-
 /// Requires that the request is invalid.
 async fn refused(
     table: &Table,
@@ -570,179 +414,4 @@ async fn refused(
         Err(error) => Err(format!("it is refused for another reason: {error}")),
         Ok(()) => Err("it is accepted".to_owned()),
     }
-}
-
-/// Requires that the list has these pages.
-async fn listed(table: &Table, list: &List, items: &[(ItemKey, Attributes)]) -> Result<(), Unheld> {
-    let index = list.index.as_ref().map(|name| {
-        let found = indexes().into_iter().find(|index| index.name == name);
-        found.ok_or_else(|| format!("there is no index {name}"))
-    });
-    let index = index.transpose()?;
-    let partition = match &index {
-        Some(_) => list.partition.clone(),
-        None => items[0].0.pk.clone(),
-    };
-    // Sort keys of the table are the store's, so all of a case begin alike.
-    let own = |key: &String| match &index {
-        Some(_) => key.clone(),
-        None => format!("{}{key}", &items[0].0.sk[..8]),
-    };
-    let keys: Vec<_> = list.keys.iter().map(own).collect();
-    let keys = match &keys[..] {
-        [first, last] => SortKeys::Between(first, last),
-        [prefix] => SortKeys::StartingWith(prefix),
-        _ => {
-            return Err("a list has a prefix, or a first and a last key"
-                .to_owned()
-                .into());
-        }
-    };
-    let query = match index {
-        Some(index) => Query::of_index(index, &partition, keys),
-        None => Query::new(&partition, keys),
-    };
-    let query = Query {
-        is_descending: list.is_descending,
-        limit: list.limit,
-        consistency: match list.is_eventual {
-            true => Consistency::Eventual,
-            false => query.consistency,
-        },
-        ..query
-    };
-    let is_late = query.consistency == Consistency::Eventual;
-    until_held(is_late, async || {
-        has_pages(&pages(table, query, items).await?, &list.pages)
-    })
-    .await
-}
-
-fn has_pages(found: &[Vec<usize>], expected: &[Vec<usize>]) -> Result<(), Unheld> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(format!("the pages are {found:?}, expected {expected:?}").into()),
-    }
-}
-
-/// Repeats a read that may be late.
-async fn until_held(
-    is_late: bool,
-    read: impl AsyncFn() -> Result<(), Unheld>,
-) -> Result<(), Unheld> {
-    let mut left = if is_late { READS } else { 1 };
-    loop {
-        let tried = read().await;
-        left -= 1;
-        if left == 0 || !matches!(tried, Err(Unheld::Differs(_))) {
-            return tried;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
-}
-
-/// Requires that a read returns the items.
-async fn tried(table: &Table, read: &Read, items: &[(ItemKey, Attributes)]) -> Result<(), Unheld> {
-    match read {
-        Read::Warm => Ok(table.warm().await?),
-        Read::Keys {
-            missing,
-            is_eventual,
-        } => {
-            let missing = (0..*missing).map(|number| ItemKey {
-                sk: format!("{}-none-{number}", items[0].0.sk),
-                ..items[0].0.clone()
-            });
-            let keys = items.iter().map(|(key, _)| key.clone()).chain(missing);
-            let keys: Vec<_> = keys.collect();
-            let consistency = match is_eventual {
-                true => Consistency::Eventual,
-                false => Consistency::Strong,
-            };
-            until_held(*is_eventual, async || {
-                let found = table.read_all(&keys, consistency).await?;
-                same(&found, items)
-            })
-            .await
-        }
-        Read::Scan { limit } => {
-            until_held(true, async || scanned(table, *limit, items).await).await
-        }
-        Read::Due {
-            partition,
-            until_ms,
-            limit,
-            newest_first,
-            pages,
-        } => {
-            let order = match newest_first {
-                true => Order::NewestFirst,
-                false => Order::OldestFirst,
-            };
-            until_held(true, async || {
-                let (mut found, mut after, until) = (vec![], None, EpochMillis(*until_ms));
-                loop {
-                    let page = table.query_due(partition, until, order, *limit, after.as_ref());
-                    let page = page.await?;
-                    let keys: Vec<_> = page.due.into_iter().map(|due| due.key).collect();
-                    found.extend(numbers(&keys, items));
-                    after = page.next;
-                    if after.is_none() {
-                        return has_pages(&found, pages);
-                    }
-                }
-            })
-            .await
-        }
-    }
-}
-
-/// Requires that these are the items that exist, in any order.
-fn same(found: &[Item], items: &[(ItemKey, Attributes)]) -> Result<(), Unheld> {
-    for (key, expected) in items {
-        let own = found.iter().find(|item| item.key().as_ref() == Some(key));
-        compare("the item", own, expected, !expected.is_empty())?;
-    }
-    let number = items.iter().filter(|(_, item)| !item.is_empty()).count();
-    match found.len() == number {
-        true => Ok(()),
-        false => Err(format!("{} items are returned, expected {number}", found.len()).into()),
-    }
-}
-
-/// Requires that a scan begins, and that one after the first item has the others.
-async fn scanned(table: &Table, limit: i32, items: &[(ItemKey, Attributes)]) -> Result<(), Unheld> {
-    let most = usize::try_from(limit).unwrap_or_default();
-    let (first, rest) = (&items[0].0, &items[1..]);
-    let namespace = first.pk.split('/').next().unwrap_or_default();
-    let prefix = format!("{namespace}/");
-    let (mut found, mut after, mut pages) = (vec![], None, 0);
-    while found.len() < rest.len() {
-        let page = table.scan(&prefix, limit, after.as_ref()).await?;
-        let is_foreign = |item: &Item| !item.pk().starts_with(&prefix);
-        if page.scanned > most
-            || page.items.len() > page.scanned
-            || page.items.iter().any(is_foreign)
-        {
-            return Err(format!("a page of {most} items is {page:?}").into());
-        }
-        // The table has more than a page.
-        let Some(next) = page.next else {
-            return Err(format!("the scan ends after {pages} pages").into());
-        };
-        after = Some(next);
-        if pages == 0 {
-            let key = [(attr::PK, &first.pk), (attr::SK, &first.sk)];
-            let key = key.map(|(name, key)| (name.to_owned(), key.clone()));
-            after = Some(Position::from(key));
-        } else {
-            found.extend(page.items);
-        }
-        pages += 1;
-        if pages > items.len() {
-            break;
-        }
-    }
-    found.truncate(rest.len());
-    same(&found, rest)
 }
