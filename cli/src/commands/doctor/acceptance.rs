@@ -124,7 +124,7 @@ impl Acceptance {
 
 /// The metrics of the stack's alarms, which are read after the run: some begin with it.
 enum Metrics {
-    Of(Aws, String),
+    Of(Box<Aws>, String),
     NotChecked(&'static str),
 }
 
@@ -166,7 +166,7 @@ async fn services(
     here.functions = found;
     Ok(match &here.functions {
         None => Metrics::NotChecked("the stack is not known; name it: --stack"),
-        Some(deployed) => Metrics::Of(aws, deployed.stack.clone()),
+        Some(deployed) => Metrics::Of(Box::new(aws), deployed.stack.clone()),
     })
 }
 

@@ -106,8 +106,8 @@ async fn what_must_not_be_deleted_is_not_written() {
     for named in ["AdminPolicy", "PurgePolicy"] {
         assert!(text.contains(named), "{text}");
     }
-    assert_eq!(dynamo.items(), [] as [serde_json::Value; 0]);
-    assert_eq!(dynamo.stream(), [] as [serde_json::Value; 0]);
+    assert_eq!(dynamo.items(), Vec::<serde_json::Value>::new());
+    assert_eq!(dynamo.stream(), Vec::<serde_json::Value>::new());
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,7 +134,7 @@ async fn all_that_is_written_is_deleted_with_the_policies_that_the_refusal_names
     let _ = checks::leases(&here).await.expect("it may");
     let deleted = remains::clean(&here).await.expect("it may");
     assert!(deleted > 20, "{deleted}");
-    assert_eq!(dynamo.items(), [] as [serde_json::Value; 0]);
+    assert_eq!(dynamo.items(), Vec::<serde_json::Value>::new());
 }
 
 /// Errors that stay end it in one pass; the others are tried until a second signal.
@@ -169,8 +169,8 @@ async fn the_clean_up_ends_at_once_where_it_cannot_succeed_and_at_a_second_signa
     let (text, time) = rest(Fault::Conflict, || Ok(Box::pin(std::future::pending()))).await;
     assert!(text.contains("passes") && time > SECOND, "{text} {time:?}");
     let second = || {
-        let second = tokio::time::sleep(SECOND);
-        Ok(Box::pin(second) as BoxFuture<'static, ()>)
+        let second: BoxFuture<'static, ()> = Box::pin(tokio::time::sleep(SECOND));
+        Ok(second)
     };
     let (text, time) = rest(Fault::Conflict, second).await;
     assert!(
