@@ -14,7 +14,6 @@ use weirgate_testkit::Dynamo;
 pub mod aggregator;
 pub mod discarded;
 pub mod fleet;
-pub mod policy;
 pub mod recorder;
 pub mod sharded;
 pub mod stored;

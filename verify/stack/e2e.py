@@ -24,8 +24,8 @@ HERE = [
 ]
 
 # Neither the emulator nor the local backend throttles, and the emulator has no metrics.
-CHECKED = ("contract, writes", "contract, transactions", "contract, lists", "run without faults", "processes on one key", "key with many leases",
-           "killed process", "usage")
+CHECKED = ("contract, writes", "contract, transactions", "contract, lists", "contract, reads", "contract, reads of the functions",
+           "run without faults", "processes on one key", "key with many leases", "killed process", "usage")
 
 
 def expect(holds, otherwise):

@@ -34,7 +34,8 @@ use finding::{Finding, State};
 /// and deletes what it wrote. Each figure stands beside that of a local backend.
 ///
 /// It needs `dynamodb:DescribeTable`. What else the credentials do not allow is named and left
-/// out; the managed policy ReadOnlyAccess of AWS allows all of it.
+/// out; the managed policy ReadOnlyAccess of AWS allows all of it. --acceptance needs the stack's
+/// AdminPolicy and PurgePolicy, without which it writes nothing.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  weirgate doctor --table limits\n  weirgate doctor --store redis://host:6379/0\n  weirgate doctor --table limits --acceptance --dry-run\n\n\

@@ -1,13 +1,19 @@
 //! `weirgate doctor` on tables of this machine. The drill runs it against functions and alarms.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
 };
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
-use weirgate_testkit::Dynamo;
-use weirgate_testkit::server::serve;
+use weirgate_testkit::server::{serve, serve_json, serve_with_faults};
+use weirgate_testkit::{Dynamo, Fault};
 
-use super::fixtures::{Table, answering, weirgate};
+use super::fixtures::{Table, answering, weirgate, weirgate_with};
 
 /// State and text of a check.
 fn of<'a>(diagnosis: &'a Value, check: &str) -> (&'a str, &'a str) {
@@ -168,9 +174,72 @@ async fn what_interrupted_acceptances_left_is_deleted_after_a_question() {
         let run = weirgate(table.into_iter().chain(options).collect::<Vec<_>>());
         assert_eq!(run.code, Some(code), "{run:?}");
         assert_eq!(dynamo.items().len(), left, "{run:?}");
-        let named = (run.stdout.clone() + &run.stderr).contains("acceptance-1");
-        assert_eq!(named, option != Some("--yes"), "{run:?}");
+        let told = run.stdout.clone() + &run.stderr;
+        assert!(told.contains("acceptance-1"), "{run:?}");
     }
+}
+
+/// Once a process handles a signal, the system ends it by none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_the_clean_up_of_an_acceptance_and_clean_is_named() {
+    let dynamo = Dynamo::new().await;
+    let mut is_tried = false;
+    dynamo.fail_transactions(move |_| {
+        let first = !std::mem::replace(&mut is_tried, true);
+        (!first).then_some(Fault::Conflict)
+    });
+    let endpoint = serve_with_faults(&dynamo);
+    let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
+    let run = Command::new(env!("CARGO_BIN_EXE_weirgate"))
+        .args(options)
+        .args(["doctor", "--acceptance", "--yes"])
+        .env_clear()
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut run = run.expect("the binary runs");
+    let lines = BufReader::new(run.stderr.take().expect("it is a pipe")).lines();
+    let id = Pid::from_raw(run.id().try_into().expect("an id"));
+    while dynamo.items().is_empty() {
+        assert_eq!(run.try_wait().expect("it is a child"), None);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    kill(id, Signal::SIGINT).expect("it runs");
+    let mut last = String::new();
+    for line in lines {
+        last = line.expect("it is text");
+        if last.starts_with("deleting what was written") {
+            kill(id, Signal::SIGINT).expect("it runs");
+        }
+    }
+    assert_eq!(run.wait().expect("it ended").code(), Some(1), "{last}");
+    assert!(last.contains("stopped before all was deleted"), "{last}");
+    assert!(last.contains("--clean"), "{last}");
+    let is_note = |item: &Value| item["PK"]["S"] == "acceptance/RUNS#";
+    assert!(dynamo.items().iter().any(is_note));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acceptance_refuses_a_global_table_before_it_writes() {
+    let endpoint = serve_json(|operation, request| {
+        let answer = match operation {
+            "DescribeTable" => json!({"Table": {
+                "TableStatus": "ACTIVE", "Replicas": [{"RegionName": "eu-west-1"}],
+            }}),
+            "Query" => json!({"Items": [], "Count": 0, "ScannedCount": 0}),
+            other => panic!("{other}: {request}"),
+        };
+        (200, answer.to_string())
+    });
+    let variables = [
+        ("AWS_ENDPOINT_URL", endpoint.as_str()),
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ];
+    let arguments = ["--table", "weirgate", "doctor", "--acceptance", "--yes"];
+    let run = weirgate_with(&variables, arguments);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("a replica in eu-west-1"), "{run:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

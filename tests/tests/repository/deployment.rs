@@ -1,7 +1,7 @@
 //! What a deployment needs of an account, what it leaves behind, and what its environments are.
 
-use crate::fixtures::policy::Policy;
 use serde_json::{Value, json};
+use weirgate_testkit::policy::Policy;
 use weirgate_testkit::template::{default_resources, read, resources, template};
 
 /// A new account has a concurrency quota of 10, and Lambda refuses whatever would leave less than

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use crate::fixtures::fleet::{Fleet, config, secs};
-use crate::fixtures::policy::{Asked, Call, Policy, enforce, listed};
 use crate::fixtures::stored::{child, entity, of_resource, on, resource, rpm, take_of};
 use proptest::prelude::*;
 use weirgate::{
@@ -14,6 +13,8 @@ use weirgate::{
     Prefetch, RateLimiter, UsageScope, Window,
 };
 use weirgate_shared::{Namespace, due_shards};
+use weirgate_testkit::policy::{Asked, Call, Policy, enforce, listed};
+use weirgate_testkit::shape::require_listed;
 
 const ACQUIRE: &str = "AcquirePolicy";
 const ADMIN: &str = "AdminPolicy";
@@ -215,8 +216,11 @@ async fn changes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// Takes what was asked, of which the store's contract must have all shapes.
 fn taken(asked: &Mutex<Asked>) -> Asked {
-    std::mem::take(&mut *asked.lock().unwrap())
+    let taken = std::mem::take(&mut *asked.lock().unwrap());
+    require_listed(&taken.shapes);
+    taken
 }
 
 fn allowed(policy: &str) -> BTreeSet<(String, String)> {

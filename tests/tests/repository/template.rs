@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::fixtures::policy::{Asked, Policy, enforce};
 use crate::fixtures::sharded::run_for;
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
@@ -18,6 +17,8 @@ use weirgate_store::{ReturnValues, Table, WriteOutcome, indexes};
 use weirgate_testkit::leased::{
     NOW, full, holding, id, key, limits, load, split_at, store, take, tokens,
 };
+use weirgate_testkit::policy::{Asked, Policy, enforce};
+use weirgate_testkit::shape::require_listed;
 use weirgate_testkit::template::{properties, template};
 use weirgate_testkit::{Dynamo, Fault, Lines};
 
@@ -298,6 +299,7 @@ fn check_role(role: &str, asked: &Mutex<Asked>, by_lambda: &[(&str, &str)]) {
         Policy::of(role, false),
         std::mem::take(&mut *asked.lock().unwrap()),
     );
+    require_listed(&asked.shapes);
     let refused: Vec<_> = asked
         .calls
         .iter()

@@ -14,9 +14,11 @@
 //! - [`lambda`]: Lambda's side of a function, for one event
 //! - [`leased`]: buckets with leases, as values and in the table
 //! - `lines`: the log lines of a function
+//! - [`policy`]: IAM, as far as the template uses it
 //! - `process`: [`Process`]: a deployed function on a test's table
 //! - `redis`: [`RedisServer`], [`RedisCluster`]: Debian's redis-server, for one test
-//! - [`server`]: the embedded database behind HTTP
+//! - [`server`]: the embedded database behind HTTP, and other services of AWS
+//! - [`shape`](mod@shape): what a request asks, without names and values
 //! - [`template`](mod@template): `template.yaml`, read
 
 pub mod alarm;
@@ -29,9 +31,11 @@ pub mod lambda;
 pub mod leased;
 mod lines;
 mod partitions;
+pub mod policy;
 mod process;
 mod redis;
 pub mod server;
+pub mod shape;
 pub mod template;
 
 pub use dynamo::{Dynamo, Fault, Request, import};

@@ -1,8 +1,11 @@
-//! The embedded DynamoDB behind HTTP.
+//! The embedded DynamoDB behind HTTP, and other services of AWS.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use serde_json::Value;
 use weirgate_local::Server;
 
 use crate::Dynamo;
@@ -12,6 +15,66 @@ pub fn serve(dynamo: &Dynamo) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let server = Server::start(listener, dynamo.db(), vec![]).expect("a thread starts");
     server.detach()
+}
+
+/// Serves the requests that the code of Weirgate sends, with the faults of the database.
+pub fn serve_with_faults(dynamo: &Dynamo) -> String {
+    let dynamo = dynamo.clone();
+    serve_json(move |operation, request| dynamo.told(operation, request))
+}
+
+/// Serves a JSON protocol of AWS until the process ends; says where. `answer` gets an operation and
+/// its request, and returns a status and a body.
+pub fn serve_json(
+    answer: impl Fn(&str, &Value) -> (u16, String) + Send + Sync + 'static,
+) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+    let answer = Arc::new(answer);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let answer = Arc::clone(&answer);
+            // A client that goes away during the answer has its own reasons.
+            std::thread::spawn(move || stream.and_then(|stream| answer_once(stream, &*answer)));
+        }
+    });
+    url
+}
+
+fn answer_once(
+    stream: TcpStream,
+    answer: &dyn Fn(&str, &Value) -> (u16, String),
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let (mut length, mut operation, mut line) = (0, String::new(), String::new());
+    while reader.read_line(&mut line)? > 2 {
+        if let Some((name, value)) = line.trim_end().split_once(": ") {
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.parse().unwrap_or_default(),
+                "x-amz-target" => value
+                    .rsplit('.')
+                    .next()
+                    .unwrap_or_default()
+                    .clone_into(&mut operation),
+                _ => {}
+            }
+        }
+        line.clear();
+    }
+    // A connection that was opened ahead, and is not used.
+    if operation.is_empty() {
+        return Ok(());
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    let (status, body) = answer(
+        &operation,
+        &serde_json::from_slice(&body).unwrap_or_default(),
+    );
+    let length = body.len();
+    let head = "content-type: application/x-amz-json-1.0\r\nconnection: close";
+    let text = format!("HTTP/1.1 {status} OK\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+    reader.get_mut().write_all(text.as_bytes())
 }
 
 /// Returns a port of 127.0.0.1 that is free, for a process that cannot choose one itself.

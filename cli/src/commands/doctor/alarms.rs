@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use weirgate_shared::docs;
 
@@ -33,6 +33,7 @@ struct MetricAlarm {
     alarm_actions: Vec<String>,
     namespace: Option<String>,
     metric_name: Option<String>,
+    dimensions: BTreeSet<Dimension>,
     metrics: Vec<MetricQuery>,
 }
 
@@ -49,18 +50,37 @@ struct MetricStat {
     metric: Metric,
 }
 
-/// A metric by its names.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+/// A metric by its names: other functions and tables have the same without the dimensions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Metric {
     namespace: String,
     metric_name: String,
+    dimensions: BTreeSet<Dimension>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Dimension {
+    name: String,
+    value: String,
+}
+
+impl std::fmt::Display for Metric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.namespace, self.metric_name)?;
+        for Dimension { name, value } in &self.dimensions {
+            write!(f, " {name}={value}")?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Metrics {
     metrics: Vec<Metric>,
+    next_token: Option<String>,
 }
 
 /// Returns whether CloudWatch has each metric that the stack's alarms watch. Metrics of failures
@@ -82,17 +102,9 @@ pub async fn metrics(aws: &Aws, stack: &str) -> Tried {
     }
     let (mut missing, number) = (vec![], watched.len());
     for metric in watched {
-        let Metric {
-            namespace,
-            metric_name,
-        } = &metric;
-        let request = json!({"Namespace": namespace, "MetricName": metric_name});
-        match aws
-            .call::<Metrics>(Service::CloudWatch, LIST, &request)
-            .await
-        {
-            Ok(found) if found.metrics.contains(&metric) => {}
-            Ok(_) => missing.push(format!("{namespace} {metric_name}")),
+        match is_present(aws, &metric).await {
+            Ok(true) => {}
+            Ok(false) => missing.push(metric.to_string()),
             Err(error) => return failed("cloudwatch:ListMetrics", &error),
         }
     }
@@ -107,6 +119,21 @@ pub async fn metrics(aws: &Aws, stack: &str) -> Tried {
     }
 }
 
+/// Returns whether CloudWatch has a metric. It lists those that have these dimensions and others too.
+async fn is_present(aws: &Aws, metric: &Metric) -> Result<bool, RequestError> {
+    let mut request = json!(metric);
+    loop {
+        let page: Metrics = aws.call(Service::CloudWatch, LIST, &request).await?;
+        if page.metrics.contains(metric) {
+            return Ok(true);
+        }
+        match page.next_token {
+            Some(token) if !token.is_empty() => request["NextToken"] = token.into(),
+            _ => return Ok(false),
+        }
+    }
+}
+
 impl MetricAlarm {
     fn watched(&self) -> Vec<Metric> {
         let queries = self.metrics.iter();
@@ -114,6 +141,7 @@ impl MetricAlarm {
         let own = own.map(|(namespace, metric_name)| Metric {
             namespace,
             metric_name,
+            dimensions: self.dimensions.clone(),
         });
         let stats = queries.filter_map(|query| query.metric_stat.clone());
         stats.map(|stat| stat.metric).chain(own).collect()
@@ -203,7 +231,13 @@ fn of_ringing(name: &str, alarm: &MetricAlarm) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use aws_config::{Region, SdkConfig};
+    use aws_credential_types::Credentials;
+    use aws_credential_types::provider::SharedCredentialsProvider;
+    use weirgate_testkit::server::serve_json;
+
     use super::*;
+    use crate::commands::doctor::acceptance::State as Outcome;
     use crate::commands::doctor::finding::State;
 
     fn alarm(name: &str, state: &str, actions: &[&str]) -> MetricAlarm {
@@ -240,6 +274,52 @@ mod tests {
         let found = of_alarms("limits", &[quiet, other.clone()]);
         assert_eq!(found, [Finding::fine("alarms", "1, none rings")]);
         assert_eq!(of_alarms("limits", &[other])[0].state, State::Advice);
+    }
+
+    /// Answers as CloudWatch with one alarm on the errors of a function, and the errors of others.
+    fn cloudwatch(functions: &'static [&'static str]) -> String {
+        let dimension = |of: &str| json!([{"Name": "FunctionName", "Value": of}]);
+        serve_json(move |operation, request| {
+            let metric = json!({
+                "Namespace": "AWS/Lambda", "MetricName": "Errors", "Dimensions": dimension("limits-aggregator"),
+            });
+            let page = usize::from(request["NextToken"] == "2");
+            let answer = match operation {
+                "DescribeAlarms" => json!({"MetricAlarms": [{
+                    "AlarmName": "limits-ErrorsAlarm-1X", "StateValue": "OK", "Namespace": "AWS/Lambda",
+                    "MetricName": "Errors", "Dimensions": dimension("limits-aggregator"),
+                }]}),
+                _ => {
+                    assert_eq!(request["Dimensions"], metric["Dimensions"], "{request}");
+                    let mut metrics = metric.clone();
+                    metrics["Dimensions"] = dimension(functions[page]);
+                    let next = (page + 1 < functions.len()).then_some("2");
+                    json!({"Metrics": [metrics], "NextToken": next})
+                }
+            };
+            (200, answer.to_string())
+        })
+    }
+
+    #[tokio::test]
+    async fn the_metric_of_another_function_does_not_count() {
+        for (functions, state) in [
+            (&["limits-aggregator"][..], Outcome::Passed),
+            (&["orders", "limits-aggregator"], Outcome::Passed),
+            (&["orders", "limits-aggregator-2"], Outcome::NotChecked),
+        ] {
+            let config = SdkConfig::builder()
+                .endpoint_url(cloudwatch(functions))
+                .region(Region::new("us-east-1"))
+                .credentials_provider(SharedCredentialsProvider::new(Credentials::from_keys(
+                    "id", "secret", None,
+                )))
+                .build();
+            let tried = metrics(&Aws::new(config), "limits").await;
+            assert_eq!(tried.outcome, state, "{tried:?}");
+            let is_named = tried.note.contains("Errors FunctionName=limits-aggregator");
+            assert_eq!(is_named, state == Outcome::NotChecked, "{tried:?}");
+        }
     }
 
     #[test]

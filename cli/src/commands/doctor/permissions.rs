@@ -108,8 +108,8 @@ impl Keys {
     }
 }
 
-/// A condition that no item fulfils.
-fn unfulfilled() -> Vec<Condition> {
+/// Returns conditions that no item fulfils.
+pub fn unfulfilled() -> Vec<Condition> {
     vec![
         Condition::Present(Path::of(PROBE)),
         Condition::Absent(Path::of(PROBE)),

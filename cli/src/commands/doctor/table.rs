@@ -92,7 +92,7 @@ fn keys(facts: &TableFacts) -> Finding {
 
 /// Returns a finding about a global table: with eventual consistency two Regions grant the same
 /// tokens, with strong consistency there are no transactions.
-fn replicas(facts: &TableFacts) -> Option<Finding> {
+pub fn replicas(facts: &TableFacts) -> Option<Finding> {
     let regions = facts.replicas.join(", ");
     (!regions.is_empty()).then(|| {
         Finding::problem(

@@ -9,8 +9,14 @@ use aws_smithy_types::date_time::Format;
 use serde_json::{Value, json};
 use weirgate_shared::EpochMillis;
 
+use crate::shape::{require_listed, shape};
+
 /// The operation that runs a transaction.
 pub(crate) const TRANSACTION: &str = "TransactWriteItems";
+
+/// The operations that read items: the contract must have whatever any test makes the code ask. Its
+/// writes are recorded where they are planned.
+const READS: [&str; 4] = ["BatchGetItem", "GetItem", "Query", "Scan"];
 
 /// What happens to one write, or to one transaction, instead of being applied and answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,10 +87,13 @@ impl Faults {
                 .decide_transactions
                 .as_mut()
                 .and_then(|decide| decide(request)),
-            _ => self
-                .decide_reads
-                .as_mut()
-                .and_then(|decide| decide(operation, request)),
+            _ => {
+                if READS.contains(&operation) {
+                    require_listed(&shape(operation, request));
+                }
+                let decide = self.decide_reads.as_mut();
+                decide.and_then(|decide| decide(operation, request))
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is tried: the table that was named, and a backend of this machine beside it.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub struct Backend {
     pub meter: CapacityMeter,
     pub throttles: ThrottleMeter,
     pub namespace: Namespace,
+    /// File of the command line; `None` for this process's.
+    pub program: Option<PathBuf>,
     /// Options of the command line for this table and namespace.
     pub arguments: Vec<OsString>,
     /// The functions, if they are known to run.
@@ -47,6 +50,7 @@ impl Backend {
             meter,
             throttles,
             namespace,
+            program: None,
             arguments,
             functions: None,
             is_aws: false,
@@ -105,7 +109,7 @@ impl Backend {
 
     /// Returns the command line on this table, as another process. It ends with its value.
     pub fn process(&self, arguments: &[&str]) -> Result<Command, Failure> {
-        let program = std::env::current_exe();
+        let program = self.program.clone().map_or_else(std::env::current_exe, Ok);
         let program = program.map_err(|error| {
             Failure::Failed(format!("the program's own file must be known: {error}"))
         })?;

@@ -16,7 +16,7 @@ use super::report::{Outcome, Tried};
 use crate::failure::Failure;
 
 /// Entities of the buckets, which the clean-up knows by them.
-pub const ENTITIES: [&str; 6] = ["steady", "race", "lease", "held", "hot", "usage"];
+pub const ENTITIES: [&str; 7] = ["steady", "race", "lease", "held", "hot", "usage", "hour"];
 /// Leases on one key, which are more than 1 KB.
 pub const HELD: u64 = 60;
 /// Acquires of the run without faults.
@@ -273,6 +273,8 @@ pub async fn hot(backend: &Backend) -> Result<[Tried; 2], Failure> {
         let limit = Limit::per_second(&format!("l{number:063}"), 1_000_000);
         limits.push(limit.map_err(|error| Failure::Failed(error.to_string()))?);
     }
+    // Usage of an hour that is over is late by a batch; the last acquires end after their patience.
+    within_an_hour(backend, HOT_PATIENCE + LEASE).await;
     // An emulator has no partitions: it throttles at once, or never.
     let most = if backend.is_aws {
         HOT_ACQUIRES
@@ -378,40 +380,67 @@ fn hour_before(at: EpochMillis) -> EpochMillis {
     at.plus(Millis(-HOUR_MS))
 }
 
-/// Takes before and after the hour's end, if it is at most `wait` away, and reads both hours back.
-pub async fn usage(backend: &Backend, wait: Duration) -> Result<Tried, Failure> {
-    let (limiter, limits) = (backend.limiter().await?, [limit(1_000)?]);
-    let take = async |tokens| is_granted(&limiter, "usage", &limits, ("t", tokens)).await;
-    let left = || {
-        let now = backend.table.skew().now();
-        let left = HOUR_MS - now.0.rem_euclid(HOUR_MS);
-        Duration::from_millis(left.unsigned_abs())
-    };
-    // Both takes are of one hour.
-    if left() < ROLLED {
-        tokio::time::sleep(left() + ROLLED).await;
+/// Returns the time to the end of the hour.
+fn left_of_hour(backend: &Backend) -> Duration {
+    let now = backend.table.skew().now();
+    let left = HOUR_MS - now.0.rem_euclid(HOUR_MS);
+    Duration::from_millis(left.unsigned_abs())
+}
+
+/// Waits until what takes so long is of one hour.
+async fn within_an_hour(backend: &Backend, time: Duration) {
+    let left = left_of_hour(backend);
+    if left < time + ROLLED {
+        tokio::time::sleep(left + ROLLED).await;
     }
+}
+
+async fn takes(limiter: &RateLimiter, entity: &str, amounts: &[i64]) -> Result<bool, Failure> {
+    for tokens in amounts {
+        if !is_granted(limiter, entity, &[limit(1_000)?], ("t", *tokens)).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn denied() -> Tried {
+    Tried::failed("denied", "1,000 tokens must not be denied")
+}
+
+/// Takes, and reads the usage of the hour back.
+pub async fn usage(backend: &Backend) -> Result<Tried, Failure> {
+    within_an_hour(backend, Duration::ZERO).await;
     let began = backend.table.skew().now();
-    if !take(7).await? || !take(4).await? {
-        return Ok(Tried::failed("denied", "1,000 tokens must not be denied"));
+    if !takes(&backend.limiter().await?, "usage", &[7, 4]).await? {
+        return Ok(denied());
     }
-    let left = left();
+    let counted = used(backend, "usage", hour_before(began)).await?;
+    let figure = format!("{counted} of 11 in this hour");
+    Ok(match counted {
+        11 => Tried::passed(figure),
+        _ => Tried::failed(figure, ""),
+    })
+}
+
+/// Takes before and after the hour's end, if it is at most `wait` away, and reads both hours back.
+pub async fn hour_end(backend: &Backend, wait: Duration) -> Result<Tried, Failure> {
+    within_an_hour(backend, Duration::ZERO).await;
+    let left = left_of_hour(backend);
     if left > wait {
-        let counted = used(backend, "usage", hour_before(began)).await?;
         let minutes = left.as_secs() / 60 + 1;
-        let note = format!("the hour's end: it is {minutes} minutes away; give --for {minutes}m");
-        return Ok(match counted {
-            11 => Tried {
-                note,
-                ..Tried::passed("11 of 11 in this hour")
-            },
-            _ => Tried::failed(format!("{counted} of 11 in this hour"), ""),
-        });
+        return Ok(Tried::not_checked(format!(
+            "the hour's end is {minutes} minutes away; give --for {minutes}m"
+        )));
     }
-    tokio::time::sleep(left + ROLLED).await;
+    let (limiter, began) = (backend.limiter().await?, backend.table.skew().now());
+    if !takes(&limiter, "hour", &[7, 4]).await? {
+        return Ok(denied());
+    }
+    tokio::time::sleep(left_of_hour(backend) + ROLLED).await;
     let end = backend.table.skew().now();
-    if !take(5).await? {
-        return Ok(Tried::failed("denied", "1,000 tokens must not be denied"));
+    if !takes(&limiter, "hour", &[5]).await? {
+        return Ok(denied());
     }
     // The aggregator copies an hour that is over.
     let patience = backend.aggregator_patience();
@@ -419,8 +448,8 @@ pub async fn usage(backend: &Backend, wait: Duration) -> Result<Tried, Failure> 
     let mut after = 0;
     while (before, after) != (11, 5) && began_to_read.elapsed() < patience {
         tokio::time::sleep(POLL).await;
-        after = used(backend, "usage", end).await?;
-        before = used(backend, "usage", hour_before(began))
+        after = used(backend, "hour", end).await?;
+        before = used(backend, "hour", hour_before(began))
             .await?
             .saturating_sub(after);
     }

@@ -1,33 +1,36 @@
-//! The store's contract as data: items, a write or a list, and what DynamoDB answers.
+//! The store's contract as data: items, a write, a list or another read, and what DynamoDB answers.
 //!
 //! `planned.jsonl` has every write that is planned; `edges.jsonl` edge values, transactions, lists,
-//! and what DynamoDB refuses. Each line is a case, or an item that cases begin with.
+//! and what DynamoDB refuses; `reads.jsonl` every other read. Each line is a case, or an item that
+//! cases begin with. `shapes.txt` has the shapes of all requests that callers and functions send, and
+//! a test requires that the cases have them too.
 
 use std::collections::BTreeMap;
 
 use futures_util::stream::{self, StreamExt};
 use serde::Deserialize;
+use weirgate_shared::ItemKey;
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
-use weirgate_shared::{Attr, ItemKey};
 use weirgate_store::{
-    ActionOutcome, Consistency, ErrorKind, Item, Query, RetryPolicy, ReturnValues, SortKeys, Table,
-    TransactOutcome, WriteOutcome, indexes, random_id,
+    ActionOutcome, Consistency, ErrorKind, RetryPolicy, ReturnValues, StoreError, Table,
+    TransactOutcome, WriteOutcome, random_id,
 };
 
-const FILES: [&str; 2] = [
+use super::answers::{Attributes, Unheld, compare};
+use super::reads::{self, List, Read};
+
+const FILES: [&str; 3] = [
     include_str!("../../../../../store/contract/planned.jsonl"),
     include_str!("../../../../../store/contract/edges.jsonl"),
+    include_str!("../../../../../store/contract/reads.jsonl"),
 ];
 /// Partitions that the cases are spread over.
 const PARTITIONS: usize = 16;
-/// Attempts to read a list of an index, which is late by some milliseconds.
-const READS: u32 = 50;
 /// Group of the cases that DynamoDB refuses.
 pub const REFUSED: &str = "refused";
 
 /// Attributes by name; `None` removes one.
 type Patch = BTreeMap<String, Option<Value>>;
-type Attributes = BTreeMap<String, Value>;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,11 +50,26 @@ pub struct Case {
     /// Changes of the first item with which the request fails.
     #[serde(default)]
     fails: Vec<Patch>,
+    /// Whether the answer has the item; `None` for the usual one, all of it.
+    #[serde(default)]
+    answer: Option<Answer>,
     #[serde(default)]
     list: Option<List>,
+    #[serde(default)]
+    read: Option<Read>,
     /// AWS's sentence, for what implementations differ in.
     #[serde(default)]
     aws: String,
+}
+
+/// An answer that does not have the item.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    /// If the request holds.
+    None,
+    /// In no case.
+    Never,
 }
 
 /// An item before and after the request, and its part of it.
@@ -75,22 +93,6 @@ struct Part {
     after: Option<Patch>,
 }
 
-/// A list of the case's items, whose attribute `at` numbers them.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct List {
-    /// Index; `None` for the table.
-    index: Option<String>,
-    partition: String,
-    /// Prefix of the sort keys, or their first and last one.
-    keys: Vec<String>,
-    #[serde(default)]
-    is_descending: bool,
-    limit: Option<i32>,
-    /// Number of each item, by page.
-    pages: Vec<Vec<usize>>,
-}
-
 /// All cases, for one namespace.
 #[derive(Debug)]
 pub struct Contract {
@@ -106,10 +108,9 @@ pub struct Contract {
 impl Case {
     /// Returns whether the request is sent as a transaction.
     pub fn is_transaction(&self) -> bool {
-        let [part] = &self.items[..] else {
-            return self.list.is_none();
-        };
-        part.checks || part.changes.is_none()
+        let is_read = self.list.is_some() || self.read.is_some();
+        let is_update = |part: &Part| !part.checks && part.changes.is_some();
+        !is_read && !matches!(&self.items[..], [part] if is_update(part))
     }
 }
 
@@ -120,6 +121,8 @@ pub struct Tried {
     pub held: usize,
     /// Cases with another answer.
     pub differences: Vec<Difference>,
+    /// Cases that the credentials do not allow, each with the reason.
+    pub not_allowed: Vec<String>,
 }
 
 /// An answer that is not the expected one.
@@ -162,6 +165,15 @@ impl Contract {
         self.cases.iter().map(of).sum()
     }
 
+    /// Returns the read units of the cases that read, at most.
+    pub fn read_units(&self) -> u64 {
+        let of = |case: &Case| {
+            let items = case.items.len();
+            case.read.as_ref().map_or(items, |read| read.units(items))
+        };
+        u64::try_from(self.cases.iter().map(of).sum::<usize>()).unwrap_or(u64::MAX)
+    }
+
     /// Returns the partitions in which the cases write.
     pub fn partitions(namespace: &str) -> impl Iterator<Item = String> {
         (0..PARTITIONS).map(move |number| format!("{namespace}/CONTRACT#{number}"))
@@ -187,7 +199,10 @@ impl Contract {
             let group = groups.entry(case.group.as_str()).or_default();
             match found {
                 Ok(held) => group.held += held,
-                Err(found) => group.differences.push(Difference {
+                Err(Unheld::NotAllowed(reason)) => {
+                    group.not_allowed.push(format!("{}: {reason}", case.case));
+                }
+                Err(Unheld::Differs(found)) => group.differences.push(Difference {
                     case: case.case.clone(),
                     found,
                     aws: case.aws.clone(),
@@ -204,7 +219,7 @@ impl Contract {
         namespace: &str,
         number: usize,
         case: &Case,
-    ) -> Result<usize, String> {
+    ) -> Result<usize, Unheld> {
         let pk = format!("{namespace}/CONTRACT#{}", number % PARTITIONS);
         let key = |variant: usize, part: usize| ItemKey {
             pk: pk.clone(),
@@ -227,10 +242,11 @@ impl Contract {
                 items.push((key, item));
             }
             let is_held = first.is_some() && variant == 0;
-            match (&case.list, case.group == REFUSED) {
-                (Some(list), _) => listed(table, list, &items).await?,
-                (None, true) => refused(table, case, &items).await?,
-                (None, false) => self.written(table, case, items, is_held).await?,
+            match (&case.list, &case.read) {
+                (Some(list), _) => reads::listed(table, list, &items).await?,
+                (None, Some(read)) => reads::tried(table, read, &items).await?,
+                _ if case.group == REFUSED => refused(table, case, &items).await?,
+                _ => self.written(table, case, items, is_held).await?,
             }
             count += 1;
         }
@@ -244,7 +260,7 @@ impl Contract {
         case: &Case,
         items: Vec<(ItemKey, Attributes)>,
         holds: bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), Unheld> {
         let parts = case.items.iter().zip(&items);
         let mut actions: Vec<_> = parts.map(|(part, (key, _))| action(part, key)).collect();
         let after = case.items.iter().zip(&items).map(|(part, (key, item))| {
@@ -258,8 +274,12 @@ impl Contract {
         let after: Vec<_> = after.collect();
         let answer = match (actions.len(), actions.pop()) {
             (1, Some(Action::Update(update))) => {
-                let answer = table.update(&update, ReturnValues::AllNew).await;
-                match answer.map_err(|error| error.to_string())? {
+                let answer = match case.answer {
+                    None => ReturnValues::AllNew,
+                    Some(Answer::None) => ReturnValues::None,
+                    Some(Answer::Never) => ReturnValues::Never,
+                };
+                match table.update(&update, answer).await? {
                     WriteOutcome::Applied(item) => (true, item),
                     WriteOutcome::ConditionFailed(item) => (false, item),
                 }
@@ -267,47 +287,56 @@ impl Contract {
             (_, last) => {
                 actions.extend(last);
                 let token = random_id();
-                let answer = table.transact(&actions, &token).await;
-                match answer.map_err(|error| error.to_string())? {
+                match table.transact(&actions, &token).await? {
                     TransactOutcome::Applied if self.repeats => {
                         // The token makes another one of the same text the same one.
-                        let again = table.transact(&actions, &token).await;
-                        match again.map_err(|error| error.to_string())? {
+                        match table.transact(&actions, &token).await? {
                             TransactOutcome::Applied => (true, None),
-                            other => return Err(format!("repeated with its token: {other:?}")),
+                            other => {
+                                return Err(format!("repeated with its token: {other:?}").into());
+                            }
                         }
                     }
                     TransactOutcome::Applied => (true, None),
                     TransactOutcome::ConditionFailed(outcomes) => match outcomes.into_iter().next()
                     {
                         Some(ActionOutcome::ConditionFailed(item)) => (false, item),
-                        _ => return Err("the failed condition is not reported".to_owned()),
+                        _ => return Err("the failed condition is not reported".to_owned().into()),
                     },
                 }
             }
         };
         if answer.0 != holds {
             let word = if holds { "failed" } else { "was applied" };
-            return Err(format!(
-                "the request {word}: {:?}",
-                case.items[0].conditions
-            ));
+            return Err(format!("the request {word}: {:?}", case.items[0].conditions).into());
         }
         for (key, expected, is_written) in &after {
             let read = table.read_all(std::slice::from_ref(key), Consistency::Strong);
-            let read = read.await.map_err(|error| error.to_string())?;
+            let read = read.await?;
             compare("the item", read.first(), expected, *is_written)?;
         }
         let (_, expected, is_written) = &after[0];
         let is_merged =
             |item: &Attributes| weirgate_shared::is_merged(item.keys().map(String::as_str));
+        let is_returned = match case.answer {
+            None => true,
+            Some(Answer::None) => !holds,
+            Some(Answer::Never) => false,
+        };
         match answer.1 {
+            None if !is_returned => Ok(()),
+            Some(_) if !is_returned => Err("an item is returned".to_owned().into()),
             // Of an item that was merged away, as of none, the store returns nothing.
             None if holds && items.len() == 1 && case.items[0].changes.is_some() => {
-                Err("no item is returned".to_owned())
+                Err("no item is returned".to_owned().into())
             }
             None if holds || expected.is_empty() || is_merged(expected) => Ok(()),
-            answer => compare("the answer", answer.as_ref(), expected, *is_written),
+            answer => Ok(compare(
+                "the answer",
+                answer.as_ref(),
+                expected,
+                *is_written,
+            )?),
         }
     }
 
@@ -333,7 +362,7 @@ fn change(item: &mut Attributes, patch: &Patch) {
     }
 }
 
-async fn place(table: &Table, key: &ItemKey, item: &Attributes) -> Result<(), String> {
+async fn place(table: &Table, key: &ItemKey, item: &Attributes) -> Result<(), StoreError> {
     if item.is_empty() {
         return Ok(());
     }
@@ -346,8 +375,10 @@ async fn place(table: &Table, key: &ItemKey, item: &Attributes) -> Result<(), St
         changes: item.iter().map(set).collect(),
     };
     let retry = RetryPolicy::AlsoUnconfirmed;
-    let placed = table.update_with(&update, ReturnValues::None, retry).await;
-    placed.map(drop).map_err(|error| error.to_string())
+    table
+        .update_with(&update, ReturnValues::None, retry)
+        .await
+        .map(drop)
 }
 
 fn action(part: &Part, key: &ItemKey) -> Action {
@@ -360,98 +391,6 @@ fn action(part: &Part, key: &ItemKey) -> Action {
             changes: changes.clone(),
         }),
         None => Action::Delete(key, conditions),
-    }
-}
-
-fn compare(
-    what: &str,
-    found: Option<&Item>,
-    expected: &Attributes,
-    is_written: bool,
-) -> Result<(), String> {
-    let attributes = found.into_iter().flat_map(Item::attributes);
-    let attributes = attributes.filter(|(name, _)| !matches!(*name, "PK" | "SK"));
-    let mut found_all: BTreeMap<_, _> = attributes
-        .map(|(name, value)| (name.to_owned(), shown(&value)))
-        .collect();
-    for (name, value) in expected {
-        let (value, here) = (shown_value(value), found_all.remove(name));
-        if here.as_ref() != Some(&value) {
-            let here = here.unwrap_or_else(|| "nothing".to_owned());
-            return Err(format!("{what} has {here} as {name}, expected {value}"));
-        }
-    }
-    match found_all.pop_first() {
-        Some((name, value)) => Err(format!("{what} has {value} as {name}, expected nothing")),
-        None if found.is_none() && is_written && expected.is_empty() => {
-            Err(format!("{what} is missing"))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Returns the numbers of the items of each page. Where the last page was just full, implementations
-/// differ in whether an empty one follows, so none counts.
-async fn pages(
-    table: &Table,
-    query: Query<'_>,
-    items: &[(ItemKey, Attributes)],
-) -> Result<Vec<Vec<usize>>, String> {
-    let number = |item: &Item| {
-        let key = item.key();
-        items
-            .iter()
-            .position(|(known, _)| Some(known) == key.as_ref())
-    };
-    let (mut found, mut after) = (vec![], None);
-    loop {
-        let page = table.query(query, after.as_ref()).await;
-        let page = page.map_err(|error| error.to_string())?;
-        let numbers: Vec<_> = page.items.iter().filter_map(number).collect();
-        if !numbers.is_empty() {
-            found.push(numbers);
-        }
-        after = page.next;
-        if after.is_none() {
-            return Ok(found);
-        }
-    }
-}
-
-/// Returns parts in an order that does not depend on the source.
-fn sorted(parts: impl Iterator<Item = String>) -> String {
-    let mut parts: Vec<_> = parts.collect();
-    parts.sort();
-    parts.join(", ")
-}
-
-fn shown(value: &Attr<'_>) -> String {
-    match value {
-        Attr::N(number) => (*number).to_owned(),
-        Attr::S(text) => format!("{text:?}"),
-        Attr::Bool(is) => is.to_string(),
-        Attr::M(map) => {
-            let entry = |(name, value): &(&str, Attr<'_>)| format!("{name}: {}", shown(value));
-            format!("{{{}}}", sorted(map.iter().map(entry)))
-        }
-        Attr::Numbers(numbers) => format!("<{}>", sorted(numbers.iter().map(ToString::to_string))),
-        Attr::Other => "another type".to_owned(),
-    }
-}
-
-fn shown_value(value: &Value) -> String {
-    match value {
-        Value::Int(number) => number.to_string(),
-        Value::Count(count) => count.to_string(),
-        Value::Tokens(tokens) => tokens.to_string(),
-        Value::Text(text) => format!("{text:?}"),
-        Value::Bool(is) => is.to_string(),
-        Value::Map(map) => {
-            let entry =
-                |(name, value): (&String, &Value)| format!("{name}: {}", shown_value(value));
-            format!("{{{}}}", sorted(map.iter().map(entry)))
-        }
-        Value::Numbers(numbers) => format!("<{}>", sorted(numbers.iter().map(ToString::to_string))),
     }
 }
 
@@ -475,49 +414,4 @@ async fn refused(
         Err(error) => Err(format!("it is refused for another reason: {error}")),
         Ok(()) => Err("it is accepted".to_owned()),
     }
-}
-
-/// Requires that the list has these pages.
-async fn listed(table: &Table, list: &List, items: &[(ItemKey, Attributes)]) -> Result<(), String> {
-    let index = list.index.as_ref().map(|name| {
-        let found = indexes().into_iter().find(|index| index.name == name);
-        found.ok_or_else(|| format!("there is no index {name}"))
-    });
-    let index = index.transpose()?;
-    let partition = match &index {
-        Some(_) => list.partition.clone(),
-        None => items[0].0.pk.clone(),
-    };
-    // Sort keys of the table are the store's, so all of a case begin alike.
-    let own = |key: &String| match &index {
-        Some(_) => key.clone(),
-        None => format!("{}{key}", &items[0].0.sk[..8]),
-    };
-    let keys: Vec<_> = list.keys.iter().map(own).collect();
-    let keys = match &keys[..] {
-        [first, last] => SortKeys::Between(first, last),
-        [prefix] => SortKeys::StartingWith(prefix),
-        _ => return Err("a list has a prefix, or a first and a last key".to_owned()),
-    };
-    let query = match index {
-        Some(index) => Query::of_index(index, &partition, keys),
-        None => Query::new(&partition, keys),
-    };
-    let query = Query {
-        is_descending: list.is_descending,
-        limit: list.limit,
-        ..query
-    };
-    let mut found = vec![];
-    for _ in 0..READS {
-        found = pages(table, query, items).await?;
-        if found == list.pages {
-            return Ok(());
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
-    Err(format!(
-        "the pages are {found:?}, expected {:?}",
-        list.pages
-    ))
 }
