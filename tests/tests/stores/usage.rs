@@ -238,6 +238,62 @@ async fn a_full_stream_tells_how_many_records_it_has_dropped() {
     assert_eq!(new_records(&table).await.len(), 1);
 }
 
+/// Of records that were read and not finished, nothing is left but their ids.
+#[tokio::test]
+async fn records_that_were_read_and_then_dropped_are_told_too() {
+    let server = RedisServer::start();
+    let table = table(&server);
+    let stream = table.records().expect("it is on Redis");
+    stream.open().await.expect("it is there");
+    let mut hour = 0;
+    let mut writes = async |count| {
+        for _ in 0..count {
+            hour += 1;
+            write(&table, &set(&[(attr::HOUR, hour)])).await;
+        }
+    };
+    writes(5).await;
+    let read = stream.read(Unread::New, 9).await.expect("it is there");
+    assert_eq!(read.len(), 5);
+    writes(2).await;
+    let trim = ["XTRIM", "weirgate:{weirgate}:records", "MAXLEN", "0"];
+    super::command(&server, &trim).await.expect("it is there");
+    writes(1).await;
+    let (mut told, mut handled) = (0, 0);
+    for unread in [Unread::Again(None), Unread::New] {
+        let read = stream.read(unread, 9).await.expect("it is there");
+        handled += read.len();
+        let ids: Vec<_> = read.into_iter().map(|record| record.id).collect();
+        told += stream.finish(&ids).await.expect("it is there");
+    }
+    assert_eq!((told, handled), (7, 1));
+    let again = stream.read(Unread::Again(None), 9).await;
+    assert_eq!(again.expect("it is there"), []);
+}
+
+/// While no agent reads it, the stream does not grow without a bound.
+#[tokio::test]
+async fn a_stream_that_is_not_read_keeps_the_last_million_records() {
+    let server = RedisServer::start();
+    let table = table(&server);
+    let stream = table.records().expect("it is on Redis");
+    stream.open().await.expect("it is there");
+    let fill = "for i = 1, 91000 do redis.call('XADD', KEYS[1], '*', 'f', '') end";
+    let records = "weirgate:{weirgate}:records";
+    let length = async || {
+        let length = super::command(&server, &["XLEN", records]).await;
+        redis::from_redis_value::<u32>(length.expect("it is there")).expect("a number")
+    };
+    for _ in 0..11 {
+        let filled = super::command(&server, &["EVAL", fill, "1", records]).await;
+        filled.expect("it is filled");
+    }
+    assert_eq!(length().await, 1_001_000);
+    write(&table, &set(&[(attr::HOUR, 7)])).await;
+    let kept = length().await;
+    assert!((1_000_000..1_000_200).contains(&kept), "{kept}");
+}
+
 /// A table on Redis by a clock that goes on with the time of the runtime.
 struct World {
     server: RedisServer,
