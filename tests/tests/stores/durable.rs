@@ -120,7 +120,7 @@ async fn balances(server: &RedisServer) -> [i64; 2] {
 
 /// Number of writes that a server knows of.
 async fn writes(server: &RedisServer) -> i64 {
-    let writes = command(server, &["GET", "weirgate:{weirgate}:writes"]).await;
+    let writes = command(server, &["HGET", "weirgate:{weirgate}:writes", "all"]).await;
     let writes: Option<i64> =
         redis::from_redis_value(writes.expect("it is there")).expect("a number");
     writes.unwrap_or_default()

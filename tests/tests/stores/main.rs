@@ -9,6 +9,7 @@ mod lists;
 mod lost;
 mod numbers;
 mod proxy;
+mod refused;
 mod usage;
 
 use weirgate_shared::ItemKey;
