@@ -221,27 +221,25 @@ local function check_may(...)
   end
 end
 
--- Adds the images of a shard before and after a write to the stream, if usage is copied from one of them: it
--- begins, ends or is another life, begins an hour, or has had enough writes since the last copy. There is no
--- stream until its reader makes it.
+-- Returns the record of a write with the images of a shard before and after it, if usage is copied from one of them:
+-- it begins, ends or is another life, begins an hour, or has had enough writes since the last copy.
 local function record(item, changed, pk, sk, is_new, is_gone)
   if sk ~= BUCKET_SK then
-    return
+    return nil
   end
+  local hour, birth, live = changed[HOUR], changed[BIRTH], changed[LIVE]
   local is_copied = is_new or is_gone
-  is_copied = is_copied or item[HOUR] ~= (written(item, changed, HOUR) or nil)
-  is_copied = is_copied or item[BIRTH] ~= (written(item, changed, BIRTH) or nil)
-  is_copied = is_copied or (item[LIVE] == nil) ~= not written(item, changed, LIVE)
+  is_copied = is_copied or hour ~= nil and item[HOUR] ~= (hour or nil)
+  is_copied = is_copied or birth ~= nil and item[BIRTH] ~= (birth or nil)
+  is_copied = is_copied or live ~= nil and (item[LIVE] == nil) ~= not live
   if not is_copied then
     -- Below 2^53.
     local before, after = tonumber(item[SEQUENCE]) or 0, tonumber(written(item, changed, SEQUENCE)) or 0
     is_copied = math.floor(before / INTERIM) ~= math.floor(after / INTERIM)
   end
   if not is_copied then
-    return
+    return nil
   end
-  -- There is no record of a write that is refused.
-  check_may('HSET', WRITES, '', '')
   -- The image has the attributes that are no maps.
   local function image(with)
     local shown = {}
@@ -268,7 +266,16 @@ local function record(item, changed, pk, sk, is_new, is_gone)
     table.insert(fields, 'new')
     table.insert(fields, image(changed))
   end
-  redis.call('XADD', RECORDS, 'NOMKSTREAM', 'MAXLEN', '~', MOST_RECORDS, '*', unpack(fields))
+  return fields
+end
+
+-- Adds records to the stream. There is none until its reader makes it.
+local function add_records(records)
+  for _, fields in ipairs(records) do
+    -- Not of a write that is then refused.
+    check_may('HSET', WRITES, '', '')
+    redis.call('XADD', RECORDS, 'NOMKSTREAM', 'MAXLEN', '~', MOST_RECORDS, '*', unpack(fields))
+  end
 end
 
 -- Removes items that have expired, up to the first that cannot be removed, and returns their number. `number` is
@@ -291,7 +298,7 @@ local function remove_all_expired(number)
       local pk, sk = sub(item['PK'], 2), sub(item['SK'], 2)
       -- Removes nothing. A full server lets a script that has written go on, and would refuse the record.
       redis.call('ZREM', EXPIRIES, '')
-      record(item, {}, pk, sk, false, true)
+      add_records({ record(item, {}, pk, sk, false, true) })
       redis.call('HSET', WRITES, 'deletion', number)
       redis.call('DEL', key)
       for at, index in ipairs(indexes()) do
@@ -487,7 +494,7 @@ end
 
 local number = redis.call('HINCRBY', WRITES, 'all', 1)
 -- Entries come before their items and go after them, so that an item without one cannot be.
-local gone = {}
+local gone, records = {}, {}
 for _, write in ipairs(writes) do
   local key, item, changed, pk, sk, kind, ids, is_new = unpack(write)
   if is_listed(changed) then
@@ -528,8 +535,10 @@ for _, write in ipairs(writes) do
       ids = ids .. id .. format(NUMBER, number)
     end
     write[7], write[10], write[11] = sub(ids, -SIZE * KEPT), new, old
-  elseif kind == 'delete' then
+    records[#records + 1] = record(item, changed, pk, sk, is_new, false)
+  elseif kind == 'delete' and not is_new then
     check_may('DEL', key)
+    records[#records + 1] = record(item, changed, pk, sk, false, true)
   end
 end
 for _, member in ipairs(gone) do
@@ -540,14 +549,7 @@ end
 if token then
   check_may('SET', token, fingerprint)
 end
-for _, write in ipairs(writes) do
-  local _, item, changed, pk, sk, kind, _, is_new = unpack(write)
-  if kind == 'update' then
-    record(item, changed, pk, sk, is_new, false)
-  elseif kind == 'delete' and not is_new then
-    record(item, changed, pk, sk, false, true)
-  end
-end
+add_records(records)
 local answer = { 1, now, number }
 for _, write in ipairs(writes) do
   local key, _, _, _, _, kind, ids, is_new, flat, new, old = unpack(write)
