@@ -135,6 +135,40 @@ async fn a_clock_that_is_set_does_not_let_a_write_be_applied_twice() {
     }
 }
 
+/// A server that lost its last writes begins to count from fewer: what it counts says nothing of the first sending.
+#[tokio::test]
+async fn a_write_to_a_server_with_another_history_stays_unconfirmed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let other = table(&server);
+    let update = add(key("one"), Value::Int(1));
+    for _ in 0..30 {
+        let write = other.update(&update, ReturnValues::None).await;
+        write.expect("it is applied");
+    }
+    let lossy = behind(&proxy).await;
+    proxy.swallow_answers();
+    let loses = async {
+        let is_applied = async || {
+            let items = other.read(&[key("one")]).await.expect("it is there");
+            shown(&items[0], "a").as_deref() == Some("N(\"31\")")
+        };
+        while !is_applied().await {}
+        let flushed = super::command(&server, &["FLUSHALL"]).await;
+        flushed.expect("it is there");
+        let write = other.update(&update, ReturnValues::None).await;
+        write.expect("it is applied");
+    };
+    let bound = Duration::from_secs(5);
+    let loses = tokio::time::timeout(bound, loses);
+    let (lost, done) = tokio::join!(lossy.update(&update, ReturnValues::None), loses);
+    done.expect("it ends");
+    let lost = lost.expect_err("it is unknown");
+    assert_eq!(lost.kind, ErrorKind::Unconfirmed, "{lost}");
+    let items = other.read(&[key("one")]).await.expect("it is there");
+    assert_eq!(shown(&items[0], "a").as_deref(), ONCE);
+}
+
 /// Writes before the first sending say nothing about it, however many they were.
 #[tokio::test]
 async fn a_write_that_was_not_applied_is_after_any_number_of_earlier_ones() {

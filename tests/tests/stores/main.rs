@@ -11,6 +11,7 @@ mod numbers;
 mod proxy;
 mod refused;
 mod usage;
+mod worker;
 
 use weirgate_shared::ItemKey;
 use weirgate_shared::write::{AttributeUpdate, Condition, Path, Update, Value};

@@ -20,7 +20,7 @@ use weirgate_worker::{Options, Work, Worker};
 use super::{shown, table};
 
 /// Longest time until something happens.
-const BOUND: Duration = Duration::from_secs(30);
+pub const BOUND: Duration = Duration::from_secs(30);
 const HOUR: Millis = Millis(3_600_000);
 
 fn bucket() -> ItemKey {
@@ -295,13 +295,13 @@ async fn a_stream_that_is_not_read_keeps_the_last_million_records() {
 }
 
 /// A table on Redis by a clock that goes on with the time of the runtime.
-struct World {
-    server: RedisServer,
-    clock: FakeClock,
-    table: Table,
+pub struct World {
+    pub server: RedisServer,
+    pub clock: FakeClock,
+    pub table: Table,
     limiter: RateLimiter,
     /// Expected usage by entity and hour.
-    ledger: BTreeMap<(&'static str, Hour), Usage>,
+    pub ledger: BTreeMap<(&'static str, Hour), Usage>,
 }
 
 fn limits() -> [Limit; 2] {
@@ -311,7 +311,7 @@ fn limits() -> [Limit; 2] {
 
 impl World {
     /// Begins half an hour before the end of an hour, 20 days ago: by the server's time all that expires has.
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let server = RedisServer::start();
         let ago = SystemClock.now().plus(Millis(-20 * 24 * HOUR.0));
         let day = Window::Daily.start(ago);
@@ -338,7 +338,7 @@ impl World {
     }
 
     /// Lets time pass, for the runtime as well.
-    async fn pass(&self, by: Duration) {
+    pub async fn pass(&self, by: Duration) {
         tokio::time::pause();
         tokio::time::advance(by).await;
         tokio::time::resume();
@@ -354,7 +354,7 @@ impl World {
         usage.acquires += acquires;
     }
 
-    async fn take(&mut self, entity: &'static str, amount: i64) -> weirgate::Grant {
+    pub async fn take(&mut self, entity: &'static str, amount: i64) -> weirgate::Grant {
         let limits = limits();
         let acquire = self.limiter.acquire(entity, "gpt-4").limits(&limits);
         let decision = acquire.take("rpd", amount).send().await;
@@ -374,7 +374,7 @@ impl World {
     }
 
     /// Runs the functions until the stream has nothing more.
-    async fn work(&self) {
+    pub async fn work(&self) {
         let is_empty = async { while self.records().await > 0 {} };
         let worker = self.worker(quick(), |_| {});
         let done = tokio::time::timeout(BOUND, worker.run(is_empty)).await;
@@ -382,13 +382,13 @@ impl World {
     }
 
     /// Number of records that are not finished.
-    async fn records(&self) -> i64 {
+    pub async fn records(&self) -> i64 {
         let length = super::command(&self.server, &["XLEN", "weirgate:{weirgate}:records"]).await;
         redis::from_redis_value(length.expect("it is there")).expect("a number")
     }
 
     /// Checks each hour and day.
-    async fn check(&self) {
+    pub async fn check(&self) {
         let mut days: BTreeMap<(&str, EpochMillis), Usage> = BTreeMap::new();
         for ((entity, hour), usage) in &self.ledger {
             let at = hour.start();
@@ -415,7 +415,7 @@ impl World {
     }
 }
 
-fn quick() -> Options {
+pub fn quick() -> Options {
     Options {
         window: Duration::from_millis(5),
         ..Options::default()

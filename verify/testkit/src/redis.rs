@@ -28,7 +28,10 @@ impl RedisServer {
     /// Starts one with more arguments.
     #[must_use]
     pub fn with(arguments: &[&str]) -> Self {
-        let port = free_port();
+        Self::on(free_port(), arguments)
+    }
+
+    fn on(port: u16, arguments: &[&str]) -> Self {
         let started = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
@@ -57,6 +60,12 @@ impl RedisServer {
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Kills it, and starts an empty one on its port.
+    pub fn replace(&mut self) {
+        self.kill();
+        *self = Self::on(self.port, &[]);
     }
 
     /// Kills it.
