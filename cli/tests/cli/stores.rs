@@ -139,6 +139,21 @@ fn what_is_wrong_with_a_store_is_one_line_with_its_remedy_and_without_its_passwo
             ["maxmemory-policy", "allkeys-lfu", "CONFIG SET"],
         ),
         (
+            "--table|valkey://some:s3cret@host".to_owned(),
+            2,
+            ["must be a name or an ARN", "got valkey://..", "--store"],
+        ),
+        (
+            "--table|redis://some:s3cret@host".to_owned(),
+            2,
+            ["must be a name or an ARN", "got redis://..", "--store"],
+        ),
+        (
+            "--store|redis://some:12#s3cret@host".to_owned(),
+            2,
+            ["got redis://..", "with a #", "percent-encode"],
+        ),
+        (
             "--store|s3cret".to_owned(),
             2,
             [

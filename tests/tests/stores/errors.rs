@@ -208,3 +208,19 @@ fn a_url_of_something_else_is_refused_without_its_password() {
         assert!(!builder.contains("wrong-one"), "{builder}");
     }
 }
+
+#[tokio::test]
+async fn a_url_in_place_of_a_name_is_refused_by_its_scheme_alone() {
+    for (url, shown) in [
+        ("valkey://user:wrong-one@host", "valkey://.."),
+        ("Redis://user:wrong-one@host", "Redis://.."),
+        ("http://user:wrong-one@host", "http://.."),
+        ("user:wrong-one@://host", "..://.."),
+        ("redis://user:12#wrong-one@host/0", "redis://.."),
+    ] {
+        let built = RateLimiter::builder(url).build().await;
+        let text = format!("{:?}", built.expect_err("it is refused"));
+        assert!(text.contains(shown) && text.contains("redis://"), "{text}");
+        assert!(!text.contains("wrong-one"), "{text}");
+    }
+}
