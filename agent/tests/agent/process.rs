@@ -207,6 +207,7 @@ fn a_store_is_reached_by_tls_if_its_certificate_is_known() {
         ])
         .args(["-nodes", "-days", "2", "-subj", "/CN=redis"])
         .args(["-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .arg("-keyout")
         .arg(&key)
         .arg("-out")

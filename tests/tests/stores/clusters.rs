@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weirgate::{Config, ConfigLevel, EntityId, Limit, RateLimiter, Resource};
 use weirgate_shared::write::{AttributeUpdate, Path, Value};
-use weirgate_store::{RedisOptions, ReturnValues, Table};
+use weirgate_store::{ErrorKind, RedisOptions, ReturnValues, Table};
 use weirgate_testkit::RedisCluster;
 use weirgate_tests::fleet::{granted, is_granted, tokens};
 use weirgate_worker::{Options, Worker};
@@ -168,6 +168,9 @@ async fn an_expired_item_of_a_slot_that_moves_is_removed_after_it() {
     let source = source.expect("the URL is one");
     let written = put(&source, "lasting", 4_000_000_000).await;
     written.expect("all of its keys are there");
+    let new = put(&source, "new", 4_000_000_000).await;
+    let new = new.expect_err("the server does not know whether it has moved");
+    assert_eq!(new.kind, ErrorKind::Unavailable, "{new}");
     cluster.end_move(&slot, from, to);
     let entries = || cluster.run(to, &["ZCARD", "weirgate:{weirgate}:GSI1"]);
     assert_eq!(entries(), "2");

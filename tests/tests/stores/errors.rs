@@ -147,9 +147,9 @@ async fn while_busy(server: &RedisServer, database: &str) {
     assert!(killed.is_err());
 }
 
-/// A user without a password is not silently the user `default`, who may do all.
+/// A user without a password is not silently the user `default`, which may do all.
 #[tokio::test]
-async fn the_user_of_the_url_is_the_one_who_writes() {
+async fn the_user_of_the_url_is_never_silently_another_one() {
     let server = RedisServer::start();
     for user in [["some", ">pass"], ["free", "nopass"]] {
         let set = ["ACL", "SETUSER", user[0], "on", user[1], "~*", "+@all"];

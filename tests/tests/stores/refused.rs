@@ -206,7 +206,7 @@ async fn commands(server: &RedisServer) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn a_write_of_a_user_who_may_not_run_a_command_is_whole_or_refused() {
+async fn a_write_that_needs_a_command_that_is_denied_is_whole_or_refused() {
     let server = RedisServer::start();
     let mut refused = BTreeSet::new();
     for denied in commands(&server).await {

@@ -278,13 +278,13 @@ async fn a_stream_that_is_not_read_keeps_the_last_million_records() {
     let table = table(&server);
     let stream = table.records().expect("it is on Redis");
     stream.open().await.expect("it is there");
-    let fill = "for i = 1, 91000 do redis.call('XADD', KEYS[1], '*', 'f', '') end";
+    let fill = "for i = 1, 11000 do redis.call('XADD', KEYS[1], '*', 'f', '') end";
     let records = "weirgate:{weirgate}:records";
     let length = async || {
         let length = super::command(&server, &["XLEN", records]).await;
         redis::from_redis_value::<u32>(length.expect("it is there")).expect("a number")
     };
-    for _ in 0..11 {
+    for _ in 0..91 {
         let filled = super::command(&server, &["EVAL", fill, "1", records]).await;
         filled.expect("it is filled");
     }
