@@ -479,7 +479,7 @@ for number = first_item, #KEYS do
       changed[field] = false
     end
   end
-  writes[#writes + 1] = { key, item, changed, pk, sk, kind, ids, is_new, flat }
+  writes[#writes + 1] = { key, item, changed, pk, sk, kind, ids, is_new, flat, {}, {} }
 end
 if has_failed then
   -- What is refused when it is repeated is not applied later.
@@ -516,7 +516,7 @@ for _, write in ipairs(writes) do
     end
   end
   if kind == 'update' then
-    local new, old = {}, {}
+    local new, old = write[10], write[11]
     for field, value in pairs(changed) do
       if value then
         new[#new + 1] = field
@@ -534,7 +534,7 @@ for _, write in ipairs(writes) do
     if not is_transaction then
       ids = ids .. id .. format(NUMBER, number)
     end
-    write[7], write[10], write[11] = sub(ids, -SIZE * KEPT), new, old
+    write[7] = sub(ids, -SIZE * KEPT)
     records[#records + 1] = record(item, changed, pk, sk, is_new, false)
   elseif kind == 'delete' and not is_new then
     check_may('DEL', key)
