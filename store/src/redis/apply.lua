@@ -292,12 +292,12 @@ local function remove_all_expired(number)
       -- It is there, but elsewhere while a slot moves, so its entry stays.
       break
     end
+    -- Removes nothing. A full server lets a script that has written go on, and would refuse the record.
+    redis.call('ZREM', EXPIRIES, '')
     local ttl = item['PK'] and item['SK'] and expiry(item[TTL])
     if ttl and tonumber(ttl) * 1000 <= now then
       check_may('DEL', key)
       local pk, sk = sub(item['PK'], 2), sub(item['SK'], 2)
-      -- Removes nothing. A full server lets a script that has written go on, and would refuse the record.
-      redis.call('ZREM', EXPIRIES, '')
       add_records({ record(item, {}, pk, sk, false, true) })
       redis.call('HSET', WRITES, 'deletion', number)
       redis.call('DEL', key)
@@ -308,8 +308,14 @@ local function remove_all_expired(number)
         end
       end
       removed = removed + 1
+      ttl = nil
     end
-    redis.call('ZREM', EXPIRIES, key)
+    if ttl then
+      -- A write that was refused had given it another one.
+      redis.call('ZADD', EXPIRIES, ttl, key)
+    else
+      redis.call('ZREM', EXPIRIES, key)
+    end
   end
   return removed
 end

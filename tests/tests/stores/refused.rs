@@ -230,6 +230,24 @@ async fn a_write_that_needs_a_command_that_is_denied_is_whole_or_refused() {
     }
 }
 
+/// A write that is refused may have given the item an earlier entry than its own.
+#[tokio::test]
+async fn an_item_that_is_not_due_yet_keeps_its_entry_among_what_expires() {
+    let server = RedisServer::start();
+    prepare(&server).await;
+    let (expiries, one) = (
+        "weirgate:{weirgate}:expiries",
+        "weirgate:{weirgate}:ns/BUCKET#one #STATE",
+    );
+    let early = ["ZADD", expiries, "1", one];
+    command(&server, &early).await.expect("it is there");
+    let removed = table(&server).remove_expired(9).await;
+    assert_eq!(removed.expect("it is there"), 1);
+    let score = command(&server, &["ZSCORE", expiries, one]).await;
+    let score: Option<i64> = redis::from_redis_value(score.expect("it is there")).expect("one");
+    assert_eq!(score, Some(LATER));
+}
+
 /// Whatever cannot be removed stays, and is removed when it can be.
 #[tokio::test]
 async fn an_expired_item_whose_record_is_refused_stays_until_it_can_be_recorded() {

@@ -105,15 +105,13 @@ async fn i3_a_batch_that_fails_as_a_whole_is_halved_until_it_passes() {
         while world.records().await > 0 {}
     };
     run(worker, until).await;
-    let log = log.borrow();
-    let batches = log.iter().filter_map(|work| match work {
+    let records = |work: &Work| match work {
         Work::Aggregated(summary) => Some(summary.records),
         _ => None,
-    });
-    let batches: Vec<_> = batches.collect();
+    };
+    let batches: Vec<_> = log.borrow().iter().filter_map(records).collect();
     assert!(batches[0] <= all.div_ceil(2), "{batches:?} of {all}");
     assert_eq!(batches.iter().sum::<usize>(), all, "{batches:?}");
-    drop(log);
     world.check().await;
 }
 
