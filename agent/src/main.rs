@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
-use weirgate::{LimitsFile, MilliTokens, RateLimiter};
+use weirgate::{LimitsFile, MilliTokens, RateLimiter, RedisOptions};
 use weirgate_agent::Token;
 use weirgate_agent::extension::{self, Extension, ExtensionsApi, SHUTDOWN_GRACE, SHUTDOWN_TIME};
 use weirgate_agent::functions::Functions;
@@ -102,7 +102,8 @@ async fn run_sidecar(options: Options) -> Result<(), Failure> {
     let stopped = stopped().map_err(Failure::Failed)?;
     let rules = options.grpc().map_err(Failure::Refused)?;
     let limits_file = options.limits_file().map_err(Failure::Refused)?;
-    let limiter = limiter(&options, limits_file.clone()).await?;
+    let store = options.store().map_err(Failure::Refused)?;
+    let limiter = limiter(&options, store.as_ref(), limits_file.clone()).await?;
     let server = Server::bind(&options.addresses(), bounds)
         .await
         .map_err(Failure::Failed)?;
@@ -113,12 +114,9 @@ async fn run_sidecar(options: Options) -> Result<(), Failure> {
         }
         None => None,
     };
-    let functions = match options.store().map_err(Failure::Refused)? {
-        Some(store) if options.functions => {
-            Some(Functions::start(&store).map_err(Failure::Failed)?)
-        }
-        _ => None,
-    };
+    let functions = store.filter(|_| options.functions);
+    let functions = functions.map(|store| Functions::start(&store));
+    let functions = functions.transpose().map_err(Failure::Failed)?;
     let mut running = Running::start(server, &options, limiter, token.clone());
     let (reached, is_reached) = oneshot::channel();
     if let Some((listener, rules)) = grpc {
@@ -198,7 +196,8 @@ async fn start_extension(options: Result<Options, Failure>) -> Result<Running, F
         .await
         .map_err(Failure::Failed)?;
     let limits_file = options.limits_file().map_err(Failure::Refused)?;
-    let limiter = limiter(&options, limits_file).await?;
+    let store = options.store().map_err(Failure::Refused)?;
+    let limiter = limiter(&options, store.as_ref(), limits_file).await?;
     // Also health and metrics: no other process than the function may ask.
     let token = Some(token.for_all());
     Ok(Running::start(server, &options, limiter, token))
@@ -342,9 +341,11 @@ async fn watch(file: LimitsFile) {
 
 async fn limiter(
     options: &Options,
+    store: Option<&RedisOptions>,
     limits_file: Option<LimitsFile>,
 ) -> Result<RateLimiter, Failure> {
-    let builder = options.limiter(limits_file).map_err(Failure::Refused)?;
+    let builder = options.limiter(store, limits_file);
+    let builder = builder.map_err(Failure::Refused)?;
     let built = builder.build().await;
     built.map_err(|error| Failure::Refused(error.to_string()))
 }

@@ -14,7 +14,7 @@ use weirgate::{
     VendorCount,
 };
 use weirgate_shared::{docs, parse_timeout};
-use weirgate_store::StoreUrl;
+use weirgate_store::{StoreUrl, refuse_url};
 
 use crate::json_api::{Address, Bounds};
 use crate::rules::RulesSource;
@@ -207,13 +207,16 @@ impl Options {
         Ok(Some(opened))
     }
 
-    /// Returns the options of a table in Redis, if it is there.
+    /// Returns the options of a table in Redis, if it is there. Reads the file of its password, which may be a pipe
+    /// that can be read once.
     ///
     /// # Errors
     /// A sentence, if the URL is none, the password cannot be read or is there twice, or functions are asked for
     /// that another table has already.
     pub fn store(&self) -> Result<Option<RedisOptions>, String> {
         let Some(Store(url)) = &self.store else {
+            let remedy = "give the URL of a table in Redis by --store";
+            refuse_url(&self.table_name(), remedy)?;
             let refused = "--functions needs --store, because the stack runs those of a table in DynamoDB; leave it out";
             return match (self.functions, &self.store_password_file) {
                 (true, _) => Err(refused.to_owned()),
@@ -246,11 +249,15 @@ impl Options {
     /// Returns the builder of the limiter.
     ///
     /// # Errors
-    /// Those of [`Self::store`].
-    pub fn limiter(&self, limits_file: Option<LimitsFile>) -> Result<Builder, String> {
-        let limiter = match self.store()? {
+    /// A sentence, if the options of the store cannot be.
+    pub fn limiter(
+        &self,
+        store: Option<&RedisOptions>,
+        limits_file: Option<LimitsFile>,
+    ) -> Result<Builder, String> {
+        let limiter = match store {
             Some(store) => {
-                let table = Table::on_redis(&store).map_err(|error| error.to_string())?;
+                let table = Table::on_redis(store).map_err(|error| error.to_string())?;
                 RateLimiter::builder(table.name().to_owned()).table(table)
             }
             None => RateLimiter::builder(self.table_name()).connection(self.connection()),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use weirgate::{Builder, ConnectOptions, RateLimiter};
-use weirgate_store::{StoreUrl, Table};
+use weirgate_store::{StoreUrl, Table, refuse_url};
 
 use crate::failure::Failure;
 use crate::options::Options;
@@ -187,7 +187,11 @@ async fn opened(url: &StoreUrl) -> Result<Table, Failure> {
 /// Returns where the limits are, by the options.
 fn place(options: &Options) -> Result<Place, String> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    let (url, table) = match (&options.store, given(&options.table)) {
+    let table = given(&options.table);
+    if let Some(table) = &table {
+        refuse_url(table, "give the URL of a table in Redis by --store")?;
+    }
+    let (url, table) = match (&options.store, table) {
         (Some(url), None) => (url, None),
         (None, Some(table)) => return Ok(Place::Table(table)),
         (Some(url), Some(table)) => (url, Some(table)),

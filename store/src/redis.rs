@@ -257,7 +257,6 @@ impl RedisTable {
                 .arg(*packed);
             command
         };
-        let sent = self.0.skew.local();
         let answer = self.0.connection.send_on(&request, async |opened| {
             since.get_or_insert(opened.writes());
             let connection = &mut opened.connection;
@@ -270,7 +269,7 @@ impl RedisTable {
                 }
                 answer => answer,
             };
-            let ran = self.read_answer(answer?, sent)?;
+            let ran = self.read_answer(answer?, opened.asked)?;
             opened.said(ran.writes);
             Ok(ran)
         });

@@ -24,8 +24,6 @@ pub struct StoreUrl {
     host: String,
     port: u16,
     database: u32,
-    /// `insecure` accepts any certificate.
-    fragment: Option<String>,
     table: String,
     accept_eviction: bool,
 }
@@ -53,10 +51,13 @@ impl StoreUrl {
             return wrong(format!("{scheme}://..; begin it with redis://"));
         }
         let got = |what: &str, remedy: &str| wrong(format!("{scheme}://.. {what}; {remedy}"));
+        let encode = "percent-encode what a user or password has of / ? # [ ] @ : %";
         let Some(url) = redis::parse_redis_url(text) else {
-            let remedy = "percent-encode what a user or password has of / ? # [ ] @ : %";
-            return got("that cannot be read", remedy);
+            return got("that cannot be read", encode);
         };
+        if url.fragment().is_some() {
+            return got("with a #", encode);
+        }
         let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {
             return got("without a host", "add it");
         };
@@ -77,7 +78,6 @@ impl StoreUrl {
             host: host.to_owned(),
             port: url.port().unwrap_or(PORT),
             database,
-            fragment: url.fragment().map(str::to_owned),
             table: RedisOptions::new("").table,
             accept_eviction: false,
         };
@@ -173,11 +173,7 @@ impl StoreUrl {
             database,
             ..
         } = self;
-        let mut url = format!("{scheme}://{user}:{password}@{host}:{port}/{database}");
-        if let Some(fragment) = &self.fragment {
-            // Writing to a text cannot fail.
-            let _ = write!(url, "#{fragment}");
-        }
+        let url = format!("{scheme}://{user}:{password}@{host}:{port}/{database}");
         RedisOptions {
             table: self.table.clone(),
             accept_eviction: self.accept_eviction,
@@ -285,6 +281,8 @@ mod tests {
                 "neither table nor accept_eviction",
             ),
             ("redis://user:12?secret@host", "percent-encode the password"),
+            ("redis://user:12#secret@host/0", "percent-encode"),
+            ("rediss://secret:12#insecure", "percent-encode"),
             ("redis://:secret@host?accept_eviction=1", "true or false"),
         ] {
             let error = StoreUrl::parse(given).expect_err("it is refused");

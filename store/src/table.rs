@@ -56,6 +56,21 @@ macro_rules! on_backend {
 }
 pub(crate) use on_backend;
 
+/// Refuses a URL in place of the name of a table. The error shows its scheme alone, because it may have a password.
+///
+/// # Errors
+/// A sentence with the remedy.
+pub fn refuse_url(name: &str, remedy: &str) -> Result<(), String> {
+    let Some((scheme, _)) = name.split_once("://") else {
+        return Ok(());
+    };
+    let is_scheme = scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let scheme = if is_scheme { scheme } else { ".." };
+    Err(format!(
+        "the table must be a name or an ARN, got {scheme}://..; {remedy}"
+    ))
+}
+
 impl Table {
     /// Returns the table `name`, reached through a client.
     #[must_use]

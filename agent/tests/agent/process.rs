@@ -165,6 +165,98 @@ fn agents_on_one_store_run_its_functions_one_after_the_other() {
 }
 
 #[test]
+fn the_password_of_a_store_may_come_through_a_pipe() {
+    let server = RedisServer::with(&["--requirepass", "right"]);
+    for functions in [&[][..], &["--functions"]] {
+        let (pipe, socket) = (temporary("pipe"), temporary("store"));
+        let made = Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let mut writer = Command::new("sh")
+            .args(["-c", "echo right > \"$0\""])
+            .arg(&pipe)
+            .spawn()
+            .unwrap();
+        let url = server.url();
+        let mut agent = command(&[&["--store", &url][..], functions].concat());
+        agent.arg("--store-password-file").arg(&pipe);
+        agent.arg("--unix-socket").arg(&socket);
+        let agent = Logged::start(agent);
+        agent.until("listening");
+        if !functions.is_empty() {
+            agent.until("this agent runs the functions");
+        }
+        assert!(writer.wait().unwrap().success());
+        std::fs::remove_file(&pipe).unwrap();
+    }
+}
+
+/// The certificate is for the address, and known to the system.
+#[test]
+fn a_store_is_reached_by_tls_if_its_certificate_is_known() {
+    let folder = temporary("tls");
+    std::fs::create_dir(&folder).unwrap();
+    let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| folder.join(name));
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ])
+        .args(["-nodes", "-days", "2", "-subj", "/CN=redis"])
+        .args(["-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let port = server::free_port().to_string();
+    let [key, certificate] = [&key, &certificate].map(|path| path.to_str().unwrap());
+    let _server = RedisServer::with(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        certificate,
+        "--tls-key-file",
+        key,
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let url = format!("rediss://127.0.0.1:{port}");
+    let start = || {
+        let mut agent = command(&["--store", &url, "--functions"]);
+        agent.arg("--unix-socket").arg(folder.join("socket"));
+        agent
+    };
+    let agent = Logged::start({
+        let mut agent = start();
+        agent.env("SSL_CERT_FILE", certificate);
+        agent
+    });
+    agent.until("this agent runs the functions");
+    let mut client = Client::to(UnixStream::connect(folder.join("socket")).unwrap());
+    let limits = json!([{"name": "slots", "slots": 9}]);
+    let take = json!({"entity": "e", "resource": "r", "limits": limits, "take": {"slots": 1}});
+    let answer = client.post("/v1/acquire", &take);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    drop(agent);
+    let mut unknown = start();
+    unknown.env_remove("SSL_CERT_FILE");
+    let unknown = Logged::start(unknown);
+    unknown.until("listening");
+    let mut client = Client::to(UnixStream::connect(folder.join("socket")).unwrap());
+    let answer = client.post("/v1/acquire", &take);
+    assert_ne!(answer.status, 200, "{answer:?}");
+    assert!(answer.body.contains("certificate"), "{answer:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn a_store_that_is_wrong_is_one_line_without_its_password() {
     let server = RedisServer::with(&["--maxmemory-policy", "allkeys-lru"]);
     let evicting = server.url().replace("//", "//other:wrong-one@");
@@ -184,6 +276,14 @@ fn a_store_that_is_wrong_is_one_line_without_its_password() {
         (
             vec!["--table", "limits", "--functions"],
             ["--functions", "--store"],
+        ),
+        (
+            vec!["--table", "redis://user:wrong-one@127.0.0.1:1"],
+            ["got redis://..", "--store"],
+        ),
+        (
+            vec!["--table", "valkey://user:wrong-one@127.0.0.1:1"],
+            ["got valkey://..", "--store"],
         ),
     ] {
         // Variables for the other kind of table count only without an argument.

@@ -75,6 +75,30 @@ fn a_store_may_come_from_a_variable_and_its_password_from_a_file() {
 }
 
 #[test]
+fn a_doctor_names_the_commands_that_the_user_may_not_run() {
+    let server = RedisServer::start();
+    let url = format!("redis://some:pass@127.0.0.1:{}", server.port());
+    for (denied, shown) in [
+        ("+@all", "allowed: read, list, acquire"),
+        ("-hincrby", "not allowed: hincrby"),
+        ("-@sortedset", "not allowed: zadd, zrange, zrem, zscore"),
+    ] {
+        let user = [
+            "ACL", "SETUSER", "some", "reset", "on", ">pass", "~*", "+@all",
+        ];
+        let port = server.port().to_string();
+        let set = Command::new("redis-cli")
+            .args(["-p", &port])
+            .args(user)
+            .arg(denied)
+            .output();
+        assert_eq!(set.expect("it is there").stdout, b"OK\n");
+        let run = weirgate(format!("--store {url} doctor").as_str());
+        assert!(run.stdout.contains(shown), "{denied}: {run:?}");
+    }
+}
+
+#[test]
 fn what_is_wrong_with_a_store_is_one_line_with_its_remedy_and_without_its_password() {
     let server = RedisServer::with(&["--requirepass", "right"]);
     let evicting = RedisServer::with(&["--maxmemory-policy", "allkeys-lfu"]);
@@ -137,6 +161,21 @@ fn what_is_wrong_with_a_store_is_one_line_with_its_remedy_and_without_its_passwo
             format!("--store|{}", evicting.url()),
             1,
             ["maxmemory-policy", "allkeys-lfu", "CONFIG SET"],
+        ),
+        (
+            "--table|valkey://some:s3cret@host".to_owned(),
+            2,
+            ["must be a name or an ARN", "got valkey://..", "--store"],
+        ),
+        (
+            "--table|redis://some:s3cret@host".to_owned(),
+            2,
+            ["must be a name or an ARN", "got redis://..", "--store"],
+        ),
+        (
+            "--store|redis://some:12#s3cret@host".to_owned(),
+            2,
+            ["got redis://..", "with a #", "percent-encode"],
         ),
         (
             "--store|s3cret".to_owned(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use weirgate_shared::{LimitName, Namespace, Resource, exact_span};
-use weirgate_store::{Clock, ConnectOptions, Table, connect};
+use weirgate_store::{Clock, ConnectOptions, Table, connect, refuse_url};
 
 use super::limiter::RateLimiter;
 use crate::decide::describe;
@@ -337,6 +337,8 @@ impl Builder {
                 on_redis(&url, self.connection, self.clock)?
             }
             TableSource::Name(name) => {
+                let remedy = "begin the URL of a table in Redis with redis:// or rediss://";
+                refuse_url(&name, remedy).map_err(Error::Invalid)?;
                 let is_arn = name.starts_with("arn:");
                 let is_name = |b: u8| {
                     b.is_ascii_alphanumeric()

@@ -5,7 +5,8 @@
 -- field `{`, and its entries are fields below it. The field \30 has the ids of the last writes.
 --
 -- KEYS: the sorted sets of the indexes, the table's own first; the sorted set of expiries, of keys of items by
--- epoch seconds; the stream of images; the number of writes; for a transaction, its token; the items.
+-- epoch seconds; the stream of images; the number of all writes, and of the last one that deleted an item; for a
+-- transaction, its token; the items.
 -- ARGV: the id of the write, or empty in a transaction; of a repeated write the number of writes that was known
 -- before it was first sent, else empty; 1 to return items that were written; how many expired items to remove at
 -- most; 1 if there is a token; for each item an action, packed: kind, PK, SK, conditions, `then`, changes. Each
@@ -18,6 +19,9 @@
 -- No item expires by itself: the images of a shard are the last that is known of its usage, and entries of
 -- indexes go with their items. So each write removes some that have expired.
 --
+-- An error says that no item was written. So what may fail comes before the first item: types of keys and
+-- permissions of the user are checked, and all that is left after it are commands that then cannot fail.
+--
 -- Each call makes all functions of this level, so what is needed rarely is within what needs it.
 
 local find, sub, match, rep, format = string.find, string.sub, string.match, string.rep, string.format
@@ -25,6 +29,8 @@ local concat = table.concat
 -- Ids that an item keeps, and the bytes of each: the id, and the number of its write in hexadecimal digits.
 local KEPT, ID, SIZE = 16, 8, 20
 local NUMBER = '%012x'
+-- Is added to the number of a write that was refused when it was repeated: its first sending may still come.
+local REFUSED = 2 ^ 47
 -- Ends fields and values of an answer.
 local END = '\255'
 -- Begins the ids of a new item. Those of an earlier item under its key are not known.
@@ -187,8 +193,8 @@ local function entry(index, hash, range, pk, sk)
 end
 
 -- Returns the item at a key: its fields with their values, and the answer itself.
-local function read(key)
-  local item, flat = {}, redis.call('HGETALL', key)
+local function read(key, call)
+  local item, flat = {}, call('HGETALL', key)
   for field = 1, #flat, 2 do
     item[flat[field]] = flat[field + 1]
   end
@@ -208,24 +214,31 @@ local function expiry(ttl)
   return ttl and find(ttl, '^%d+$') and #ttl < 13 and ttl
 end
 
--- Adds the images of a shard before and after a write to the stream, if usage is copied from one of them: it
--- begins, ends or is another life, begins an hour, or has had enough writes since the last copy. There is no
--- stream until its reader makes it.
+-- Refuses a command that the user may not run.
+local function check_may(...)
+  if not redis.acl_check_cmd(...) then
+    refuse('NOPERM', 'the user has no permissions to run ' .. (...))
+  end
+end
+
+-- Returns the record of a write with the images of a shard before and after it, if usage is copied from one of them:
+-- it begins, ends or is another life, begins an hour, or has had enough writes since the last copy.
 local function record(item, changed, pk, sk, is_new, is_gone)
   if sk ~= BUCKET_SK then
-    return
+    return nil
   end
+  local hour, birth, live = changed[HOUR], changed[BIRTH], changed[LIVE]
   local is_copied = is_new or is_gone
-  is_copied = is_copied or item[HOUR] ~= (written(item, changed, HOUR) or nil)
-  is_copied = is_copied or item[BIRTH] ~= (written(item, changed, BIRTH) or nil)
-  is_copied = is_copied or (item[LIVE] == nil) ~= not written(item, changed, LIVE)
+  is_copied = is_copied or hour ~= nil and item[HOUR] ~= (hour or nil)
+  is_copied = is_copied or birth ~= nil and item[BIRTH] ~= (birth or nil)
+  is_copied = is_copied or live ~= nil and (item[LIVE] == nil) ~= not live
   if not is_copied then
     -- Below 2^53.
     local before, after = tonumber(item[SEQUENCE]) or 0, tonumber(written(item, changed, SEQUENCE)) or 0
     is_copied = math.floor(before / INTERIM) ~= math.floor(after / INTERIM)
   end
   if not is_copied then
-    return
+    return nil
   end
   -- The image has the attributes that are no maps.
   local function image(with)
@@ -253,23 +266,40 @@ local function record(item, changed, pk, sk, is_new, is_gone)
     table.insert(fields, 'new')
     table.insert(fields, image(changed))
   end
-  redis.call('XADD', RECORDS, 'NOMKSTREAM', 'MAXLEN', '~', MOST_RECORDS, '*', unpack(fields))
+  return fields
 end
 
-local function remove_all_expired()
+-- Adds records to the stream. There is none until its reader makes it.
+local function add_records(records)
+  for _, fields in ipairs(records) do
+    -- Not of a write that is then refused.
+    check_may('HSET', WRITES, '', '')
+    redis.call('XADD', RECORDS, 'NOMKSTREAM', 'MAXLEN', '~', MOST_RECORDS, '*', unpack(fields))
+  end
+end
+
+-- Removes items that have expired, up to the first that cannot be removed, and returns their number. `number` is
+-- that of this write.
+local function remove_all_expired(number)
   local removed = 0
   if most_expired == 0 then
     return removed
   end
   local due = redis.call('ZRANGE', EXPIRIES, '-inf', time[1], 'BYSCORE', 'LIMIT', 0, most_expired)
   for _, key in ipairs(due) do
-    local is_ours, item = pcall(read, key)
-    local ttl = is_ours and expiry(item[TTL])
-    -- First: a full server lets a script that has written go on, and would refuse the record.
-    redis.call('ZREM', EXPIRIES, key)
+    local item, answer = read(key, redis.pcall)
+    if answer.err and sub(answer.err, 1, 9) ~= 'WRONGTYPE' then
+      -- It is there, but elsewhere while a slot moves, so its entry stays.
+      break
+    end
+    -- Removes nothing. A full server lets a script that has written go on, and would refuse the record.
+    redis.call('ZREM', EXPIRIES, '')
+    local ttl = item['PK'] and item['SK'] and expiry(item[TTL])
     if ttl and tonumber(ttl) * 1000 <= now then
+      check_may('DEL', key)
       local pk, sk = sub(item['PK'], 2), sub(item['SK'], 2)
-      record(item, {}, pk, sk, false, true)
+      add_records({ record(item, {}, pk, sk, false, true) })
+      redis.call('HSET', WRITES, 'deletion', number)
       redis.call('DEL', key)
       for at, index in ipairs(indexes()) do
         local member = entry(index, item[index[1]], item[index[2]], pk, sk)
@@ -278,16 +308,32 @@ local function remove_all_expired()
         end
       end
       removed = removed + 1
+      ttl = nil
+    end
+    if ttl then
+      -- A write that was refused had given it another one.
+      redis.call('ZADD', EXPIRIES, ttl, key)
+    else
+      redis.call('ZREM', EXPIRIES, key)
     end
   end
   return removed
 end
 
 if first_item > #KEYS then
-  return { 1, now, 0, remove_all_expired() }
+  return { 1, now, 0, remove_all_expired(redis.call('HGET', WRITES, 'all') or 0) }
 end
-if token and redis.call('EXISTS', token) == 1 then
-  return { 1, now, 0, 0 }
+local fingerprint
+if token then
+  fingerprint = redis.sha1hex(concat(ARGV, '', 6))
+  local known = redis.call('GET', token)
+  if known == fingerprint then
+    return { 1, now, 0, 0 }
+  elseif known == '' then
+    refuse('UNDECIDED', 'its repetition was refused')
+  elseif known then
+    refuse('INVALID', 'the token is of a transaction with other actions; take another one')
+  end
 end
 
 local writes, failed, has_failed = {}, { 0, now, 0, 0 }, false
@@ -295,7 +341,7 @@ for number = first_item, #KEYS do
   local key = KEYS[number]
   local action = cmsgpack.unpack(ARGV[number - first_item + 6])
   local kind, pk, sk, at = action[1], action[2], action[3], 4
-  local item, flat = read(key)
+  local item, flat = read(key, redis.call)
   local is_new = #flat == 0
   if not is_new and (item['PK'] ~= '"' .. pk or item['SK'] ~= '"' .. sk) then
     refuse('FOREIGN', 'the key holds a hash that is not of this table')
@@ -307,14 +353,26 @@ for number = first_item, #KEYS do
       known = find(ids, id, known + 1, true)
     end
     if known then
+      if tonumber(sub(ids, known + ID, known + SIZE - 1), 16) >= REFUSED then
+        refuse('UNDECIDED', 'its repetition was refused')
+      end
       return { 1, now, 0, 0, concat(flat, END), '' }
     end
-    -- It may have been among those that are not kept, if the oldest that is kept came after it.
-    local is_complete = #ids < KEPT * SIZE and sub(ids, 1, ID) ~= NEW
-    -- A number that was not given yet is of another history, which a failover ended.
-    local is_of_another = since and since > tonumber(redis.call('GET', WRITES) or '0')
-    if since and not is_complete and (is_of_another or tonumber(sub(ids, ID + 1, SIZE), 16) > since) then
-      refuse('UNDECIDED', 'more writes came after it than the item keeps ids of')
+    if since then
+      -- It may have been among those that are not kept, if the oldest that is kept came after it; or among those of
+      -- an item that was deleted after it.
+      local counts = redis.call('HMGET', WRITES, 'all', 'deletion')
+      local after
+      if is_new then
+        after = tonumber(counts[2] or 0)
+      elseif #ids >= KEPT * SIZE or sub(ids, 1, ID) == NEW then
+        -- A number that was not given yet is of another history, which a failover ended.
+        local is_of_another = since > tonumber(counts[1] or 0)
+        after = is_of_another and since + 1 or tonumber(sub(ids, ID + 1, SIZE), 16) % REFUSED
+      end
+      if after and after > since then
+        refuse('UNDECIDED', 'more writes came after it than the item keeps ids of, or one that deleted it')
+      end
     end
   end
   local is_failed, is_exempt = false, false
@@ -427,16 +485,22 @@ for number = first_item, #KEYS do
       changed[field] = false
     end
   end
-  writes[#writes + 1] = { key, item, changed, pk, sk, kind, ids, is_new, flat }
+  writes[#writes + 1] = { key, item, changed, pk, sk, kind, ids, is_new, flat, {}, {} }
 end
 if has_failed then
+  -- What is refused when it is repeated is not applied later.
+  if since and token then
+    redis.call('SET', token, '', 'EX', TOKEN_TTL)
+  elseif since and not writes[1][8] then
+    local refused = id .. format(NUMBER, (redis.call('HGET', WRITES, 'all') or 0) + REFUSED)
+    redis.call('HSET', writes[1][1], '\30', sub(writes[1][7] .. refused, -SIZE * KEPT))
+  end
   return failed
 end
 
-local number = redis.call('INCR', WRITES)
--- Entries come before their items and go after them, so that an item without one cannot be. What may fail comes
--- before all items.
-local gone = {}
+local number = redis.call('HINCRBY', WRITES, 'all', 1)
+-- Entries come before their items and go after them, so that an item without one cannot be.
+local gone, records = {}, {}
 for _, write in ipairs(writes) do
   local key, item, changed, pk, sk, kind, ids, is_new = unpack(write)
   if is_listed(changed) then
@@ -447,36 +511,18 @@ for _, write in ipairs(writes) do
         redis.call('ZADD', KEYS[at], 0, after)
       end
       if before and after ~= before then
-        table.insert(gone, { KEYS[at], before })
+        gone[#gone + 1] = { KEYS[at], before }
       end
     end
     local ttl = expiry(changed[TTL])
     if ttl then
       redis.call('ZADD', EXPIRIES, ttl, key)
     elseif expiry(item[TTL]) and changed[TTL] ~= nil then
-      table.insert(gone, { EXPIRIES, key })
+      gone[#gone + 1] = { EXPIRIES, key }
     end
   end
   if kind == 'update' then
-    record(item, changed, pk, sk, is_new, false)
-    if is_new then
-      ids = ids .. NEW .. format(NUMBER, number)
-    end
-    if not is_transaction then
-      ids = ids .. id .. format(NUMBER, number)
-    end
-    write[7] = sub(ids, -SIZE * KEPT)
-  elseif kind == 'delete' and not is_new then
-    record(item, changed, pk, sk, false, true)
-  end
-end
-local answer = { 1, now, number }
-for _, write in ipairs(writes) do
-  local key, _, changed, _, _, kind, ids, _, flat = unpack(write)
-  if kind == 'delete' then
-    redis.call('DEL', key)
-  elseif kind == 'update' then
-    local new, old = {}, {}
+    local new, old = write[10], write[11]
     for field, value in pairs(changed) do
       if value then
         new[#new + 1] = field
@@ -485,6 +531,38 @@ for _, write in ipairs(writes) do
         old[#old + 1] = field
       end
     end
+    if #old > 0 then
+      check_may('HDEL', key, '')
+    end
+    if is_new then
+      ids = ids .. NEW .. format(NUMBER, number)
+    end
+    if not is_transaction then
+      ids = ids .. id .. format(NUMBER, number)
+    end
+    write[7] = sub(ids, -SIZE * KEPT)
+    records[#records + 1] = record(item, changed, pk, sk, is_new, false)
+  elseif kind == 'delete' and not is_new then
+    check_may('DEL', key)
+    records[#records + 1] = record(item, changed, pk, sk, false, true)
+  end
+end
+for _, member in ipairs(gone) do
+  -- Fails if the key is of another type.
+  redis.call('ZSCORE', member[1], member[2])
+  check_may('ZREM', member[1], member[2])
+end
+if token then
+  check_may('SET', token, fingerprint)
+end
+add_records(records)
+local answer = { 1, now, number }
+for _, write in ipairs(writes) do
+  local key, _, _, _, _, kind, ids, is_new, flat, new, old = unpack(write)
+  if kind == 'delete' and not is_new then
+    redis.call('HSET', WRITES, 'deletion', number)
+    redis.call('DEL', key)
+  elseif kind == 'update' then
     -- In pieces that fit Lua's stack.
     for at = 1, math.max(#new, 1), 1000 do
       redis.call('HSET', key, '\30', ids, unpack(new, at, math.min(at + 999, #new)))
@@ -505,7 +583,9 @@ for _, member in ipairs(gone) do
   redis.call('ZREM', member[1], member[2])
 end
 if token then
-  redis.call('SET', token, 1, 'EX', TOKEN_TTL)
+  redis.call('SET', token, fingerprint, 'EX', TOKEN_TTL)
 end
-answer[4] = remove_all_expired()
+-- Whatever is wrong with others, this write was applied.
+local is_removed, removed = pcall(remove_all_expired, number)
+answer[4] = is_removed and removed or 0
 return answer

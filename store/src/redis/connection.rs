@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use redis::{
 use rustls::crypto::{CryptoProvider, ring};
 use tokio::sync::RwLock;
 use tokio::time::Instant;
+use weirgate_shared::EpochMillis;
 
 use super::error;
 use crate::{Clock, CorrectedClock, ErrorKind, StoreError, SystemClock};
@@ -72,10 +73,15 @@ const REDIRECTIONS: usize = 4;
 const SERVERS: usize = 64;
 /// Oldest version of the protocol that is known to run the script.
 const LEAST_VERSION: u64 = 7;
+/// Maximum idle time of a connection, by the larger of both clocks. Networks forget idle ones after some minutes, and
+/// those of a frozen process: a request on one waits for the whole timeout.
+const IDLE: Duration = Duration::from_secs(30);
 
 pub(super) struct Connection {
-    /// How to reach the server of the URL.
+    /// How to reach the server of the URL, without its database: the crate makes errors of its own of those that a
+    /// server answers to its SELECT.
     info: ConnectionInfo,
+    database: i64,
     /// Known servers, the next one to try first: that of the URL, and the others of its cluster.
     servers: Mutex<VecDeque<ConnectionAddr>>,
     config: AsyncConnectionConfig,
@@ -84,8 +90,9 @@ pub(super) struct Connection {
     table: String,
     /// Address, without user and password.
     server: String,
-    /// Corrected by the server's time, if that is used.
-    skew: Option<CorrectedClock>,
+    clock: CorrectedClock,
+    /// Whether the server's time corrects the clock.
+    use_server_time: bool,
     /// Key of the number of writes.
     writes: String,
     open: RwLock<Open>,
@@ -95,20 +102,51 @@ pub(super) struct Connection {
 #[derive(Clone)]
 pub(super) struct Opened {
     pub(super) connection: MultiplexedConnection,
+    /// Machine's time when the connection was asked for.
+    pub(super) asked: EpochMillis,
+    known: Arc<Known>,
+}
+
+struct Known {
     /// Greatest number of writes that the server has said here.
-    writes: Arc<AtomicU64>,
+    writes: AtomicU64,
+    opened: Instant,
+    /// Start of the last request by both clocks: ms since `opened`, and epoch ms.
+    used_ms: AtomicU64,
+    used_epoch_ms: AtomicI64,
 }
 
 impl Opened {
     /// Returns the number of writes that the server has said last. Those of this server so far are at least as
     /// many.
     pub(super) fn writes(&self) -> u64 {
-        self.writes.load(Ordering::Relaxed)
+        self.known.writes.load(Ordering::Relaxed)
     }
 
     /// Counts the number of writes of an answer.
     pub(super) fn said(&self, writes: u64) {
-        self.writes.fetch_max(writes, Ordering::Relaxed);
+        self.known.writes.fetch_max(writes, Ordering::Relaxed);
+    }
+
+    /// Begins a request, unless the connection was idle for long. Returns whether it can be used.
+    fn is_usable(&self, now: Instant) -> bool {
+        let Known {
+            opened,
+            used_ms,
+            used_epoch_ms,
+            ..
+        } = &*self.known;
+        let now_ms = now.saturating_duration_since(*opened).as_millis();
+        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
+        let idle = now_ms.saturating_sub(used_ms.load(Ordering::Relaxed));
+        let used = EpochMillis(used_epoch_ms.load(Ordering::Relaxed));
+        let idle = Duration::from_millis(idle).max(self.asked.since(used).into());
+        if idle >= IDLE {
+            return false;
+        }
+        used_ms.store(now_ms, Ordering::Relaxed);
+        used_epoch_ms.store(self.asked.0, Ordering::Relaxed);
+        true
     }
 }
 
@@ -169,10 +207,18 @@ impl Connection {
             let _ = ring::default_provider().install_default();
         }
         let info = client.get_connection_info().clone();
+        let mut settings = info.redis_settings().clone();
+        let database = settings.db();
+        if settings.username().is_some() && settings.password().is_none() {
+            // Without one, the crate lets the server take the user `default`.
+            settings = settings.set_password("");
+        }
+        let info = info.set_redis_settings(settings.set_db(0));
         let server = info.addr().to_string();
         Ok(Self {
             servers: Mutex::new(VecDeque::from([info.addr().clone()])),
             info,
+            database,
             config: AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(options.connect_timeout))
                 .set_response_timeout(Some(options.request_timeout)),
@@ -180,7 +226,8 @@ impl Connection {
             accept_eviction: options.accept_eviction,
             table: options.table.clone(),
             server,
-            skew: options.use_server_time.then_some(skew),
+            clock: skew,
+            use_server_time: options.use_server_time,
             writes,
             open: RwLock::default(),
         })
@@ -244,8 +291,12 @@ impl Connection {
     }
 
     async fn opened(&self) -> Result<(u64, Opened), StoreError> {
-        let asked = Instant::now();
-        let copy = |open: &Open| Some((open.number, open.opened.clone()?));
+        let (asked, asked_epoch) = (Instant::now(), self.clock.local());
+        let copy = |open: &Open| {
+            let mut opened = open.opened.clone()?;
+            opened.asked = asked_epoch;
+            opened.is_usable(asked).then_some((open.number, opened))
+        };
         if let Some(opened) = copy(&*self.open.read().await) {
             return Ok(opened);
         }
@@ -258,6 +309,7 @@ impl Connection {
         {
             return Err(error.without_source());
         }
+        open.opened = None;
         let connected = self.connect().await;
         let opened = connected.inspect_err(|error| {
             open.failed = Some((Instant::now(), error.without_source()));
@@ -334,15 +386,19 @@ impl Connection {
     }
 
     async fn connect_to(&self, server: ConnectionAddr) -> Result<Connected, StoreError> {
-        let sent = self.skew.as_ref().map(CorrectedClock::local);
+        let sent = self.clock.local();
         let name = server.to_string();
         let connecting = async {
             let client = Client::open(self.info.clone().set_addr(server))?;
             let mut connection = client
                 .get_multiplexed_async_connection_with_config(&self.config)
                 .await?;
+            if self.database != 0 {
+                let select = cmd("SELECT").arg(self.database).to_owned();
+                select.exec_async(&mut connection).await?;
+            }
             let info: String = cmd("INFO").query_async(&mut connection).await?;
-            if field(&info, "redis_mode") == Some("cluster") {
+            if is_of_cluster(&info) {
                 let mut nodes = cmd("CLUSTER");
                 let nodes = nodes.arg("NODES").query_async(&mut connection).await;
                 // A user may not be allowed to; the server of the URL is then the only way into the cluster.
@@ -353,7 +409,7 @@ impl Connection {
                     }
                 }
             }
-            let writes = cmd("GET").arg(&self.writes).to_owned();
+            let writes = cmd("HGET").arg(&self.writes).arg("all").to_owned();
             let writes: Result<Option<u64>, _> = writes.query_async(&mut connection).await;
             let writes = match writes {
                 Err(error) if error.code() == Some("MOVED") => {
@@ -370,7 +426,13 @@ impl Connection {
             };
             let opened = Opened {
                 connection,
-                writes: Arc::new(AtomicU64::new(writes)),
+                asked: sent,
+                known: Arc::new(Known {
+                    writes: AtomicU64::new(writes),
+                    opened: Instant::now(),
+                    used_ms: AtomicU64::new(0),
+                    used_epoch_ms: AtomicI64::new(self.clock.local().0),
+                }),
             };
             Ok::<_, RedisError>((Connected::Opened(opened), info))
         };
@@ -380,9 +442,10 @@ impl Connection {
             Ok(Ok(connected)) => connected,
             Ok(Err(error)) => {
                 let (kind, reason) = error::classify(&error, &name);
-                // Nothing of the request itself was sent.
+                // Nothing of the request itself was sent. What answers otherwise is no Redis.
                 let kind = match kind {
-                    ErrorKind::Unconfirmed => ErrorKind::Unreachable,
+                    ErrorKind::Unconfirmed if error.is_io_error() => ErrorKind::Unreachable,
+                    ErrorKind::Unconfirmed => ErrorKind::Rejected,
                     kind => kind,
                 };
                 return Err(self.refused(kind, request(), reason, Some(error)));
@@ -393,8 +456,8 @@ impl Connection {
             }
         };
         let now = field(&info, "server_time_usec").and_then(|now| now.parse::<i64>().ok());
-        if let (Some(skew), Some(sent), Some(now)) = (&self.skew, sent, now) {
-            skew.observe_ms(now / 1_000, sent, skew.local());
+        if let (true, Some(now)) = (self.use_server_time, now) {
+            self.clock.observe_ms(now / 1_000, sent, self.clock.local());
         }
         match unfit(&info, self.accept_eviction) {
             None => Ok(connected),
@@ -410,6 +473,13 @@ impl Connection {
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = info.lines();
     lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
+
+/// Returns whether a server is of a cluster, by its answer to INFO.
+fn is_of_cluster(info: &str) -> bool {
+    // Valkey says it under another name.
+    let mut modes = ["redis_mode", "server_mode"].into_iter();
+    modes.any(|name| field(info, name) == Some("cluster"))
 }
 
 /// Returns why a server is refused, by its answer to INFO, and the remedy.
@@ -513,6 +583,20 @@ mod tests {
         assert!(narrow.is_some_and(|reason| reason.contains("got one for 32")));
         let old = unfit(&info("redis_version:6.2.14", "noeviction"), false);
         assert!(old.is_some_and(|reason| reason.contains("got Redis 6.2.14; upgrade it")));
+    }
+
+    #[test]
+    fn a_server_says_that_it_is_of_a_cluster() {
+        for (mode, expected) in [
+            ("redis_mode:cluster", true),
+            ("server_mode:cluster", true),
+            ("redis_mode:standalone", false),
+            ("server_mode:standalone", false),
+            ("os:cluster", false),
+        ] {
+            let info = format!("# Server\r\n{mode}\r\ntcp_port:6379\r\n");
+            assert_eq!(is_of_cluster(&info), expected, "{mode}");
+        }
     }
 
     #[test]

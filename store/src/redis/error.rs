@@ -55,6 +55,8 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
         (code, "") => code.to_owned(),
         (code, text) => format!("{code}: {text}"),
     };
+    // Before 7.2 one that a script meets has no code of its own.
+    let is_denied = code == "NOPERM" || text.starts_with("The user executing the script can't");
     let is_killed = text.contains("Script killed");
     let is_crowded = text.contains("max number of clients reached");
     match (code, error.kind()) {
@@ -64,11 +66,11 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
                 "{server} does not accept the user and password: correct them in the URL ({message})"
             ),
         ),
-        ("NOPERM", _) => (
+        _ if is_denied => (
             ErrorKind::AccessDenied,
             format!(
                 "{message}: allow the user the commands @hash, @sortedset, @stream, @scripting, exists, del, get, \
-                 set, incr, pexpire, time and info on the keys of the table"
+                 set, pexpire, time, info and select on the keys of the table"
             ),
         ),
         ("WRONGTYPE" | FOREIGN, _) => (
@@ -89,6 +91,127 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
             ErrorKind::Unavailable,
             format!("{server} answered {message}"),
         ),
+        ("", RedisKind::Client | RedisKind::InvalidClientConfig) => (
+            ErrorKind::Rejected,
+            format!("the request cannot be sent to {server}: {message}"),
+        ),
+        // A server that applied it may have answered so.
+        ("", _) => (
+            ErrorKind::Unconfirmed,
+            format!("the answer of {server} cannot be read ({message})"),
+        ),
         _ => (ErrorKind::Rejected, format!("{server} answered {message}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{Value, from_redis_value, parse_redis_value};
+
+    use super::*;
+
+    fn answered(line: &str) -> RedisError {
+        let answer = parse_redis_value(format!("-{line}\r\n").as_bytes());
+        match answer.expect("it is one") {
+            Value::ServerError(error) => error.into(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_error_of_a_server_tells_whether_it_passes_and_what_to_do() {
+        for (line, kind, part) in [
+            (
+                "LOADING Redis is loading the dataset in memory",
+                ErrorKind::Unavailable,
+                "LOADING",
+            ),
+            ("BUSY Redis is busy", ErrorKind::Unavailable, "BUSY"),
+            ("MISCONF Errors writing", ErrorKind::Unavailable, "MISCONF"),
+            (
+                "NOREPLICAS Not enough",
+                ErrorKind::Unavailable,
+                "NOREPLICAS",
+            ),
+            (
+                "CLUSTERDOWN Hash slot not served",
+                ErrorKind::Unavailable,
+                "CLUSTERDOWN",
+            ),
+            ("MASTERDOWN Link", ErrorKind::Unavailable, "MASTERDOWN"),
+            ("READONLY You can't", ErrorKind::Unavailable, "READONLY"),
+            ("OOM command not allowed", ErrorKind::Unavailable, "OOM"),
+            ("TRYAGAIN Multiple keys", ErrorKind::Unavailable, "TRYAGAIN"),
+            (
+                "ERR Script killed by user with SCRIPT KILL. script: 1, on @user_script:1.",
+                ErrorKind::Unavailable,
+                "killed",
+            ),
+            (
+                "ERR max number of clients reached",
+                ErrorKind::Unavailable,
+                "clients",
+            ),
+            (
+                "NOPERM User some has no permissions to run the 'hset' command",
+                ErrorKind::AccessDenied,
+                "allow the user",
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: 1, on @user_script:1.",
+                ErrorKind::AccessDenied,
+                "allow the user",
+            ),
+            (
+                "WRONGPASS invalid username-password pair",
+                ErrorKind::MissingCredentials,
+                "in the URL",
+            ),
+            (
+                "NOAUTH Authentication required.",
+                ErrorKind::MissingCredentials,
+                "in the URL",
+            ),
+            (
+                "WRONGTYPE Operation against a key",
+                ErrorKind::Invalid,
+                "another application",
+            ),
+            (
+                "INVALID no number at a",
+                ErrorKind::Invalid,
+                "no number at a",
+            ),
+            (
+                "UNDECIDED more writes",
+                ErrorKind::Unconfirmed,
+                "more writes",
+            ),
+            (
+                "ERR unknown command",
+                ErrorKind::Rejected,
+                "host answered ERR",
+            ),
+        ] {
+            let (found, reason) = classify(&answered(line), "host");
+            assert_eq!(found, kind, "{line}");
+            assert!(reason.contains(part), "{reason}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_leaves_a_write_unknown() {
+        let other = from_redis_value::<u64>(Value::Okay).expect_err("it is no number");
+        let kinds = [RedisKind::Parse, RedisKind::UnexpectedReturnType];
+        let errors = kinds.map(|kind| RedisError::from((kind, "expected another one")));
+        for error in errors.into_iter().chain([other.into()]) {
+            assert_eq!(
+                classify(&error, "host").0,
+                ErrorKind::Unconfirmed,
+                "{error}"
+            );
+        }
+        let before = RedisError::from((RedisKind::Client, "it cannot be sent"));
+        assert_eq!(classify(&before, "host").0, ErrorKind::Rejected);
     }
 }

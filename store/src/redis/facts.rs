@@ -29,6 +29,8 @@ pub struct ServerFacts {
     pub primary: Option<Primary>,
     /// The replicas that are connected.
     pub replicas: Vec<Replica>,
+    /// Commands that the user of the table needs and may not run: `zadd`.
+    pub denied: Vec<String>,
 }
 
 /// The primary of a replica.
@@ -53,6 +55,49 @@ pub struct Replica {
     pub behind_bytes: u64,
 }
 
+/// All commands that requests and scripts use, on a key of the table.
+const NEEDED: [&str; 26] = [
+    "DEL key",
+    "EVAL script 1 key",
+    "EVALSHA sha 1 key",
+    "EXISTS key",
+    "GET key",
+    "HDEL key field",
+    "HGET key field",
+    "HGETALL key",
+    "HINCRBY key field 1",
+    "HMGET key field",
+    "HSET key field value",
+    "INFO",
+    "PEXPIRE key 1",
+    "SELECT 0",
+    "SET key value",
+    "TIME",
+    "XACK key group 1-1",
+    "XADD key * field value",
+    "XDEL key 1-1",
+    "XGROUP CREATE key group 0",
+    "XINFO STREAM key",
+    "XREADGROUP GROUP group consumer STREAMS key 0",
+    "ZADD key 0 member",
+    "ZRANGE key 0 0",
+    "ZREM key member",
+    "ZSCORE key member",
+];
+/// Returns those that the user may not run.
+const DENIED: &str = "
+local denied = {}
+for _, command in ipairs(ARGV) do
+  local words = {}
+  for word in string.gmatch(command, '%S+') do
+    words[#words + 1] = word == 'key' and KEYS[1] or word
+  end
+  if not redis.acl_check_cmd(unpack(words)) then
+    denied[#denied + 1] = string.lower(words[1])
+  end
+end
+return denied";
+
 impl Table {
     /// Asks the server of a table in Redis or Valkey about itself.
     ///
@@ -76,21 +121,34 @@ impl RedisTable {
     async fn facts(&self) -> Result<ServerFacts, StoreError> {
         let request = || "INFO".to_owned();
         let connection = &self.0.connection;
-        let (info, config) = connection
+        let mut denied = cmd("EVAL");
+        denied.arg(DENIED).arg(1).arg(&self.0.keys.writes);
+        denied.arg(&NEEDED);
+        let (info, config, denied) = connection
             .send(&request, async |connection| {
                 let info: String = cmd("INFO").query_async(connection).await?;
                 let mut config = cmd("CONFIG");
                 config.arg("GET").arg("appendfsync");
-                match config.query_async(connection).await {
-                    Ok(config) => Ok((info, config)),
-                    Err(error) if error.is_io_error() => Err(error),
+                let config = match config.query_async(connection).await {
+                    Ok(config) => config,
+                    Err(error) if error.is_io_error() => return Err(error),
                     // Hosted servers do not have it.
-                    Err(_) => Ok((info, Value::Nil)),
-                }
+                    Err(_) => Value::Nil,
+                };
+                let denied: Vec<String> = match denied.query_async(connection).await {
+                    Ok(denied) => denied,
+                    Err(error) if error.is_io_error() => return Err(error),
+                    // Without scripts nothing works, which each write tells.
+                    Err(_) => vec![],
+                };
+                Ok((info, config, denied))
             })
             .await?;
         let config = texts(config).map_err(|error| connection.failed(request(), error))?;
-        Ok(read(&info, config))
+        Ok(ServerFacts {
+            denied,
+            ..read(&info, config)
+        })
     }
 }
 
@@ -136,5 +194,34 @@ fn read(info: &str, config: Vec<(String, String)>) -> ServerFacts {
             is_linked: field("master_link_status") == "up",
         }),
         replicas: (0..).map_while(replica).collect(),
+        denied: vec![],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn all_commands_of_requests_and_scripts_are_known_to_need_a_permission() {
+        let needed = NEEDED.iter().filter_map(|call| call.split(' ').next());
+        let needed: BTreeSet<_> = needed.collect();
+        let sources = [
+            include_str!("apply.lua"),
+            include_str!("records.rs"),
+            include_str!("../redis.rs"),
+        ];
+        let mut used = BTreeSet::new();
+        for (before, end) in [("call('", '\''), ("cmd(\"", '"')] {
+            let parts = sources
+                .iter()
+                .flat_map(|source| source.split(before).skip(1));
+            used.extend(parts.filter_map(|rest| rest.split(end).next()));
+        }
+        assert!(used.len() > 20, "{used:?}");
+        let missing: Vec<_> = used.difference(&needed).collect();
+        assert_eq!(missing, Vec::<&&str>::new());
     }
 }

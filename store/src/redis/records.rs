@@ -181,15 +181,39 @@ impl RecordStream {
             .arg(from);
         let request = || self.request("XREADGROUP");
         let connection = &self.table.0.connection;
-        let found: Streams = connection
-            .send(&request, async |connection| {
-                read.query_async(connection).await
-            })
-            .await?;
-        let entries = found.into_iter().flatten().flat_map(|(_, entries)| entries);
-        let records = entries.map(|(id, fields)| record(id, fields.unwrap_or_default()));
-        let records = records.collect::<Result<_, _>>();
-        records.map_err(|error| connection.failed(request(), error))
+        loop {
+            let found: Streams = connection
+                .send(&request, async |connection| {
+                    read.query_async(connection).await
+                })
+                .await?;
+            let (mut records, mut dropped) = (vec![], vec![]);
+            for (id, fields) in found.into_iter().flatten().flat_map(|(_, entries)| entries) {
+                match fields {
+                    Some(fields) => {
+                        let record = record(id, fields);
+                        records.push(record.map_err(|error| connection.failed(request(), error))?);
+                    }
+                    None => dropped.push(id),
+                }
+            }
+            if dropped.is_empty() {
+                return Ok(records);
+            }
+            // They do not come again and were not finished, so the next finish tells them.
+            let mut acknowledge = cmd("XACK");
+            let key = &self.table.0.keys.records;
+            acknowledge.arg(key).arg(GROUP).arg(dropped);
+            let request = || self.request("XACK");
+            connection
+                .send(&request, async |connection| {
+                    acknowledge.exec_async(connection).await
+                })
+                .await?;
+            if !records.is_empty() {
+                return Ok(records);
+            }
+        }
     }
 
     /// Finishes records, at most a thousand: they do not come again, and are deleted. Returns the number of records
@@ -219,7 +243,7 @@ impl RecordStream {
     }
 }
 
-/// An answer: of each stream its entries. One that was deleted before it was finished has no fields.
+/// An answer: of each stream its entries. One that the full stream dropped before it was finished has no fields.
 type Streams = Option<Vec<(String, Vec<(String, Option<Vec<(String, String)>>)>)>>;
 
 /// Reads an entry. An image that cannot be read counts as missing.

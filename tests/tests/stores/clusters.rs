@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use weirgate::{Config, ConfigLevel, EntityId, Limit, RateLimiter, Resource};
-use weirgate_store::{RedisOptions, Table};
+use weirgate_shared::write::{AttributeUpdate, Path, Value};
+use weirgate_store::{ErrorKind, RedisOptions, ReturnValues, Table};
 use weirgate_testkit::RedisCluster;
 use weirgate_tests::fleet::{granted, is_granted, tokens};
 use weirgate_worker::{Options, Worker};
+
+use super::refused::listed;
 
 const ALL: i64 = 1_000_000;
 
@@ -131,6 +134,50 @@ async fn a_limiter_finds_the_replica_that_took_the_place_of_its_server() {
 /// The server that has the table.
 fn holder(cluster: &RedisCluster) -> Option<usize> {
     (0..3).find(|at| cluster.run(*at, &["DBSIZE"]) != "0")
+}
+
+/// An expired item that has moved already is elsewhere and not gone.
+#[tokio::test]
+async fn an_expired_item_of_a_slot_that_moves_is_removed_after_it() {
+    let cluster = RedisCluster::start();
+    let slot = cluster.run(0, &["CLUSTER", "KEYSLOT", "weirgate:{weirgate}:items"]);
+    let options = RedisOptions {
+        // Nothing expires by it.
+        use_server_time: false,
+        ..RedisOptions::new(cluster.nodes()[0].url())
+    };
+    let lasting = Table::on_redis(&options).expect("the URL is one");
+    let stream = lasting.records().expect("it is on Redis");
+    stream.open().await.expect("it is there");
+    let put = async |table: &Table, name: &str, expires: i64| {
+        let mut update = listed(name, 1, expires);
+        update
+            .changes
+            .push(AttributeUpdate::Add(Path::of("a"), Value::Int(1)));
+        table.update(&update, ReturnValues::None).await
+    };
+    for (name, expires) in [("lasting", 4_000_000_000), ("expired", 1)] {
+        put(&lasting, name, expires).await.expect("it is there");
+    }
+    let from = holder(&cluster).expect("one has it");
+    let to = (from + 1) % 3;
+    cluster.begin_move(&slot, from, to);
+    let expired = "weirgate:{weirgate}:ns/BUCKET#expired #STATE";
+    cluster.move_keys(from, to, &[expired]);
+    let source = Table::on_redis(&RedisOptions::new(cluster.nodes()[from].url()));
+    let source = source.expect("the URL is one");
+    let written = put(&source, "lasting", 4_000_000_000).await;
+    written.expect("all of its keys are there");
+    let new = put(&source, "new", 4_000_000_000).await;
+    let new = new.expect_err("the server does not know whether it has moved");
+    assert_eq!(new.kind, ErrorKind::Unavailable, "{new}");
+    cluster.end_move(&slot, from, to);
+    let entries = || cluster.run(to, &["ZCARD", "weirgate:{weirgate}:GSI1"]);
+    assert_eq!(entries(), "2");
+    let target = Table::on_redis(&RedisOptions::new(cluster.nodes()[to].url()));
+    let target = target.expect("the URL is one");
+    assert_eq!(target.remove_expired(9).await.expect("it is there"), 1);
+    assert_eq!(entries(), "1");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -117,18 +117,22 @@ async fn a_server_that_takes_no_writes_for_now_is_transient() {
     there(&["REPLICAOF", "NO", "ONE"]).await;
     write(&table).await.expect("it is a primary");
 
-    let long = async { command(&server, &["EVAL", "while true do end", "0"]).await };
+    for database in ["", "1"] {
+        while_busy(&server, database).await;
+    }
+    write(&table).await.expect("it is idle");
+}
+
+/// Writes while the server runs a long script, by new connections.
+async fn while_busy(server: &RedisServer, database: &str) {
+    let long = async { command(server, &["EVAL", "while true do end", "0"]).await };
     let busy = async {
-        // The first write waits until the server says that it is busy.
-        let until = Duration::from_secs(2);
-        let refused = tokio::time::timeout(until, async {
-            loop {
-                if let Err(error) = write(&table).await {
-                    return error;
-                }
-            }
-        });
-        let error = refused.await.expect("it is busy");
+        let is_busy = async { while command(server, &["PING"]).await.is_ok() {} };
+        let bound = Duration::from_secs(5);
+        let waited = tokio::time::timeout(bound, is_busy).await;
+        waited.expect("it says that it is busy");
+        let error = write(&at(server.url() + database)).await;
+        let error = error.expect_err("it is busy");
         assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
         let killed = redis::cmd("SCRIPT").arg("KILL").to_owned();
         let client = redis::Client::open(server.url()).expect("the URL is one");
@@ -141,7 +145,29 @@ async fn a_server_that_takes_no_writes_for_now_is_transient() {
     };
     let (killed, ()) = tokio::join!(long, busy);
     assert!(killed.is_err());
-    write(&table).await.expect("it is idle");
+}
+
+/// A user without a password is not silently the user `default`, which may do all.
+#[tokio::test]
+async fn the_user_of_the_url_is_never_silently_another_one() {
+    let server = RedisServer::start();
+    for user in [["some", ">pass"], ["free", "nopass"]] {
+        let set = ["ACL", "SETUSER", user[0], "on", user[1], "~*", "+@all"];
+        command(&server, &set).await.expect("it is there");
+    }
+    let url = |user: &str| format!("redis://{user}127.0.0.1:{}/", server.port());
+    let refused = write(&at(url("some@"))).await.expect_err("it is refused");
+    assert_eq!(refused.kind, ErrorKind::MissingCredentials, "{refused}");
+    for user in ["some:pass@", "free@", "free:any@", "default@", ""] {
+        write(&at(url(user))).await.expect("it is accepted");
+    }
+    let connected = ["free@", "some:pass@"].map(|user| at(url(user)));
+    for (table, name) in connected.iter().zip(["user=free ", "user=some "]) {
+        write(table).await.expect("it is accepted");
+        let clients = command(&server, &["CLIENT", "LIST"]).await;
+        let clients: String = redis::from_redis_value(clients.expect("it is there")).expect("text");
+        assert!(clients.contains(name), "{clients}");
+    }
 }
 
 #[tokio::test]
@@ -180,5 +206,21 @@ fn a_url_of_something_else_is_refused_without_its_password() {
         assert!(text.contains("redis://user:password@host") && !text.contains("wrong-one"));
         let builder = format!("{:?}", RateLimiter::builder(url));
         assert!(!builder.contains("wrong-one"), "{builder}");
+    }
+}
+
+#[tokio::test]
+async fn a_url_in_place_of_a_name_is_refused_by_its_scheme_alone() {
+    for (url, shown) in [
+        ("valkey://user:wrong-one@host", "valkey://.."),
+        ("Redis://user:wrong-one@host", "Redis://.."),
+        ("http://user:wrong-one@host", "http://.."),
+        ("user:wrong-one@://host", "..://.."),
+        ("redis://user:12#wrong-one@host/0", "redis://.."),
+    ] {
+        let built = RateLimiter::builder(url).build().await;
+        let text = format!("{:?}", built.expect_err("it is refused"));
+        assert!(text.contains(shown) && text.contains("redis://"), "{text}");
+        assert!(!text.contains("wrong-one"), "{text}");
     }
 }

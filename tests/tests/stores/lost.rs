@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate::FakeClock;
-use weirgate_shared::write::{Action, Condition, Path, Value};
+use weirgate_shared::attr;
+use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Value};
 use weirgate_store::{
     Clock, ErrorKind, RedisOptions, ReturnValues, SystemClock, Table, TransactOutcome,
     WriteOutcome, random_id,
@@ -117,6 +118,8 @@ async fn a_clock_that_is_set_does_not_let_a_write_be_applied_twice() {
         let first = other.update(&update, ReturnValues::None).await;
         first.expect("it is applied");
         clock.skew(step_hours * 3_600_000);
+        // A connection that was idle for hours is made again.
+        lossy.warm().await.expect("it is there");
         proxy.swallow_answers();
         let writes = async {
             for _ in 0..17 {
@@ -130,6 +133,40 @@ async fn a_clock_that_is_set_does_not_let_a_write_be_applied_twice() {
         let items = other.read(&[key("hot")]).await.expect("it is there");
         assert_eq!(shown(&items[0], "a").as_deref(), Some("N(\"19\")"));
     }
+}
+
+/// A server that lost its last writes begins to count from fewer: what it counts says nothing of the first sending.
+#[tokio::test]
+async fn a_write_to_a_server_with_another_history_stays_unconfirmed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let other = table(&server);
+    let update = add(key("one"), Value::Int(1));
+    for _ in 0..30 {
+        let write = other.update(&update, ReturnValues::None).await;
+        write.expect("it is applied");
+    }
+    let lossy = behind(&proxy).await;
+    proxy.swallow_answers();
+    let loses = async {
+        let is_applied = async || {
+            let items = other.read(&[key("one")]).await.expect("it is there");
+            shown(&items[0], "a").as_deref() == Some("N(\"31\")")
+        };
+        while !is_applied().await {}
+        let flushed = super::command(&server, &["FLUSHALL"]).await;
+        flushed.expect("it is there");
+        let write = other.update(&update, ReturnValues::None).await;
+        write.expect("it is applied");
+    };
+    let bound = Duration::from_secs(5);
+    let loses = tokio::time::timeout(bound, loses);
+    let (lost, done) = tokio::join!(lossy.update(&update, ReturnValues::None), loses);
+    done.expect("it ends");
+    let lost = lost.expect_err("it is unknown");
+    assert_eq!(lost.kind, ErrorKind::Unconfirmed, "{lost}");
+    let items = other.read(&[key("one")]).await.expect("it is there");
+    assert_eq!(shown(&items[0], "a").as_deref(), ONCE);
 }
 
 /// Writes before the first sending say nothing about it, however many they were.
@@ -186,6 +223,177 @@ async fn a_write_to_an_item_that_was_made_again_stays_unconfirmed() {
     );
     let items = other.read(&[key("one")]).await.expect("it is there");
     assert_eq!(shown(&items[0], "a").as_deref(), ONCE);
+}
+
+/// Also if nothing is under its key when it is repeated: a write whose item was deleted is not applied to a new one.
+#[tokio::test]
+async fn a_write_whose_item_was_deleted_stays_unconfirmed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let (lossy, other) = (behind(&proxy).await, table(&server));
+    let loads = add(key("other"), Value::Int(1));
+    let loaded = other.update(&loads, ReturnValues::None).await;
+    loaded.expect("the script is there");
+    let update = add(key("one"), Value::Int(1));
+    let mut expired = add(key("two"), Value::Int(1));
+    let past = AttributeUpdate::Set(Path::of(attr::TTL), Value::Int(1));
+    expired.changes.push(past);
+    proxy.swallow_answers();
+    let deleted = async {
+        let is_applied = async || {
+            let deletion = || {
+                [Action::Delete(
+                    key("one"),
+                    vec![Condition::Present(Path::of("a"))],
+                )]
+            };
+            while other
+                .transact(&deletion(), &random_id())
+                .await
+                .expect("it is there")
+                != TransactOutcome::Applied
+            {}
+        };
+        let bound = Duration::from_secs(5);
+        let applied = tokio::time::timeout(bound, is_applied()).await;
+        applied.expect("it is applied");
+    };
+    let (lost, ()) = tokio::join!(lossy.update(&update, ReturnValues::None), deleted);
+    let lost = lost.expect_err("it is unknown");
+    assert_eq!(lost.kind, ErrorKind::Unconfirmed, "{lost}");
+    // It expires in the write itself, or in a later one.
+    let lossy = behind(&proxy).await;
+    proxy.lose_next_answer();
+    let lost = lossy.update(&expired, ReturnValues::None).await;
+    assert_eq!(
+        lost.expect_err("it is unknown").kind,
+        ErrorKind::Unconfirmed
+    );
+    let items = other.read(&[key("one"), key("two")]).await;
+    assert_eq!(items.expect("it is there"), []);
+    // A new item is not taken for a deleted one.
+    let lossy = behind(&proxy).await;
+    proxy.lose_next_answer();
+    let new = lossy
+        .update(&add(key("new"), Value::Int(1)), ReturnValues::AllNew)
+        .await;
+    assert!(matches!(new, Ok(WriteOutcome::Applied(Some(_)))), "{new:?}");
+    proxy.lose_next_request();
+    let new = lossy
+        .update(&add(key("newer"), Value::Int(1)), ReturnValues::AllNew)
+        .await;
+    assert!(matches!(new, Ok(WriteOutcome::Applied(Some(_)))), "{new:?}");
+}
+
+/// The network delivers the first sending after the repeated one was refused.
+#[tokio::test]
+async fn a_write_that_was_refused_is_not_applied_later() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let other = table(&server);
+    let apply = async |update| {
+        let applied = other.update(&update, ReturnValues::None).await;
+        applied.expect("it is there");
+    };
+    let sum = async || {
+        let items = other.read(&[key("one")]).await.expect("it is there");
+        shown(&items[0], "a")
+    };
+    apply(add(key("one"), Value::Int(5))).await;
+    let lossy = behind(&proxy).await;
+    let if_seven = Condition::Equals(Path::of("a"), Value::Int(7));
+    let update = only_if(if_seven, add(key("one"), Value::Int(1)));
+    proxy.hold_next_request();
+    let outcome = lossy.update(&update, ReturnValues::None).await;
+    assert!(
+        matches!(outcome, Ok(WriteOutcome::ConditionFailed(_))),
+        "{outcome:?}"
+    );
+    apply(add(key("one"), Value::Int(2))).await;
+    proxy.release().await;
+    assert_eq!(sum().await.as_deref(), Some("N(\"7\")"));
+
+    // A transaction, also of an item that is not there.
+    let if_nine = Condition::Equals(Path::of("a"), Value::Int(9));
+    let actions = [
+        Action::Check(key("one"), vec![if_nine]),
+        Action::Update(add(key("two"), Value::Int(1))),
+    ];
+    proxy.hold_next_request();
+    let outcome = lossy.transact(&actions, &random_id()).await;
+    assert!(
+        matches!(outcome, Ok(TransactOutcome::ConditionFailed(_))),
+        "{outcome:?}"
+    );
+    apply(add(key("one"), Value::Int(2))).await;
+    proxy.release().await;
+    let two = other.read(&[key("two")]).await;
+    assert_eq!(two.expect("it is there"), []);
+    // Later writes of the item are as before.
+    for _ in 0..20 {
+        apply(add(key("one"), Value::Int(1))).await;
+    }
+    proxy.lose_next_answer();
+    let outcome = lossy
+        .update(&add(key("one"), Value::Int(1)), ReturnValues::None)
+        .await;
+    assert!(
+        matches!(outcome, Ok(WriteOutcome::Applied(_))),
+        "{outcome:?}"
+    );
+    assert_eq!(sum().await.as_deref(), Some("N(\"30\")"));
+}
+
+#[tokio::test]
+async fn a_token_is_of_one_transaction() {
+    let server = RedisServer::start();
+    let (table, token) = (table(&server), random_id());
+    let first = [Action::Update(add(key("one"), Value::Int(1)))];
+    for _ in 0..2 {
+        let outcome = table.transact(&first, &token).await;
+        assert_eq!(outcome.expect("it is there"), TransactOutcome::Applied);
+    }
+    for other in [
+        vec![Action::Update(add(key("one"), Value::Int(2)))],
+        vec![Action::Update(add(key("two"), Value::Int(1)))],
+        vec![Action::Delete(key("one"), vec![])],
+        [&first[..], &[Action::Check(key("two"), vec![])]].concat(),
+    ] {
+        let error = table.transact(&other, &token).await;
+        let error = error.expect_err("it is refused");
+        assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("take another one"), "{error}");
+    }
+    let items = table.read(&[key("one"), key("two")]).await;
+    let items = items.expect("it is there");
+    assert_eq!(items.len(), 1);
+    assert_eq!(shown(&items[0], "a").as_deref(), ONCE);
+}
+
+/// A network may have forgotten a connection that was idle; a process that was frozen knows by its wall clock alone.
+#[tokio::test]
+async fn an_idle_connection_is_not_waited_for() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let clock = FakeClock::at(SystemClock.now());
+    let options = RedisOptions {
+        request_timeout: Duration::from_secs(600),
+        clock: Arc::new(clock.clone()),
+        ..RedisOptions::new(proxy.url())
+    };
+    let table = Table::on_redis(&options).expect("the URL is one");
+    let update = add(key("one"), Value::Int(1));
+    for (skew_ms, connections) in [(0, 1), (29_000, 1), (58_000, 1), (88_000, 2), (-90_000, 2)] {
+        clock.skew(skew_ms);
+        if connections != proxy.connections() {
+            proxy.swallow_answers();
+        }
+        let written = table.update(&update, ReturnValues::None);
+        let written = tokio::time::timeout(Duration::from_secs(60), written).await;
+        written.expect("it is answered").expect("it is applied");
+        assert_eq!(proxy.connections(), connections, "{skew_ms}");
+        proxy.pass_all();
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,9 @@ mod lists;
 mod lost;
 mod numbers;
 mod proxy;
+mod refused;
 mod usage;
+mod worker;
 
 use weirgate_shared::ItemKey;
 use weirgate_shared::write::{AttributeUpdate, Condition, Path, Update, Value};

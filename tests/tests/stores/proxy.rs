@@ -1,20 +1,31 @@
 //! A TCP proxy that loses answers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 const PASS: u8 = 0;
 const CLOSE: u8 = 1;
 const SWALLOW: u8 = 2;
 const REFUSE: u8 = 3;
+const HOLD: u8 = 4;
 
 /// A proxy before a server on this machine.
 pub struct Proxy {
     port: u16,
-    mode: Arc<AtomicU8>,
+    state: Arc<State>,
+}
+
+struct State {
+    mode: AtomicU8,
+    connections: AtomicU32,
+    /// One for a request that is held and shall be passed on.
+    released: Semaphore,
+    /// One for each answer to such a request.
+    answered: Semaphore,
 }
 
 impl Proxy {
@@ -23,14 +34,20 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let proxy = Self {
             port: listener.local_addr().expect("it is bound").port(),
-            mode: Arc::default(),
+            state: Arc::new(State {
+                mode: AtomicU8::new(PASS),
+                connections: AtomicU32::new(0),
+                released: Semaphore::new(0),
+                answered: Semaphore::new(0),
+            }),
         };
-        let mode = Arc::clone(&proxy.mode);
+        let state = Arc::clone(&proxy.state);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(("127.0.0.1", port)).await;
                 let Ok(server) = server else { continue };
-                tokio::spawn(pass(client, server, Arc::clone(&mode)));
+                state.connections.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(pass(client, server, Arc::clone(&state)));
             }
         });
         proxy
@@ -46,21 +63,44 @@ impl Proxy {
 
     /// Closes the connection in place of the next answer.
     pub fn lose_next_answer(&self) {
-        self.mode.store(CLOSE, Ordering::SeqCst);
+        self.state.mode.store(CLOSE, Ordering::SeqCst);
     }
 
     /// Closes the connection in place of passing the next request on.
     pub fn lose_next_request(&self) {
-        self.mode.store(REFUSE, Ordering::SeqCst);
+        self.state.mode.store(REFUSE, Ordering::SeqCst);
+    }
+
+    /// Holds the next request until it is released, whatever becomes of its connection.
+    pub fn hold_next_request(&self) {
+        self.state.mode.store(HOLD, Ordering::SeqCst);
+    }
+
+    /// Passes the request on that is held. Returns when the server has answered it.
+    pub async fn release(&self) {
+        self.state.released.add_permits(1);
+        let answered = self.state.answered.acquire().await;
+        answered.expect("it is open").forget();
+    }
+
+    /// Passes everything on again.
+    pub fn pass_all(&self) {
+        self.state.mode.store(PASS, Ordering::SeqCst);
+    }
+
+    /// Returns the number of connections that were made.
+    pub fn connections(&self) -> u32 {
+        self.state.connections.load(Ordering::SeqCst)
     }
 
     /// Lets no answer through any more, of connections that are open, and leaves those open.
     pub fn swallow_answers(&self) {
-        self.mode.store(SWALLOW, Ordering::SeqCst);
+        self.state.mode.store(SWALLOW, Ordering::SeqCst);
     }
 }
 
-async fn pass(client: TcpStream, server: TcpStream, mode: Arc<AtomicU8>) {
+async fn pass(client: TcpStream, server: TcpStream, state: Arc<State>) {
+    let (mode, is_held) = (&state.mode, AtomicBool::new(false));
     let is_old = mode.load(Ordering::SeqCst) == PASS;
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
@@ -73,8 +113,18 @@ async fn pass(client: TcpStream, server: TcpStream, mode: Arc<AtomicU8>) {
                 mode.store(PASS, Ordering::SeqCst);
                 return;
             }
+            if mode.load(Ordering::SeqCst) == HOLD {
+                mode.store(PASS, Ordering::SeqCst);
+                let released = state.released.acquire().await;
+                released.expect("it is open").forget();
+                is_held.store(true, Ordering::SeqCst);
+            }
             if to_server.write_all(&buffer[..length]).await.is_err() {
                 return;
+            }
+            if is_held.load(Ordering::SeqCst) {
+                // Its client may be gone, which says nothing about the answer.
+                std::future::pending().await
             }
         }
     };
@@ -83,6 +133,9 @@ async fn pass(client: TcpStream, server: TcpStream, mode: Arc<AtomicU8>) {
         loop {
             let read = from_server.read(&mut buffer).await;
             let Ok(length @ 1..) = read else { return };
+            if is_held.swap(false, Ordering::SeqCst) {
+                state.answered.add_permits(1);
+            }
             match mode.load(Ordering::SeqCst) {
                 CLOSE => {
                     mode.store(PASS, Ordering::SeqCst);

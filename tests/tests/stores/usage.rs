@@ -20,7 +20,7 @@ use weirgate_worker::{Options, Work, Worker};
 use super::{shown, table};
 
 /// Longest time until something happens.
-const BOUND: Duration = Duration::from_secs(30);
+pub const BOUND: Duration = Duration::from_secs(30);
 const HOUR: Millis = Millis(3_600_000);
 
 fn bucket() -> ItemKey {
@@ -238,14 +238,70 @@ async fn a_full_stream_tells_how_many_records_it_has_dropped() {
     assert_eq!(new_records(&table).await.len(), 1);
 }
 
+/// Of records that were read and not finished, nothing is left but their ids.
+#[tokio::test]
+async fn records_that_were_read_and_then_dropped_are_told_too() {
+    let server = RedisServer::start();
+    let table = table(&server);
+    let stream = table.records().expect("it is on Redis");
+    stream.open().await.expect("it is there");
+    let mut hour = 0;
+    let mut writes = async |count| {
+        for _ in 0..count {
+            hour += 1;
+            write(&table, &set(&[(attr::HOUR, hour)])).await;
+        }
+    };
+    writes(5).await;
+    let read = stream.read(Unread::New, 9).await.expect("it is there");
+    assert_eq!(read.len(), 5);
+    writes(2).await;
+    let trim = ["XTRIM", "weirgate:{weirgate}:records", "MAXLEN", "0"];
+    super::command(&server, &trim).await.expect("it is there");
+    writes(1).await;
+    let (mut told, mut handled) = (0, 0);
+    for unread in [Unread::Again(None), Unread::New] {
+        let read = stream.read(unread, 9).await.expect("it is there");
+        handled += read.len();
+        let ids: Vec<_> = read.into_iter().map(|record| record.id).collect();
+        told += stream.finish(&ids).await.expect("it is there");
+    }
+    assert_eq!((told, handled), (7, 1));
+    let again = stream.read(Unread::Again(None), 9).await;
+    assert_eq!(again.expect("it is there"), []);
+}
+
+/// While no agent reads it, the stream does not grow without a bound.
+#[tokio::test]
+async fn a_stream_that_is_not_read_keeps_the_last_million_records() {
+    let server = RedisServer::start();
+    let table = table(&server);
+    let stream = table.records().expect("it is on Redis");
+    stream.open().await.expect("it is there");
+    let fill = "for i = 1, 11000 do redis.call('XADD', KEYS[1], '*', 'f', '') end";
+    let records = "weirgate:{weirgate}:records";
+    let length = async || {
+        let length = super::command(&server, &["XLEN", records]).await;
+        redis::from_redis_value::<u32>(length.expect("it is there")).expect("a number")
+    };
+    for _ in 0..91 {
+        let filled = super::command(&server, &["EVAL", fill, "1", records]).await;
+        filled.expect("it is filled");
+    }
+    assert_eq!(length().await, 1_001_000);
+    write(&table, &set(&[(attr::HOUR, 7)])).await;
+    let kept = length().await;
+    assert!((1_000_000..1_000_200).contains(&kept), "{kept}");
+}
+
 /// A table on Redis by a clock that goes on with the time of the runtime.
-struct World {
-    server: RedisServer,
-    clock: FakeClock,
-    table: Table,
+pub struct World {
+    pub server: RedisServer,
+    pub clock: FakeClock,
+    pub table: Table,
     limiter: RateLimiter,
     /// Expected usage by entity and hour.
-    ledger: BTreeMap<(&'static str, Hour), Usage>,
+    pub ledger: BTreeMap<(&'static str, Hour), Usage>,
 }
 
 fn limits() -> [Limit; 2] {
@@ -255,7 +311,7 @@ fn limits() -> [Limit; 2] {
 
 impl World {
     /// Begins half an hour before the end of an hour, 20 days ago: by the server's time all that expires has.
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let server = RedisServer::start();
         let ago = SystemClock.now().plus(Millis(-20 * 24 * HOUR.0));
         let day = Window::Daily.start(ago);
@@ -282,7 +338,7 @@ impl World {
     }
 
     /// Lets time pass, for the runtime as well.
-    async fn pass(&self, by: Duration) {
+    pub async fn pass(&self, by: Duration) {
         tokio::time::pause();
         tokio::time::advance(by).await;
         tokio::time::resume();
@@ -298,7 +354,7 @@ impl World {
         usage.acquires += acquires;
     }
 
-    async fn take(&mut self, entity: &'static str, amount: i64) -> weirgate::Grant {
+    pub async fn take(&mut self, entity: &'static str, amount: i64) -> weirgate::Grant {
         let limits = limits();
         let acquire = self.limiter.acquire(entity, "gpt-4").limits(&limits);
         let decision = acquire.take("rpd", amount).send().await;
@@ -318,7 +374,7 @@ impl World {
     }
 
     /// Runs the functions until the stream has nothing more.
-    async fn work(&self) {
+    pub async fn work(&self) {
         let is_empty = async { while self.records().await > 0 {} };
         let worker = self.worker(quick(), |_| {});
         let done = tokio::time::timeout(BOUND, worker.run(is_empty)).await;
@@ -326,13 +382,13 @@ impl World {
     }
 
     /// Number of records that are not finished.
-    async fn records(&self) -> i64 {
+    pub async fn records(&self) -> i64 {
         let length = super::command(&self.server, &["XLEN", "weirgate:{weirgate}:records"]).await;
         redis::from_redis_value(length.expect("it is there")).expect("a number")
     }
 
     /// Checks each hour and day.
-    async fn check(&self) {
+    pub async fn check(&self) {
         let mut days: BTreeMap<(&str, EpochMillis), Usage> = BTreeMap::new();
         for ((entity, hour), usage) in &self.ledger {
             let at = hour.start();
@@ -359,7 +415,7 @@ impl World {
     }
 }
 
-fn quick() -> Options {
+pub fn quick() -> Options {
     Options {
         window: Duration::from_millis(5),
         ..Options::default()

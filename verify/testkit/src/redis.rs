@@ -28,7 +28,10 @@ impl RedisServer {
     /// Starts one with more arguments.
     #[must_use]
     pub fn with(arguments: &[&str]) -> Self {
-        let port = free_port();
+        Self::on(free_port(), arguments)
+    }
+
+    fn on(port: u16, arguments: &[&str]) -> Self {
         let started = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
@@ -57,6 +60,12 @@ impl RedisServer {
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Kills it, and starts an empty one on its port.
+    pub fn replace(&mut self) {
+        self.kill();
+        *self = Self::on(self.port, &[]);
     }
 
     /// Kills it.
@@ -190,26 +199,42 @@ impl RedisCluster {
 
     /// Moves a slot with its keys from one node to another.
     pub fn move_slot(&self, slot: &str, from: usize, to: usize) {
+        self.begin_move(slot, from, to);
+        self.end_move(slot, from, to);
+    }
+
+    fn set_slot(&self, at: usize, slot: &str, words: &[&str]) {
+        let all = [&["CLUSTER", "SETSLOT", slot], words].concat();
+        assert_eq!(self.run(at, &all), "OK");
+    }
+
+    /// Begins to move a slot, and moves no key yet.
+    pub fn begin_move(&self, slot: &str, from: usize, to: usize) {
         let id = |at| self.run(at, &["CLUSTER", "MYID"]);
-        let (source, target) = (id(from), id(to));
-        let set = |at: usize, words: &[&str]| {
-            let all = [&["CLUSTER", "SETSLOT", slot], words].concat();
-            assert_eq!(self.run(at, &all), "OK");
-        };
-        set(to, &["IMPORTING", &source]);
-        set(from, &["MIGRATING", &target]);
+        self.set_slot(to, slot, &["IMPORTING", &id(from)]);
+        self.set_slot(from, slot, &["MIGRATING", &id(to)]);
+    }
+
+    /// Moves keys of a slot that moves.
+    pub fn move_keys(&self, from: usize, to: usize, keys: &[&str]) {
         let port = self.nodes[to].port().to_string();
+        let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+        assert_eq!(self.run(from, &[&migrate, keys].concat()), "OK");
+    }
+
+    /// Moves the keys that are left of a slot, and ends its move.
+    pub fn end_move(&self, slot: &str, from: usize, to: usize) {
         loop {
             let keys = self.run(from, &["CLUSTER", "GETKEYSINSLOT", slot, "10"]);
             let keys: Vec<_> = keys.lines().collect();
             if keys.is_empty() {
                 break;
             }
-            let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-            assert_eq!(self.run(from, &[&migrate, &*keys].concat()), "OK");
+            self.move_keys(from, to, &keys);
         }
+        let target = self.run(to, &["CLUSTER", "MYID"]);
         for at in [to, from, 3 - from - to] {
-            set(at, &["NODE", &target]);
+            self.set_slot(at, slot, &["NODE", &target]);
         }
     }
 }

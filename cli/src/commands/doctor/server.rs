@@ -1,5 +1,6 @@
 //! The server of a table in Redis.
 
+use weirgate_shared::docs;
 use weirgate_store::{Primary, Replica, ServerFacts, StoreUrl};
 
 use super::finding::Finding;
@@ -22,6 +23,21 @@ pub fn findings(url: &StoreUrl, facts: &ServerFacts) -> Vec<Finding> {
         persistence(facts),
         replicas(facts),
     ]
+}
+
+/// Returns the finding about commands that the user may not run, if there are any.
+pub fn permissions(facts: &ServerFacts) -> Option<Finding> {
+    let denied = facts.denied.join(", ");
+    (!denied.is_empty()).then(|| {
+        Finding::problem(
+            "permissions",
+            format!("not allowed: {denied}"),
+            concat!(
+                "ACL SETUSER with all commands of ",
+                docs!("guide/redis", "set-up")
+            ),
+        )
+    })
 }
 
 fn version(url: &StoreUrl, facts: &ServerFacts) -> Finding {
