@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::RcvBuf;
 use serde_json::Value;
-use weirgate::{Config, ConfigLevel, Limit, RateLimiter, Resource};
+use weirgate::{Clock, Config, ConfigLevel, Limit, RateLimiter, Resource, SystemClock};
 use weirgate_local::page::{LivePage, MAX_VIEWERS, Options, PORT, PORTS};
 use weirgate_store::Table;
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::{Dynamo, Fault};
 
 /// How long something may take that takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -538,6 +538,27 @@ async fn stopped_and_exempt_levels_are_told_to_every_viewer() {
     viewer.event("switches", |told| {
         told["switches"].as_array().map(Vec::len) == Some(1)
     });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_fails_says_why_and_when_the_last_good_one_began() {
+    let dynamo = Dynamo::new().await;
+    let (page, caller) = page(&dynamo).await;
+    acquire(&caller, "user-1").await;
+    let mut viewer = Viewer::of(&page);
+    viewer.event("progress", |progress| progress["read_at_ms"].is_i64());
+    dynamo.fail_reads(|_, _| Some(Fault::ServerError));
+    let failing = SystemClock.now().0;
+    let failed = viewer.event("progress", |progress| progress["problem"].is_string());
+    assert!(
+        failed["read_at_ms"]
+            .as_i64()
+            .is_some_and(|at| at <= failing),
+        "{failed}"
+    );
+    dynamo.fail_reads(|_, _| None);
+    let read = viewer.event("progress", |progress| progress["problem"].is_null());
+    assert!(read["read_at_ms"].as_i64() > Some(failing), "{read}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,6 @@
 // The details of one bucket: what decides about it, as `weirgate why` says it, and its last hour.
-import { balance, heat, isOut, isQuota, isSlots, left, percent, perSecond, refill, short, span, tokens } from "./list.js";
+import { $, balance, clock, heat, isOut, isQuota, isSlots, left, make, percent, perSecond, put, refill, short, span, tokens } from "./list.js";
 
-const $ = (id) => document.getElementById(id);
 const REASONS_MS = 30000;
 const HOUR_MS = 10000;
 const SOON_MS = 3000;
@@ -10,24 +9,18 @@ const SVG = "http://www.w3.org/2000/svg";
 const few = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const many = (value) => (value >= 1000 ? short(Math.round(value)) : few.format(value));
 
-function make(tag, className, text) {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  if (text !== undefined) element.textContent = text;
+function draw(tag, attributes) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;
-}
-
-function put(element, value) {
-  if (element.textContent !== value) element.textContent = value;
 }
 
 // Table rows of cells: a text, or a text with a class.
 function rows(table, lines, none) {
-  const made = lines.map((cells) => {
-    const row = make("tr");
-    row.append(...cells.map((cell) => (Array.isArray(cell) ? make("td", cell[1], cell[0]) : make("td", "", cell))));
-    return row;
-  });
+  const made = lines.map((cells) => make("tr", "", "", ...cells.map((cell) => {
+    const [text, className] = [cell].flat();
+    return make("td", className, text);
+  })));
   table.tBodies[0].replaceChildren(...made);
   table.hidden = lines.length === 0;
   let words = table.nextElementSibling;
@@ -50,34 +43,24 @@ const milli = (limit) => ({
   resets: limit.resets,
 });
 
-function configText(config) {
-  if (config === null) return "–";
-  const limits = config.limits.map((limit) => {
-    if (limit.quota_tokens !== undefined || limit.schedule) return limit.text.replace("=", " ");
-    const mode = (limit.mode ?? "enforced") === "enforced" ? "" : ` (${limit.mode})`;
-    return `${limit.name} ${limit.slots === undefined ? refill(milli(limit)) : `${limit.slots} slots`}${mode}`;
-  });
-  const status = config.status && config.status !== "enforced" ? [config.status] : [];
-  return [...limits, ...status, ...(config.is_shadow ? ["shadow: denies nothing"] : [])].join(", ");
-}
+// As `weirgate why` says it.
+const configText = (config) => config === null ? "–" : [
+  config.limits.map((limit) => limit.text).join(" "),
+  config.status === "enforced" ? "" : config.status,
+  config.is_shadow ? "shadow: denies nothing" : "",
+  config.class ? `callers are of class ${config.class}` : "",
+].filter(Boolean).join(", ");
 
 // The last hour of a limit, in bars of a minute.
 class Chart {
   constructor(limit) {
     this.limit = limit;
-    this.figure = make("figure");
-    this.svg = document.createElementNS(SVG, "svg");
-    for (const [name, value] of Object.entries({ viewBox: "0 0 60 100", preserveAspectRatio: "none", role: "img", "aria-label": "The last hour is not read yet" })) {
-      this.svg.setAttribute(name, value);
-    }
+    this.svg = draw("svg", { viewBox: "0 0 60 100", preserveAspectRatio: "none", role: "img", "aria-label": "The last hour is not read yet" });
     this.top = make("span", "top quiet");
     this.line = make("span", "line quiet");
-    const axis = make("p", "axis");
+    const axis = make("p", "axis", "", ...["−60 min", "−30 min", "now"].map((words) => make("span", "", words)));
     axis.setAttribute("aria-hidden", "true");
-    axis.append(...["−60 min", "−30 min", "now"].map((words) => make("span", "", words)));
-    const plot = make("div", "plot");
-    plot.append(this.svg, this.top, this.line);
-    this.figure.append(plot, axis);
+    this.figure = make("figure", "", "", make("div", "plot", "", this.svg, this.top, this.line), axis);
   }
 
   draw(curve, at) {
@@ -96,23 +79,18 @@ class Chart {
     const scale = 94 / most;
     const bars = values.map((known, minute) => {
       if (known === null) return null;
-      const bar = document.createElementNS(SVG, "rect");
       const height = Math.max(known.value > 0 ? 1 : 0.4, known.value * scale);
       const classes = [known.isMean ? "mean" : "", known.value >= mark * 0.95 ? "full" : ""].filter(Boolean).join(" ");
-      for (const [name, value] of Object.entries({ class: classes, x: minute + 0.08, width: 0.84, y: (100 - height).toFixed(2), height: height.toFixed(2) })) {
-        bar.setAttribute(name, value);
-      }
-      const title = document.createElementNS(SVG, "title");
+      const bar = draw("rect", { class: classes, x: minute + 0.08, width: 0.84, y: (100 - height).toFixed(2), height: height.toFixed(2) });
+      const title = draw("title", {});
       const clock = new Date(at - (values.length - 1 - minute) * MINUTE_MS).toISOString().slice(11, 16);
       const unit = isHeld ? "held" : `a minute${known.isMean ? ", mean" : ""}`;
       title.textContent = `${clock} UTC: ${many(known.value)} ${unit}`;
       bar.append(title);
       return bar;
     });
-    const line = document.createElementNS(SVG, "line");
     const y = Number.isFinite(mark) ? (100 - mark * scale).toFixed(2) : "0";
-    for (const [name, value] of Object.entries({ x1: 0, x2: 60, y1: y, y2: y })) line.setAttribute(name, value);
-    this.svg.replaceChildren(...bars.filter((bar) => bar !== null), ...(isQuota(limit) ? [] : [line]));
+    this.svg.replaceChildren(...bars.filter((bar) => bar !== null), ...(isQuota(limit) ? [] : [draw("line", { x1: 0, x2: 60, y1: y, y2: y })]));
     const what = isQuota(limit) ? limit.resets : isHeld ? `capacity ${many(mark)}` : `refill ${many(mark)}/minute`;
     put(this.line, what);
     this.line.style.top = `${y}%`;
@@ -135,6 +113,7 @@ export class Bucket {
     this.list = list;
     this.what = null;
     this.seen = new Map();
+    this.problems = new Map();
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || this.what === null) return;
       location.hash = this.what.back;
@@ -165,7 +144,8 @@ export class Bucket {
     this.lines = [];
     this.seen.clear();
     $("limits").replaceChildren();
-    this.fail(null);
+    this.problems.clear();
+    this.fail("", "");
     this.fill();
     this.resume();
     // Where the list gives way, the keyboard goes with it.
@@ -198,29 +178,34 @@ export class Bucket {
   }
 
   async read(path) {
-    const { what } = this;
+    const { open } = this.list;
+    const { entity, resource } = this.what;
+    let [found, problem] = [null, ""];
     try {
-      const response = await fetch(`${path}?entity=${encodeURIComponent(what.entity)}&resource=${encodeURIComponent(what.resource)}`);
-      const found = response.ok ? await response.json() : null;
-      if (what !== this.what && this.list.open !== `${what.entity} ${what.resource}`) return null;
-      this.fail(found === null ? await response.text() : null);
-      return found;
+      const response = await fetch(`${path}?entity=${encodeURIComponent(entity)}&resource=${encodeURIComponent(resource)}`);
+      if (response.ok) found = await response.json();
+      else problem = await response.text();
     } catch {
-      this.fail("The page's server does not answer.");
-      return null;
+      problem = "The page's server does not answer.";
     }
+    if (open !== this.list.open) return null;
+    this.fail(path, problem);
+    return found;
   }
 
-  fail(words) {
-    put($("bucket-problem"), words ?? "");
-    $("bucket-problem").hidden = !words;
+  // Each read has its own problem, which only that read ends.
+  fail(path, problem) {
+    this.problems.set(path, problem);
+    const all = [...new Set(this.problems.values())].filter(Boolean).join("\n");
+    put($("bucket-problem"), all);
+    $("bucket-problem").hidden = all === "";
   }
 
   async readReasons() {
     const reasons = await this.read("/why");
     if (reasons === null) return;
     this.reasons = reasons;
-    this.readAt = this.list.now();
+    this.readAt = this.list.time();
     this.fill();
   }
 
@@ -245,11 +230,7 @@ export class Bucket {
     put($("stopped"), stop === null ? "" : `Stopped at ${levelText(stop)}: every acquire is refused.`);
     $("stopped").hidden = stop === null;
     this.limits(reasons.limits);
-    $("next").replaceChildren(...reasons.next.map(({ reason, command }) => {
-      const item = make("li");
-      item.append(make("span", "", reason), make("code", "", command));
-      return item;
-    }));
+    $("next").replaceChildren(...reasons.next.map(({ reason, command }) => make("li", "", "", make("span", "", reason), make("code", "", command))));
     const [{ plan }] = reasons.entities;
     const isOwn = (level) => (level.entity ?? reasons.entity) === reasons.entity && (level.plan ?? plan) === plan;
     const inForce = reasons.levels.find((level) => level.config !== null && isOwn(level));
@@ -277,7 +258,7 @@ export class Bucket {
       field.before,
       field.after,
     ])), "None that is kept.");
-    put($("bucket-cost"), `Read at ${new Date(this.readAt).toISOString().slice(11, 19)} UTC, and again every 30 s while it is open.`);
+    put($("bucket-cost"), `Read at ${clock(this.readAt)} UTC, and again every 30 s while it is open.`);
     this.change();
     this.draw();
   }
@@ -293,11 +274,9 @@ export class Bucket {
       return;
     }
     const table = make("table", "limits");
-    const head = make("tr");
-    head.append(...[["Limit"], ["Balance"], ["of capacity", "number"], ["Refill", "number"], ["Used/s", "number"], ["Saturation", "number"], ["From"]]
-      .map(([words, className]) => make("th", className, words)));
-    table.append(make("thead"), make("tbody"));
-    table.tHead.append(head);
+    const heads = [["Limit"], ["Balance"], ["of capacity", "number"], ["Refill", "number"], ["Used/s", "number"], ["Saturation", "number"], ["From"]]
+      .map(([words, className]) => make("th", className, words));
+    table.append(make("thead", "", "", make("tr", "", "", ...heads)), make("tbody"));
     this.lines = limits.map((known) => {
       const row = make("tr");
       const cells = Object.fromEntries(["name", "meter", "left", "refill", "used", "saturation", "from"].map((name) => {
@@ -305,22 +284,17 @@ export class Bucket {
         row.append(cell);
         return [name, cell];
       }));
-      const bar = make("span", "bar");
       const fill = make("i");
-      bar.append(fill);
-      cells.meter.append(bar);
+      cells.meter.append(make("span", "bar", "", fill));
       table.tBodies[0].append(row);
       const isOwn = known.entity === this.what.entity;
       const line = { known, row, cells, fill, isOwn, chart: null };
       put(cells.name, isOwn ? known.limit : `${known.limit} of ${known.entity}`);
       if (isOwn) {
         line.chart = new Chart({ name: known.limit, ...milli(known) });
-        const below = make("tr", "chart");
-        const cell = make("td");
+        const cell = make("td", "", "", line.chart.figure);
         cell.colSpan = 7;
-        cell.append(line.chart.figure);
-        below.append(cell);
-        table.tBodies[0].append(below);
+        table.tBodies[0].append(make("tr", "chart", "", cell));
       }
       return line;
     });
@@ -339,7 +313,7 @@ export class Bucket {
     for (const { known, row: element, cells, fill, isOwn } of this.lines) {
       const live = isOwn ? row?.limits.find((limit) => limit.name === known.limit) : undefined;
       const limit = live ?? milli(known);
-      const value = balance(limit, live ? row.at : this.readAt, now);
+      const value = live ? balance(limit, row.at, now) : balance(limit, this.readAt, Math.min(now, this.readAt + 2 * REASONS_MS));
       const part = left(limit, value);
       const state = isOut(value) ? "out" : part < 0.2 ? "low" : "";
       if (element.className !== state) element.className = state;

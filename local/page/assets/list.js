@@ -78,14 +78,20 @@ export function left(limit, value) {
 
 export const isOut = (value) => value < 1000;
 
-function text(element, value) {
-  if (element.firstChild === null) element.append(value);
-  else if (element.firstChild.data !== value) element.firstChild.data = value;
+export const clock = (ms) => new Date(ms).toISOString().slice(11, 19);
+
+export const $ = (id) => document.getElementById(id);
+
+export function make(tag, className = "", text = "", ...children) {
+  const element = Object.assign(document.createElement(tag), { className, textContent: text });
+  element.append(...children);
+  return element;
 }
 
 function set(element, name, value) {
   if (element[name] !== value) element[name] = value;
 }
+export const put = (element, text) => set(element, "textContent", text);
 
 const CELLS = ["key", "limit", "meter", "left", "refill", "used", "saturation", "from", "granted", "shards", "leases"];
 const NUMBERS = ["left", "refill", "used", "saturation", "granted", "shards", "leases"];
@@ -105,6 +111,7 @@ export class List {
     this.order = "name";
     this.byEntity = false;
     this.offset = 0;
+    this.until = Infinity;
     this.open = null;
     // By `levelKey`; and those of plans.
     this.switches = new Map();
@@ -121,10 +128,15 @@ export class List {
     this.measure();
   }
 
-  now() { return Date.now() + this.offset; }
+  time() { return Date.now() + this.offset; }
+  // What is refilled stands still where reads no longer bear it out.
+  now() { return Math.min(this.time(), this.until); }
+  isStale() { return this.time() >= this.until; }
 
   clear(byEntity) {
     this.buckets.clear();
+    this.until = Infinity;
+    this.readAt = null;
     this.byEntity = byEntity;
     this.frame.scrollTop = 0;
     this.arrange();
@@ -227,28 +239,20 @@ export class List {
   }
 
   make() {
-    const element = document.createElement("div");
+    const element = make("div");
     element.setAttribute("role", "row");
     const cells = {};
     for (const name of CELLS) {
-      const cell = document.createElement("span");
-      cell.className = name;
+      const cell = make("span", name);
       cell.setAttribute("role", "cell");
       if (NUMBERS.includes(name)) cell.classList.add("number");
       if (SOFT.includes(name)) cell.classList.add("soft");
       element.append(cell);
       cells[name] = cell;
     }
-    const link = document.createElement("a");
-    const again = document.createElement("span");
-    again.className = "unseen";
-    const tag = document.createElement("b");
+    const [link, again, tag, fill] = [make("a"), make("span", "unseen"), make("b"), make("i")];
     cells.key.append(link, again, tag);
-    const bar = document.createElement("span");
-    bar.className = "bar";
-    const fill = document.createElement("i");
-    bar.append(fill);
-    cells.meter.append(bar);
+    cells.meter.append(make("span", "bar", "", fill));
     this.rows.append(element);
     return { element, cells, link, again, tag, fill };
   }
@@ -266,8 +270,8 @@ export class List {
     const classes = `row${isFirst ? " first" : ""}${state}${isOpen}`;
     set(element, "className", classes);
     const name = this.name(bucket);
-    text(link, isFirst ? name : "");
-    text(again, isFirst ? "" : name);
+    put(link, isFirst ? name : "");
+    put(again, isFirst ? "" : name);
     set(link, "hidden", !isFirst);
     if (isFirst) {
       const address = this.address(bucket);
@@ -279,28 +283,28 @@ export class List {
     const wait = bucket.paused_until - now;
     const own = this.switchOf(bucket);
     const mark = !isFirst ? "" : wait > 0 && own !== "stopped" ? "paused" : own ?? "";
-    text(tag, mark === "paused" ? `paused, ${span(wait + 999)}` : mark);
+    put(tag, mark === "paused" ? `paused, ${span(wait + 999)}` : mark);
     set(tag, "className", `tag ${mark}`);
     set(tag, "hidden", mark === "");
-    text(cells.limit, limit ? limit.name : bucket.error ? "cannot be read" : "no limit");
-    set(cells.limit, "title", bucket.error ?? "");
+    put(cells.limit, limit ? limit.name : bucket.error ? "cannot be read" : "no limit");
+    set(cells.limit, "title", bucket.error ?? limit?.name ?? "");
     const scale = `scaleX(${part.toFixed(3)})`;
     if (fill.style.transform !== scale) fill.style.transform = scale;
-    text(cells.left, limit ? `${tokens(value)} / ${tokens(limit.capacity)}` : "");
+    put(cells.left, limit ? `${tokens(value)} / ${tokens(limit.capacity)}` : "");
     const what = limit ? refill(limit) : "";
-    text(cells.refill, what.replace(/^resets on | [(f].*/g, ""));
+    put(cells.refill, what.replace(/^resets on | [(f].*/g, ""));
     set(cells.refill, "title", what);
-    text(cells.used, limit ? perSecond(limit.used) : "");
+    put(cells.used, limit ? perSecond(limit.used) : "");
     set(cells.granted, "className", bucket.granted ? "granted number" : "granted number none");
     const saturation = limit ? percent(limit.saturation) : "";
-    text(cells.saturation, saturation);
+    put(cells.saturation, saturation);
     set(cells.saturation, "className", `saturation number ${limit ? heat(limit.saturation) : ""}`);
     const [source, level] = SOURCES[limit?.from] ?? [limit ? "–" : "", () => "not all levels are read: open the bucket"];
-    text(cells.from, source);
+    put(cells.from, source);
     set(cells.from, "title", limit ? level(bucket) : "");
-    text(cells.granted, isFirst ? perSecond(bucket.granted) : "");
-    text(cells.shards, isFirst ? String(bucket.shards) : "");
-    text(cells.leases, isFirst ? String(bucket.leases) : "");
+    put(cells.granted, isFirst ? perSecond(bucket.granted) : "");
+    put(cells.shards, isFirst ? String(bucket.shards) : "");
+    put(cells.leases, isFirst ? String(bucket.leases) : "");
   }
 
   // The switch of the narrowest level that has one, as the limiter decides it. Unknown if a plan's may decide:

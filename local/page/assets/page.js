@@ -1,13 +1,15 @@
 // What is shown, and the events that bring it. Every name from the table is shown as text.
 import { Bucket } from "./bucket.js";
-import { List, levelKey, perSecond, short } from "./list.js";
+import { $, List, clock, levelKey, make, perSecond, put, short } from "./list.js";
 
-const $ = (id) => document.getElementById(id);
 const list = new List($("buckets"), $("rows"), $("none"));
 const bucket = new Bucket(list);
 // What the server reads of a resource at most.
 const MAX_BUCKETS = 10000;
 const HIDDEN_MS = 30000;
+// The list counts as read for so long after a read, or so many times as long as reading it takes.
+const FRESH_MS = 20000;
+const FRESH_SWEEPS = 3;
 let source = null;
 let subject = null;
 let isCut = false;
@@ -17,10 +19,7 @@ let actions = [];
 let hiddenTimer = 0;
 let retryTimer = 0;
 let isReady = false;
-
-function put(element, value) {
-  if (element.textContent !== value) element.textContent = value;
-}
+let connection = [];
 
 // The address says what is shown: #resource/gpt-4, #resource/gpt-4?starting=user-1 or #entity/user-1, and
 // behind the name which bucket is open: #resource/gpt-4/user-1.
@@ -42,9 +41,21 @@ function address({ kind, name, start }, open) {
 }
 list.address = (row) => address(subject, subject.kind === "entity" ? row.resource : row.entity);
 
-function state(name, words) {
-  $("dot").className = name;
-  put($("state"), words);
+function state(...now) {
+  connection = now;
+  refresh();
+}
+
+// Shows how time passes: between two reads balances refill, and what is not read is not live.
+function refresh() {
+  const isStale = list.isStale();
+  const [name, words] = connection;
+  $("dot").className = isStale ? "off" : name;
+  put($("state"), isStale && list.readAt !== null ? `Not read since ${clock(list.readAt)} UTC` : words);
+  document.querySelector("main").classList.toggle("stale", isStale);
+  list.draw();
+  bucket.change();
+  facts();
 }
 
 function problem(words) {
@@ -67,6 +78,7 @@ function connect() {
   }
   opened.onerror = () => {
     if (opened !== source) return;
+    list.until = list.now();
     state("off", "Not connected");
     if (opened.readyState === EventSource.CLOSED) refused(query);
   };
@@ -90,7 +102,6 @@ const EVENTS = {
     list.offset = hello.now - Date.now();
     put($("table"), hello.table);
     put($("namespace"), hello.namespace);
-    state("live", "Live");
     problem(null);
     if (!hello.has_actions) {
       put($("no-actions"), "The functions of this table run elsewhere, and their logs have what they do. Only weirgate local shows it here.");
@@ -99,6 +110,9 @@ const EVENTS = {
     list.clear(subject?.kind === "entity");
     isReady = false;
     actions = [];
+    // What it shows is live once it is read.
+    if (subject === null) state("live", "Live");
+    else state("", "Connecting");
   },
   switches({ switches, unreadable }) {
     list.switches = new Map(switches.map((level) => [levelKey(level), level.switch]));
@@ -138,9 +152,13 @@ const EVENTS = {
     isReady ||= progress.sweep_ms !== null;
     $("cost").dataset.sweep = progress.sweep_ms ?? "";
     problem(progress.problem);
+    list.readAt = progress.read_at_ms;
+    const until = list.readAt + Math.max(FRESH_MS, FRESH_SWEEPS * progress.sweep_ms);
+    list.until = progress.problem ? Math.min(list.now(), until) : until;
     isCut = progress.is_cut;
     search();
-    facts();
+    if (progress.problem) state("off", "Not read");
+    else state("live", "Live");
   },
   usage(usage) {
     day = usage;
@@ -161,14 +179,10 @@ const EVENTS = {
     }
     actions = actions.slice(-40);
     const items = actions.toReversed().map((action) => {
-      const item = document.createElement("li");
-      const [time, name, words] = ["time", "b", "span"].map((tag) => document.createElement(tag));
-      time.textContent = new Date(action.at_ms).toLocaleTimeString("en-GB");
-      name.textContent = action.function;
-      words.textContent = action.text;
-      if (action.text.startsWith("failed")) words.className = "failed";
+      const time = make("time", "", new Date(action.at_ms).toLocaleTimeString("en-GB"));
+      const words = make("span", action.text.startsWith("failed") ? "failed" : "", action.text);
+      const item = make("li", "", "", time, make("b", "", action.function), words);
       item.title = `${action.took_ms} ms`;
-      item.append(time, name, words);
       return item;
     });
     $("actions").replaceChildren(...items);
@@ -193,28 +207,21 @@ function banner(switches, unreadable) {
   for (const [word, title] of [["stopped", "Stopped"], ["exempt", "Exempt"]]) {
     const levels = switches.filter((level) => level.switch === word);
     if (levels.length === 0) continue;
-    const part = document.createElement("p");
-    part.className = word;
-    const head = document.createElement("b");
-    head.textContent = title;
-    part.append(head);
+    const part = make("p", word, "", make("b", "", title));
     for (const level of levels.slice(0, MANY)) {
       const { entity, plan, resource } = level;
-      const link = document.createElement(entity || resource ? "a" : "span");
       const whose = plan ? `plan ${plan}` : entity && !resource ? `entity ${entity}` : entity;
       const on = whose && resource ? `${whose} on ${resource}` : (whose ?? (resource ? `resource ${resource}` : "the whole namespace"));
-      link.textContent = on;
+      const link = make(entity || resource ? "a" : "span", "", on);
       if (entity) link.href = address({ kind: "entity", name: entity }, resource);
       else if (resource) link.href = address({ kind: "resource", name: resource });
       part.append(link);
     }
     const more = levels.length - MANY;
-    if (more > 0) part.append(Object.assign(document.createElement("span"), { textContent: `and ${more} more: weirgate switches` }));
+    if (more > 0) part.append(make("span", "", `and ${more} more: weirgate switches`));
     parts.push(part);
   }
-  for (const error of unreadable) {
-    parts.push(Object.assign(document.createElement("p"), { className: "stopped", textContent: `A switch cannot be read: ${error}` }));
-  }
+  for (const error of unreadable) parts.push(make("p", "stopped", `A switch cannot be read: ${error}`));
   $("switches").replaceChildren(...parts);
   $("switches").hidden = parts.length === 0;
 }
@@ -260,7 +267,7 @@ function usageBars() {
   const most = Math.max(1, ...measure.hours.map(amount));
   const current = Math.floor((day.at - day.start) / 3600000);
   const bars = $("bars");
-  while (bars.childElementCount < 24) bars.append(document.createElement("i"));
+  while (bars.childElementCount < 24) bars.append(make("i"));
   const told = [];
   measure.hours.forEach((value, hour) => {
     const bar = bars.children[hour];
@@ -278,15 +285,11 @@ function usageBars() {
   put($("as-of"), `at ${new Date(day.at).toISOString().slice(11, 16)} UTC${lacks}`);
   const most_used = Math.max(1, ...measure.top.map((user) => user[2]));
   const items = measure.top.map(([entity, resource, value]) => {
-    const item = document.createElement("li");
-    const [bar, link, words] = ["i", "a", "span"].map((tag) => document.createElement(tag));
-    const byEntity = subject?.kind === "entity";
-    link.href = address(subject, byEntity ? resource : entity);
-    link.textContent = byEntity ? resource : entity;
-    words.textContent = short(amount(value));
+    const name = subject?.kind === "entity" ? resource : entity;
+    const [bar, link] = [make("i"), make("a", "", name)];
+    link.href = address(subject, name);
     bar.style.transform = `scaleX(${(value / most_used).toFixed(3)})`;
-    item.append(bar, link, words);
-    return item;
+    return make("li", "", "", bar, link, make("span", "", short(amount(value))));
   });
   $("top").replaceChildren(...items);
   $("no-top").hidden = items.length > 0;
@@ -300,9 +303,8 @@ function suggest() {
 
 function links() {
   const found = names.resources.map((name) => {
-    const link = document.createElement("a");
+    const link = make("a", "", name);
     link.href = address({ kind: "resource", name });
-    link.textContent = name;
     if (subject?.kind === "resource" && subject.name === name) link.setAttribute("aria-current", "page");
     return link;
   });
@@ -342,7 +344,6 @@ function show() {
   problem(null);
   suggest();
   links();
-  facts();
   connect();
 }
 
@@ -402,11 +403,5 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 addEventListener("hashchange", show);
-// Between two reads balances refill.
-setInterval(() => {
-  if (document.hidden || list.buckets.size === 0) return;
-  list.draw();
-  bucket.change();
-  facts();
-}, 1000);
+setInterval(() => document.hidden || refresh(), 1000);
 show();

@@ -26,23 +26,44 @@ async function freePort() {
   return port;
 }
 
+// Starts a server of the page: the process, and what its first line says.
+async function serve(arguments_, env = process.env) {
+  const child = spawn(weirgate, arguments_, { env, stdio: ["ignore", "pipe", "inherit"] });
+  const [line] = await once(createInterface({ input: child.stdout }), "line");
+  return { child, started: JSON.parse(line) };
+}
+
+async function end(child, signal) {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  child.kill(signal);
+  await once(child, "exit");
+}
+
 // Starts `weirgate local`; everything that callers do goes through the command line, or an agent.
 export class Backend {
   static async start(...options) {
     const backend = new Backend();
     const ports = ["--port", "0", "--page-port", "0"];
-    backend.process = spawn(weirgate, ["local", ...ports, "--json", "--limits", limits, ...options], {
-      stdio: ["ignore", "pipe", "inherit"],
-    });
-    const lines = createInterface({ input: backend.process.stdout });
-    const [line] = await once(lines, "line");
-    const started = JSON.parse(line);
+    const { child, started } = await serve(["local", ...ports, "--json", "--limits", limits, ...options]);
+    backend.process = child;
     backend.url = started.page_url;
     backend.environment = { ...process.env, ...started.variables };
     backend.endpoint = started.endpoint_url;
     backend.table = started.table;
     backend.loads = [];
     return backend;
+  }
+
+  // Serves the page of this table from a process of its own, which the end of the backend leaves without its table.
+  async servePage() {
+    const { child, started } = await serve(["page", "--port", "0", "--read-units", "500", "--json"], this.environment);
+    return {
+      url: started.page_url,
+      hang: () => child.kill("SIGSTOP"),
+      goOn: () => child.kill("SIGCONT"),
+      // A process that hangs ends by nothing else.
+      stop: () => end(child, "SIGKILL"),
+    };
   }
 
   // The same, with an agent whose metrics the page reads.
@@ -117,11 +138,7 @@ export class Backend {
   }
 
   async stop() {
-    for (const child of [...this.loads, this.process]) {
-      if (child.exitCode !== null) continue;
-      child.kill("SIGTERM");
-      await once(child, "exit");
-    }
+    for (const child of [...this.loads, this.process]) await end(child, "SIGTERM");
   }
 }
 

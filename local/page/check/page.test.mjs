@@ -65,7 +65,8 @@ const cut = (page) =>
     const cells = all("#rows .row:not([hidden]) > span, .heads .row > span, #bucket td, #bucket th, .facts div, .choose > *, .head > *");
     const beyond = cells.filter((cell) => right(cell) > right(cell.closest("section")) + 1);
     // Only names may be shortened: they are of any length, and whole in their title.
-    const whole = all("#rows .row:not([hidden]) > span:not(.key), .heads .row > span, .facts dt, .facts dd, #bucket td, #bucket th");
+    const named = (cell) => cell.title !== "" && cell.title === cell.textContent;
+    const whole = all("#rows .row:not([hidden]) > span:not(.key), .heads .row > span, .facts dt, .facts dd, #bucket td, #bucket th").filter((cell) => !named(cell));
     // A part of a pixel is enough for an ellipsis.
     const text = document.createRange();
     const isShortened = (cell) => {
@@ -122,6 +123,28 @@ test("no column is cut off at any width around those where the layout changes", 
       await page.waitForTimeout(100);
       assert.deepEqual(await cut(page), [], `${width} px, ${hash}`);
     }
+  }
+});
+
+test("names of the greatest length cut nothing off, in the list and in an opened bucket", async (t) => {
+  const [entity, parent] = ["e", "p"].map((letter) => letter.repeat(256));
+  const [resource, limit, plan] = [64, 64, 64].map((length, index) => "rlq"[index].repeat(length));
+  await backend.run("limits", "set", "--plan", plan, "--resource", resource, `${limit}=600/minute`);
+  await backend.run("limits", "set", "--entity", parent, "--resource", resource, "slots=8");
+  await backend.run("entities", "set", entity, "--plan", plan, "--parent", parent, "--cascades");
+  await backend.run("acquire", parent, resource, "slots=1", "--lease", "10m");
+  await backend.run("acquire", entity, resource, `${limit}=1`);
+  for (const hash of [`#resource/${resource}`, `#entity/${entity}`, `#resource/${resource}/${entity}`, `#entity/${parent}/${resource}`]) {
+    const { page, wrong } = await open(t, SIZES.phone, {}, hash);
+    if (hash.split("/").length > 2) await page.locator("#changes td").first().waitFor();
+    for (const [width, height] of [...Object.values(SIZES), ...Object.values(EDGES)]) {
+      await page.setViewportSize({ width, height });
+      await page.waitForTimeout(100);
+      assert.deepEqual(await cut(page), [], `${width} px, ${hash.slice(0, 20)}`);
+    }
+    // The field takes each of them whole.
+    assert.equal(await page.locator("#name").evaluate((field) => field.maxLength), 256);
+    assert.deepEqual(wrong, []);
   }
 });
 
@@ -327,6 +350,45 @@ test("an opened bucket says what why says, and its last hour", async (t) => {
   assert.equal(new URL(page.url()).hash, "#resource/gpt-4");
 });
 
+test("the levels of an opened bucket have the limits that why says, with bursts, classes, quotas and all else", async (t) => {
+  const limits = ["rpm=600/minute,burst=900", "tpm=100_000/minute,class=batch:10%:30%", "day=quota:10000/day"];
+  await backend.run("limits", "set", "--entity", "user-32", "--resource", "levels", ...limits, "--class", "batch", "--shadow");
+  await backend.run("limits", "set", "--entity", "user-32", "slots=5");
+  const { page } = await open(t, SIZES.desktop, {}, "#entity/user-32/levels", false);
+  await page.locator("#levels td").first().waitFor();
+  const why = (await backend.run("why", "user-32", "levels")).split("\n").map((line) => line.split(/\s{2,}/));
+  const cells = await page.locator("#levels td:nth-child(2)").allTextContents();
+  const says = why.slice(1, cells.length + 1).map((line) => line.at(-2).replace(/^-$/, "–"));
+  assert.deepEqual(cells, says);
+  assert.match(cells[0], /^day=quota.*,burst=900 .*,class=batch:10%:30%, shadow: .*, callers are of class batch$/);
+});
+
+test("each read of an opened bucket that fails says why, whatever the other one answers", async (t) => {
+  const { page } = await open(t, SIZES.desktop);
+  const reason = { why: "the reasons cannot be read", hour: "the hour cannot be read" };
+  const fail = (path) => page.route(`**/${path}?*`, (route) => route.fulfill({ status: 502, body: reason[path] }));
+  const goTo = (user) => page.evaluate((user) => { location.hash = `#resource/gpt-4/${user}`; }, user);
+  const answer = (path) => page.waitForResponse((response) => response.url().includes(`/${path}?`));
+  const says = (words) => page.waitForFunction((words) => document.querySelector("#bucket-problem").textContent === words, words);
+  await fail("why");
+  await goTo("user-7");
+  await says(reason.why);
+  // When it reads the hour again, it has taken over the answer before.
+  await answer("hour");
+  await answer("hour");
+  await says(reason.why);
+  await fail("hour");
+  await goTo("user-8");
+  await says(`${reason.why}\n${reason.hour}`);
+  await page.unroute("**/why?*");
+  await goTo("user-9");
+  await page.locator("#levels td").first().waitFor();
+  await says(reason.hour);
+  await page.unroute("**/hour?*");
+  await says("");
+  assert.ok(await page.locator("#bucket-problem").isHidden());
+});
+
 test("a period is written as the command line writes it, which reads it again", async (t) => {
   const { page } = await open(t, SIZES.desktop);
   for (const [ms, text] of [[1000, "second"], [60000, "minute"], [3600000, "hour"], [86400000, "day"], [90000, "1m30s"], [172800500, "2d500ms"]]) {
@@ -448,6 +510,47 @@ test("what does not exist and what is not allowed is said", async (t) => {
   await page.waitForFunction(() => !document.querySelector("#problem").hidden);
   assert.match(await page.locator("#problem").textContent(), /a#b/);
 });
+
+for (const [what, cause] of [
+  ["a table that cannot be reached", (backend) => backend.stop()],
+  ["a server that ended", (_, served) => served.stop()],
+  ["a server that hangs", (_, served) => served.hang()],
+]) {
+  test(`with ${what} the page is not live: it says since when, dims what it has, and refills no balance`, async (t) => {
+    const own = await Backend.start();
+    t.after(() => own.stop());
+    const served = await own.servePage();
+    t.after(() => served.stop());
+    // It refills for half a minute.
+    await own.run("acquire", "user-1", "gpt-4", "tpm=50000");
+    const context = await chromium.newContext({ viewport: { width: 1440, height: 900 } });
+    t.after(() => context.close());
+    const page = await context.newPage();
+    await page.clock.install();
+    await page.goto(`${served.url}#resource/gpt-4/user-1`);
+    await page.waitForFunction(() => document.querySelector("#state").textContent === "Live" && document.querySelector("#limits .left"));
+    const ink = () => row(page, "user-1").locator("a").evaluate((link) => getComputedStyle(link).color);
+    const [live, words] = [await ink(), () => page.locator("#state").textContent()];
+    await cause(own, served);
+    // The page has no other sign of a server that hangs than that nothing comes.
+    if (what.endsWith("hangs")) await page.clock.fastForward(30_000);
+    await page.waitForFunction(() => document.querySelector(".stale"), null, { timeout: 120_000 });
+    const since = await words();
+    assert.match(since, /^Not read since \d\d:\d\d:\d\d UTC$/);
+    const shown = () => page.locator("#rows .left, #limits .left, .facts dd").allTextContents();
+    const before = await shown();
+    assert.notEqual(await ink(), live);
+    assert.equal(await row(page, "user-1").locator("xpath=ancestor::*[contains(@class, 'stale')]").count(), 1);
+    await page.clock.fastForward(30_000);
+    assert.deepEqual(await shown(), before);
+    assert.equal(await words(), since);
+    assert.deepEqual(await accessible(page), []);
+    assert.deepEqual(await cut(page), []);
+    if (!what.endsWith("hangs")) return;
+    served.goOn();
+    await page.waitForFunction(() => document.querySelector("#state").textContent === "Live" && !document.querySelector(".stale"));
+  });
+}
 
 test("a page whose server ended says so", async (t) => {
   const own = await Backend.start();

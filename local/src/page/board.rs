@@ -73,6 +73,8 @@ pub(crate) struct Progress {
     pub(crate) sweep_ms: Option<u64>,
     /// Whether there are more buckets than the page shows.
     pub(crate) is_cut: bool,
+    /// When the last read that succeeded began, epoch ms; `None` before that.
+    pub(crate) read_at_ms: Option<i64>,
     /// Why the last read failed; `None` if it did not.
     pub(crate) problem: Option<String>,
 }

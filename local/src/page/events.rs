@@ -7,7 +7,7 @@
 //! | `switches` | `switches` (levels with `switch`), `unreadable` |
 //! | `callers` | each source: `name`, `denied_per_second`, `denied`, `problem` |
 //! | `rows` | `now`, `rows` (those that changed), `gone` |
-//! | `progress` | `sweep_ms`, `is_cut`, `problem` |
+//! | `progress` | `sweep_ms`, `is_cut`, `read_at_ms`, `problem` |
 //! | `usage` | `start`, `at`, `measures` |
 //! | `actions` | the new ones, the oldest first |
 //! | `cost` | `units_per_second`, `allowed`, `units`, `viewers` |

@@ -198,12 +198,15 @@ impl Poller {
             let watched = self.watched.remove(&subject);
             let mut watched = watched.unwrap_or_else(|| Watched::new(now, &self.general));
             if watched.due <= now {
+                let at = SystemClock.now();
                 let read = self.read(&subject, &mut watched).await;
                 watched.progress.problem = read.err().map(|error| error.to_string());
                 if watched.progress.problem.is_some() {
                     self.pay(2).await;
                     watched.due = Instant::now() + AFTER_FAILURE;
                     watched.phase = Phase::buckets(watched.due);
+                } else {
+                    watched.progress.read_at_ms = Some(at.0);
                 }
                 self.board.set_progress(&subject, watched.progress.clone());
                 self.tell_cost();
