@@ -360,7 +360,7 @@ $(checked:%=check-target-%): check-target-%: cargo .venv/sam/.cross
 
 zig := $(CURDIR)/.venv/sam/bin/python -m ziglang
 
-published := weirgate-shared weirgate-calendar weirgate-store weirgate
+published := weirgate-shared weirgate-store weirgate
 .PHONY: publish-check
 publish-check: cargo ## Package the crates that users depend on, and build each from its package, as `cargo publish` does
 	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(published))

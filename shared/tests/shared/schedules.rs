@@ -9,11 +9,18 @@ use weirgate_shared::{
     Scale, Schedule, ScheduleRule, Shard, VersionedLimits, WindowError, parse_span,
 };
 
-fn rule(cron: &str, length: &str, scale: &str, zone: &str) -> Result<ScheduleRule, WindowError> {
+/// Returns a rule of a schedule from its texts.
+pub fn rule(
+    cron: &str,
+    length: &str,
+    scale: &str,
+    zone: &str,
+) -> Result<ScheduleRule, WindowError> {
     ScheduleRule::new(cron, parse_span(length).unwrap(), scale.parse()?)?.zone(zone)
 }
 
-fn schedule(rules: &[(&str, &str, &str, &str)]) -> Result<Schedule, WindowError> {
+/// Returns the schedule of the texts of its rules.
+pub fn schedule(rules: &[(&str, &str, &str, &str)]) -> Result<Schedule, WindowError> {
     let rules = rules
         .iter()
         .map(|(cron, length, scale, zone)| rule(cron, length, scale, zone));
