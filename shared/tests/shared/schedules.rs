@@ -9,13 +9,7 @@ use weirgate_shared::{
     Scale, Schedule, ScheduleRule, Shard, VersionedLimits, WindowError, parse_span,
 };
 
-/// Returns a rule of a schedule from its texts.
-pub fn rule(
-    cron: &str,
-    length: &str,
-    scale: &str,
-    zone: &str,
-) -> Result<ScheduleRule, WindowError> {
+fn rule(cron: &str, length: &str, scale: &str, zone: &str) -> Result<ScheduleRule, WindowError> {
     ScheduleRule::new(cron, parse_span(length).unwrap(), scale.parse()?)?.zone(zone)
 }
 

@@ -8,12 +8,10 @@ use jiff::tz::TimeZoneDatabase;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use weirgate_shared::calendar::active_scale;
-use weirgate_shared::{
-    ActiveScale, EpochMillis, Scale, Schedule, ScheduleRule, WindowError, parse_span,
-};
+use weirgate_shared::{ActiveScale, EpochMillis, Scale, Schedule, ScheduleRule};
 
 use super::{DAY, MINUTE, utc};
-use crate::schedules::{rule, schedule};
+use crate::schedules::schedule;
 
 /// What a schedule says whose zone the database has.
 fn says(schedule: &Schedule, now: EpochMillis) -> ActiveScale {
