@@ -7,7 +7,6 @@ mod errors;
 mod limiters;
 mod lists;
 mod lost;
-mod numbers;
 mod proxy;
 mod usage;
 
