@@ -409,11 +409,6 @@ fuzz: cargo ## Fuzz every decoder, seconds=60 each
 			-dict=verify/fuzz/dictionary -max_total_time=$(seconds) -max_len=150000 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \
 	done
 
-.PHONY: scaling
-scaling: cargo ## Write the tables of docs/scaling.md and docs/guide/cost-by-volume.md
-	cargo build --locked --workspace --bin scaling
-	$(cargo_target)/debug/scaling
-
 # A build for each of some 1,200 mutants: hours. MUTANTS narrows it down: make mutants MUTANTS="-p weirgate-shared --shard 0/8"
 .PHONY: mutants
 mutants: cargo ## Break the pure parts line by line; each must be caught by a test (hours)

@@ -7,7 +7,7 @@ use weirgate_testkit::Fault;
 use weirgate_tests::fleet::{
     Fleet, ask, by_name, granted, millis, pass, secs, settle, slots, tokens, tpm,
 };
-use weirgate_tools::scaling::facts::SHARED_MILLI;
+use weirgate_tests::scaling::facts::SHARED_MILLI;
 
 fn rpm(rate: i64) -> [Limit; 1] {
     [Limit::per_minute("rpm", rate).unwrap()]
