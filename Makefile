@@ -72,7 +72,7 @@ guards: cargo ## Take out each guard of an invariant, and print the seed that fi
 .PHONY: e2e
 e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed .venv/moto/.installed ## Deploy to an emulated account, drive it, and compare the table
 	cargo test --locked --workspace --bin weirgate -- --ignored
-	cargo build --locked --workspace --bin weirgate --bin drive
+	cargo build --locked --workspace --bin weirgate
 	.venv/stack/bin/python verify/stack/e2e.py
 
 # With your credentials; it tells the cost, and asks first. ARGS='--for 1h' reads usage over an hour's end.

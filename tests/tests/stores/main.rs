@@ -1,4 +1,4 @@
-//! A table on Redis: its numbers, its lost answers, its errors, and limiters on it. A real redis-server runs
+//! A table on Redis: its lost answers, its errors, and limiters on it. A real redis-server runs
 //! for each test.
 
 mod clusters;
