@@ -71,7 +71,7 @@ guards: cargo ## Take out each guard of an invariant, and print the seed that fi
 # First the store's contract and the acceptance on moto, another implementation of DynamoDB.
 .PHONY: e2e
 e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed .venv/moto/.installed ## Deploy to an emulated account, drive it, and compare the table
-	cargo build --locked --workspace --bin weirgate --bin drive
+	cargo build --locked --workspace --bin weirgate
 	cargo test --locked --workspace --bin weirgate -- --ignored
 	.venv/stack/bin/python verify/stack/e2e.py
 
@@ -360,7 +360,7 @@ $(checked:%=check-target-%): check-target-%: cargo .venv/sam/.cross
 
 zig := $(CURDIR)/.venv/sam/bin/python -m ziglang
 
-published := weirgate-shared weirgate-calendar weirgate-store weirgate
+published := weirgate-shared weirgate-store weirgate
 .PHONY: publish-check
 publish-check: cargo ## Package the crates that users depend on, and build each from its package, as `cargo publish` does
 	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(published))
@@ -408,11 +408,6 @@ fuzz: cargo ## Fuzz every decoder, seconds=60 each
 		DECODER=$$decoder RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir verify/fuzz --sanitizer none decoder verify/fuzz/found/$$decoder verify/fuzz/corpus/$$decoder -- \
 			-dict=verify/fuzz/dictionary -max_total_time=$(seconds) -max_len=150000 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \
 	done
-
-.PHONY: scaling
-scaling: cargo ## Write the tables of docs/scaling.md and docs/guide/cost-by-volume.md
-	cargo build --locked --workspace --bin scaling
-	$(cargo_target)/debug/scaling
 
 # A build for each of some 1,200 mutants: hours. MUTANTS narrows it down: make mutants MUTANTS="-p weirgate-shared --shard 0/8"
 .PHONY: mutants

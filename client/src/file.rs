@@ -3,15 +3,14 @@
 mod parse;
 mod write;
 
-use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weirgate_shared::files::{TextFile, Watched, What, read_file};
-use weirgate_shared::{Config, ConfigLevel, Entity, EntityId, EpochMillis, PlanName};
+use weirgate_shared::{Config, ConfigLevel, Entity, EpochMillis};
 use weirgate_store::CorrectedClock;
 
-use crate::values::EffectiveConfig;
+use crate::values::{EffectiveConfig, FileLevels};
 
 pub use weirgate_shared::files::FileError;
 
@@ -59,43 +58,6 @@ pub use weirgate_shared::files::FileError;
 /// the line `...`; then one without it is half, and changes nothing either.
 #[derive(Debug, Clone)]
 pub struct LimitsFile(Watched<FileLevels>);
-
-/// Configurations of a file, by level, and parents.
-#[derive(Debug)]
-pub(crate) struct FileLevels {
-    configs: HashMap<ConfigLevel, Arc<EffectiveConfig>>,
-    parents: HashMap<EntityId, EntityId>,
-    /// Entities with a parent to which they do not cascade.
-    apart: HashSet<EntityId>,
-    plans: HashMap<EntityId, PlanName>,
-}
-
-impl FileLevels {
-    /// Returns the configuration of a level.
-    pub(crate) fn config(&self, level: &ConfigLevel) -> Option<&Arc<EffectiveConfig>> {
-        self.configs.get(level)
-    }
-
-    /// Returns the parent of an entity.
-    pub(crate) fn parent(&self, entity: &EntityId) -> Option<&EntityId> {
-        self.parents.get(entity)
-    }
-
-    /// Returns whether an entity cascades to its parent.
-    pub(crate) fn cascades(&self, entity: &EntityId) -> bool {
-        !self.apart.contains(entity)
-    }
-
-    /// Returns the plan of an entity.
-    pub(crate) fn plan(&self, entity: &EntityId) -> Option<&PlanName> {
-        self.plans.get(entity)
-    }
-
-    /// Returns whether a level of a plan has a configuration.
-    pub(crate) fn has_plan(&self, plan: &PlanName) -> bool {
-        self.configs.keys().any(|level| level.plan() == Some(plan))
-    }
-}
 
 /// Contents of a limits file, as
 /// [`Admin::set_config`](crate::Admin::set_config) and
@@ -178,12 +140,7 @@ fn wall() -> EpochMillis {
 }
 
 fn levels(files: &[TextFile]) -> Result<FileLevels, FileError> {
-    let mut levels = FileLevels {
-        configs: HashMap::new(),
-        parents: HashMap::new(),
-        apart: HashSet::new(),
-        plans: HashMap::new(),
-    };
+    let mut levels = FileLevels::default();
     for file in files {
         let parsed = parse::parse(file)?;
         if parsed.configs.is_empty() && parsed.parents.is_empty() && parsed.plans.is_empty() {

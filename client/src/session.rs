@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use weirgate_shared::{LimitName, Namespace, Resource};
 use weirgate_store::Table;
 
-use crate::values::{OnUnavailable, Prefetch, VendorAdvices, VendorCount};
+use crate::values::{FileLevels, OnUnavailable, Prefetch, VendorAdvices, VendorCount};
 
 /// The table, and what every request to it needs.
 #[derive(Debug)]
@@ -96,5 +96,17 @@ impl Session {
             env,
             alive,
         }
+    }
+
+    /// Returns the levels of the limits file now, if the limiter has one.
+    #[cfg(feature = "yaml")]
+    pub(crate) fn file_levels(&self) -> Option<Arc<FileLevels>> {
+        let file = self.settings.file.as_ref()?;
+        Some(file.levels(self.table.skew().local()))
+    }
+
+    #[cfg(not(feature = "yaml"))]
+    pub(crate) const fn file_levels(&self) -> Option<Arc<FileLevels>> {
+        None
     }
 }

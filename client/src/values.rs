@@ -5,6 +5,7 @@ pub(crate) mod calendar;
 mod denial;
 mod effective_config;
 mod error;
+mod file_levels;
 mod gauges;
 #[cfg(feature = "serde")]
 pub(crate) mod json;
@@ -30,6 +31,7 @@ pub(crate) use denial::{
 };
 pub(crate) use effective_config::EffectiveConfig;
 pub use error::Error;
+pub(crate) use file_levels::FileLevels;
 pub use gauges::BreakerState;
 pub(crate) use gauges::{OutstandingGauge, change_breaker, describe_gauges};
 pub use limit_status::LimitStatus;

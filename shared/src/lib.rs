@@ -9,6 +9,7 @@
 //! - `limit`: [`Limit`] and its text, its [`RefillRule`] (capacity and refill) and its [`LimitKind`]
 //! - `quota`: [`QuotaWindow`] of a quota, [`Every`] that builds it, and its [`WindowCode`]
 //! - `schedule`: [`Schedule`]: rules by which a limit is scaled at certain times
+//! - [`calendar`] (feature `calendar`): when windows end and which rule holds, in time zones
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
 //! - `description`: [`EntityDescription`]: display name and labels of an entity
 //! - `switch`: [`Switches`]: levels that an operator has stopped
@@ -43,6 +44,8 @@ mod asks;
 pub mod attr;
 mod audit;
 mod bucket;
+#[cfg(feature = "calendar")]
+pub mod calendar;
 mod config;
 mod description;
 mod docs;

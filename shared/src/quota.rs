@@ -1,5 +1,5 @@
 //! Windows of quotas: what they are, their text, and their code in an item. Pure: when a window ends
-//! is computed from its code by the crate `weirgate-calendar`.
+//! is computed from its code by the feature `calendar`.
 //!
 //! - `release`: [`ZONE_DATA`] and the names of its zones; `zone`: [`ZoneName`]
 //! - `error`: [`WindowError`]

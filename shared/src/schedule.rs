@@ -1,5 +1,5 @@
 //! Schedules: rules by which a limit is scaled at certain times. Pure, without zone data: which rule
-//! is in force at an instant is computed by the crate `weirgate-calendar`.
+//! is in force at an instant is computed by the feature `calendar`.
 //!
 //! - `cron`: [`Cron`], five fields, and the minutes of a clock that they name
 //! - `scale`: [`Scale`], a ratio

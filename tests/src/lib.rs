@@ -1,4 +1,9 @@
-//! What the tests of several files set up. What these stand on is in the crate `weirgate-testkit`.
+//! What the tests of several files set up, and what is measured and computed for pages. What these
+//! stand on is in the crate `weirgate-testkit`.
+//!
+//! - [`bench`](mod@bench): what `make bench` measures
+//! - [`scaling`]: how far one key goes, and what a month costs, computed
+//! - [`number`], [`page`]: numbers and computed parts of pages
 
 #![allow(
     missing_docs,
@@ -12,9 +17,13 @@ use weirgate_store::Table;
 use weirgate_testkit::Dynamo;
 
 pub mod aggregator;
+pub mod bench;
 pub mod discarded;
 pub mod fleet;
+pub mod number;
+pub mod page;
 pub mod recorder;
+pub mod scaling;
 pub mod sharded;
 pub mod stored;
 

@@ -10,10 +10,16 @@ import platform
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from account import ROOT, TARGET, Account, Failed, hold, run, until
 
-DRIVEN_SECONDS = "15"
+# By resource: what an acquire takes, and how callers of two processes ask for it.
+LOADS = {
+    "gpt-4": ({"rpm": 1, "tpm": 500}, "openai --limit rpm=100/second,burst=200 --limit tpm=6_000_000/minute --rate 200 --wait 500ms"),
+    "tenants": ({"rpm": 1, "tpm": 500}, "tenant --limit rpm=100/second --limit tpm=6_000_000/minute --rate 20 --entities 4"),
+    "browsers": ({"slots": 1}, "fleet --limit slots=4 --rate 20 --wait 1s --hold 400ms"),
+}
 PAGE = (ROOT / "docs/deployment.md").read_text()
 PROCESSOR = {"aarch64": "arm64"}.get(platform.machine(), platform.machine())
 # What the page's commands name, and what they name here: the page says so too. The emulator knows no metric math and no
@@ -50,11 +56,31 @@ def works(lambdas, stack):
     return answer
 
 
+def load(environment, resource):
+    """Puts a load on a resource, and waits until its hours and days count exactly what was granted."""
+    takes, how = LOADS[resource]
+    entity, *options = how.split()
+    amounts = [f"{limit}={amount}" for limit, amount in takes.items()]
+    options += ["--processes", "2", "--in-flight", "16", "--for", "15s"]
+    said = run([TARGET / "debug/weirgate", "--json", "load", entity, resource, *amounts, *options], env=environment)
+    granted = json.loads(said)["outcomes"]["granted"]["acquires"]
+    expected = {"tokens": {limit: granted * amount for limit, amount in takes.items()}, "acquires": granted}
+
+    def is_counted(interval):
+        command = [TARGET / "debug/weirgate", "--json", "usage", "--resource", resource, "--from", "2d", "--by", interval, "--total"]
+        return json.loads(run(command, env=environment))["usage"] == expected
+    for interval in ("hour", "day"):
+        until(lambda of=interval: is_counted(of), f"the {interval}s of {resource} count {expected}")
+    return f"{resource}: {expected}"
+
+
 def drive(account, table):
     """The table counts what callers consumed, and the reconciler returns the slots of a killed holder."""
     environment = {**account.credentials, "WEIRGATE_TABLE": table}
     _, leases = hold(environment, "killed", "batch-jobs", lease="10s")
-    print(run([TARGET / "debug/drive", account.endpoint, table, DRIVEN_SECONDS]), end="")
+    with ThreadPoolExecutor() as loads:
+        for said in loads.map(lambda resource: load(environment, resource), LOADS):
+            account.say(said)
     # No request uses the holder's bucket, so only the schedule can have ended the lease.
     until(lambda: not leases(), "the reconciler returns a killed holder's slots")
     records = sum(line.get("records", 0) for line in account.lines() if isinstance(line, dict))

@@ -27,26 +27,20 @@ pub(crate) fn ancestors(session: &Session, entity: &EntityId) -> Ancestors {
         session.env.ages.now(),
         session.config_cache.switches.max_age(session),
     );
-    #[cfg(feature = "yaml")]
-    let file =
-        (session.settings.file.as_ref()).map(|file| file.levels(session.table.skew().local()));
+    let file = session.file_levels();
     let (mut known, mut unread, mut at) = (vec![(entity.clone(), None)], vec![], 0);
     while let Some((id, _)) = known.get(at).cloned() {
         let read = session.config_cache.entity(&id);
         let is_due = (read.as_ref()).is_none_or(|read| now.since(read.read_at) >= max_age);
         let stored = read.as_ref().and_then(|read| read.value.value.as_ref());
-        let plan = stored.and_then(|entity| entity.plan.clone());
-        let mut parents = vec![stored.and_then(|entity| entity.parent.clone())];
-        #[cfg(feature = "yaml")]
-        parents.push(file.as_ref().and_then(|file| file.parent(&id).cloned()));
-        #[cfg(feature = "yaml")]
-        let plan = file
-            .as_ref()
-            .and_then(|file| file.plan(&id).cloned())
-            .or(plan);
-        known[at].1 = plan;
+        let of_file = file.as_ref().and_then(|file| file.plan(&id));
+        known[at].1 = of_file
+            .or(stored.and_then(|entity| entity.plan.as_ref()))
+            .cloned();
         at += 1;
-        for parent in parents.into_iter().flatten() {
+        let of_file = file.as_ref().and_then(|file| file.parent(&id));
+        let parents = [stored.and_then(|entity| entity.parent.as_ref()), of_file];
+        for parent in parents.into_iter().flatten().cloned() {
             if known.iter().all(|(id, _)| *id != parent) {
                 known.push((parent, None));
             }

@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use weirgate_shared::{EntityId, PlanName};
 
-#[cfg(feature = "yaml")]
-use crate::file::FileLevels;
 use crate::session::{Moment, Session};
-use crate::values::EffectiveConfig;
+use crate::values::{EffectiveConfig, FileLevels};
 
 /// Age below which a configuration is not read again for any reason, 1 s.
 const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
@@ -93,6 +91,5 @@ pub(crate) struct ResolvedConfig {
     /// level or of the plan.
     pub(super) version: i64,
     /// The limits file that it was resolved with.
-    #[cfg(feature = "yaml")]
     pub(super) file: Option<Arc<FileLevels>>,
 }

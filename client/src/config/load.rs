@@ -16,11 +16,9 @@ use super::freshness::{Freshness, valid_until};
 use super::schema;
 use super::stored::{key, read_items, stored, unreadable};
 use super::switches::{record_switches, stored_switches};
-#[cfg(feature = "yaml")]
-use crate::file::FileLevels;
 use crate::queue::ShardState;
 use crate::session::{Cached, Moment, Session, deadline, quarter_left};
-use crate::values::{EffectiveConfig, Error, count};
+use crate::values::{EffectiveConfig, Error, FileLevels, count};
 
 type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
 
@@ -38,7 +36,7 @@ pub(super) struct ConfigLoad<'a> {
     max_age: Duration,
     until: Instant,
     generation: u64,
-    #[cfg(feature = "yaml")]
+    /// The levels of a limits file, beside those of the table.
     file: Option<Arc<FileLevels>>,
 }
 
@@ -47,6 +45,7 @@ impl<'a> ConfigLoad<'a> {
         session: &'a Session,
         first: &'a ShardState,
         age: Freshness,
+        file: Option<Arc<FileLevels>>,
         until: Instant,
     ) -> Self {
         let generation = session.config_cache.generation();
@@ -60,15 +59,8 @@ impl<'a> ConfigLoad<'a> {
             max_age: age.max_age(session),
             until,
             generation,
-            #[cfg(feature = "yaml")]
-            file: None,
+            file,
         }
-    }
-
-    /// Takes the levels of a limits file beside those of the table.
-    #[cfg(feature = "yaml")]
-    pub(super) fn with_file(self, file: Option<Arc<FileLevels>>) -> Self {
-        Self { file, ..self }
     }
 
     pub(super) async fn run(mut self) -> Result<ResolvedConfig, Error> {
@@ -178,26 +170,12 @@ impl<'a> ConfigLoad<'a> {
         Some(read)
     }
 
-    #[cfg(feature = "yaml")]
     fn has_file_plan(&self, plan: &PlanName) -> bool {
         self.file.as_ref().is_some_and(|file| file.has_plan(plan))
     }
 
-    #[cfg(not(feature = "yaml"))]
-    const fn has_file_plan(&self, _: &PlanName) -> bool {
-        let _ = self;
-        false
-    }
-
-    #[cfg(feature = "yaml")]
     fn file_plan(&self) -> Option<&PlanName> {
         self.file.as_ref()?.plan(&self.first.key.entity)
-    }
-
-    #[cfg(not(feature = "yaml"))]
-    const fn file_plan(&self) -> Option<&PlanName> {
-        let _ = self;
-        None
     }
 
     /// Returns whether everything is cached, at any age.
@@ -212,24 +190,15 @@ impl<'a> ConfigLoad<'a> {
     }
 
     /// Returns the configuration that a file has of a level.
-    #[cfg(feature = "yaml")]
     fn file_config(&self, level: &ConfigLevel) -> Option<Arc<EffectiveConfig>> {
         self.file.as_ref()?.config(level).cloned()
     }
 
-    #[cfg(not(feature = "yaml"))]
-    fn file_config(&self, _: &ConfigLevel) -> Option<Arc<EffectiveConfig>> {
-        None
-    }
-
     /// Returns the parent that an entity cascades to: the file's, or else the table's.
     fn parent(&self) -> Option<EntityId> {
-        #[cfg(feature = "yaml")]
-        if let Some(file) = &self.file
-            && let Some(parent) = file.parent(&self.first.key.entity)
-        {
-            let cascades = file.cascades(&self.first.key.entity);
-            return cascades.then(|| parent.clone());
+        let file = self.file.as_ref();
+        if let Some(parent) = file.and_then(|file| file.cascades_to(&self.first.key.entity)) {
+            return parent.cloned();
         }
         let entity = self.entity.as_ref()?.value.value.as_ref()?;
         entity.parent.clone().filter(|_| entity.cascades)
@@ -380,7 +349,6 @@ impl<'a> ConfigLoad<'a> {
             valid_until: valid_until(oldest, failed, self.session),
             generation: self.generation,
             version,
-            #[cfg(feature = "yaml")]
             file: self.file,
         }
     }

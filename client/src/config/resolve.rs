@@ -51,15 +51,10 @@ pub(crate) async fn resolve(
     age: Freshness,
     until: Instant,
 ) -> Result<Arc<ResolvedConfig>, Error> {
-    #[cfg(feature = "yaml")]
-    let file =
-        (session.settings.file.as_ref()).map(|file| file.levels(session.table.skew().local()));
+    let file = session.file_levels();
     let is_valid = |known: &Arc<ResolvedConfig>, age: Freshness| {
-        #[cfg(feature = "yaml")]
-        if known.file.as_ref().map(Arc::as_ptr) != file.as_ref().map(Arc::as_ptr) {
-            return false;
-        }
-        age.accepts(known, session)
+        let is_of_file = known.file.as_ref().map(Arc::as_ptr) == file.as_ref().map(Arc::as_ptr);
+        is_of_file && age.accepts(known, session)
     };
     let counters = &session.config_cache.counters;
     let (known, loads) = {
@@ -94,9 +89,7 @@ pub(crate) async fn resolve(
             return Err(error);
         }
     }
-    let load = ConfigLoad::new(session, first, age, until);
-    #[cfg(feature = "yaml")]
-    let load = load.with_file(file);
+    let load = ConfigLoad::new(session, first, age, file, until);
     // Boxed, as every rare part of an acquire: its future is smaller.
     let loaded = Box::pin(load.run()).await.map(Arc::new);
     let mut state = slot.state();

@@ -23,7 +23,7 @@ pub(crate) const SCHEDULE_REMEDY: &str = match cfg!(feature = "calendar") {
 /// Returns what a schedule says at `now`; `None` if this process does not know it.
 #[cfg(feature = "calendar")]
 pub(crate) fn active_scale(schedule: &Schedule, now: EpochMillis) -> Option<ActiveScale> {
-    weirgate_calendar::active_scale(schedule, now)
+    weirgate_shared::calendar::active_scale(schedule, now)
 }
 
 #[cfg(not(feature = "calendar"))]
@@ -40,7 +40,7 @@ pub(crate) fn knows(code: WindowCode) -> bool {
 /// process does not know it.
 pub(crate) fn end_after(code: WindowCode, now: EpochMillis) -> Option<EpochMillis> {
     #[cfg(feature = "calendar")]
-    return weirgate_calendar::end_after(code, now);
+    return weirgate_shared::calendar::end_after(code, now);
     #[cfg(not(feature = "calendar"))]
     Calendar::default().end_after(code, now)
 }
@@ -53,7 +53,7 @@ pub(crate) fn length(code: WindowCode, end: Option<EpochMillis>) -> Option<Milli
 
 #[cfg(feature = "calendar")]
 fn of_calendar(code: WindowCode, end: EpochMillis) -> Option<Millis> {
-    weirgate_calendar::start_before(code, end).map(|start| end.since(start))
+    weirgate_shared::calendar::start_before(code, end).map(|start| end.since(start))
 }
 
 #[cfg(not(feature = "calendar"))]

@@ -9,7 +9,7 @@ pub fn resets(status: &LimitStatus) -> Option<String> {
     let code = status.window?;
     let end = status
         .window_end
-        .and_then(|end| weirgate_calendar::shown(code, end));
+        .and_then(|end| weirgate_shared::calendar::shown(code, end));
     Some(match (end, code.session()) {
         (Some(end), _) => format!("resets on {end}"),
         (None, Some(_)) => format!("{code} from the first use"),
@@ -21,8 +21,8 @@ pub fn resets(status: &LimitStatus) -> Option<String> {
 /// `2/1 until 15 Dec 18:00 (Berlin)`.
 #[must_use]
 pub(super) fn scale(schedule: &Schedule, now: EpochMillis) -> Option<String> {
-    let active = weirgate_calendar::active_scale(schedule, now)?;
-    let until = weirgate_calendar::shown_in(schedule.zone_name(), active.until)?;
+    let active = weirgate_shared::calendar::active_scale(schedule, now)?;
+    let until = weirgate_shared::calendar::shown_in(schedule.zone_name(), active.until)?;
     Some(format!("{} until {until}", active.scale))
 }
 

@@ -1,7 +1,7 @@
 //! The names of the zones that this release knows.
 
-/// The release, and a line for each zone in the database's spelling. A test of `weirgate-calendar`
-/// compares them with the bundled database.
+/// The release, and a line for each zone in the database's spelling. A test compares
+/// them with the bundled database.
 const ZONES: &str = include_str!("zones.txt");
 const HEAD: &str = "release ";
 

@@ -3,6 +3,7 @@
 
 mod model;
 
+mod calendar;
 mod classes;
 mod codec;
 mod config;

@@ -169,10 +169,8 @@ fn a_wrong_field_is_named_with_its_value_and_what_it_takes() {
     }
 }
 
-/// Returns some window in any zone.
-fn any_window() -> impl Strategy<Value = CalendarWindow> {
-    let names: Vec<_> = ZoneName::all().map(|zone| zone.to_string()).collect();
-    let zone = prop::sample::select(names);
+/// Returns some window in a zone.
+pub fn any_window(zone: impl Strategy<Value = String>) -> impl Strategy<Value = CalendarWindow> {
     let period = prop::sample::select(Period::ALL.to_vec());
     (
         period,
@@ -206,7 +204,9 @@ pub fn any_quota() -> impl Strategy<Value = QuotaWindow> {
             .unwrap()
             .into()
     });
-    prop_oneof![3 => any_window().prop_map(QuotaWindow::Calendar), 1 => session]
+    let names: Vec<_> = ZoneName::all().map(|zone| zone.to_string()).collect();
+    let calendar = any_window(prop::sample::select(names)).prop_map(QuotaWindow::Calendar);
+    prop_oneof![3 => calendar, 1 => session]
 }
 
 #[test]

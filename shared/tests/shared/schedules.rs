@@ -13,7 +13,8 @@ fn rule(cron: &str, length: &str, scale: &str, zone: &str) -> Result<ScheduleRul
     ScheduleRule::new(cron, parse_span(length).unwrap(), scale.parse()?)?.zone(zone)
 }
 
-fn schedule(rules: &[(&str, &str, &str, &str)]) -> Result<Schedule, WindowError> {
+/// Returns the schedule of the texts of its rules.
+pub fn schedule(rules: &[(&str, &str, &str, &str)]) -> Result<Schedule, WindowError> {
     let rules = rules
         .iter()
         .map(|(cron, length, scale, zone)| rule(cron, length, scale, zone));

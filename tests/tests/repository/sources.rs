@@ -191,7 +191,7 @@ fn only_the_feature_calendar_brings_a_calendar() {
         let found = dependencies(name, features);
         assert!(found.iter().any(|found| found == name), "{name}: {found:?}");
         found.iter().any(|found| {
-            let zones = ["weirgate-calendar", "jiff", "chrono-tz", "tzfile"];
+            let zones = ["jiff", "chrono-tz", "tzfile"];
             found.starts_with("jiff-") || zones.contains(&found.as_str())
         })
     };

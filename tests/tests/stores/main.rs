@@ -1,4 +1,4 @@
-//! A table on Redis: its numbers, its lost answers, its errors, and limiters on it. A real redis-server runs
+//! A table on Redis: its lost answers, its errors, and limiters on it. A real redis-server runs
 //! for each test.
 
 mod clusters;
@@ -7,7 +7,6 @@ mod errors;
 mod limiters;
 mod lists;
 mod lost;
-mod numbers;
 mod proxy;
 mod refused;
 mod usage;

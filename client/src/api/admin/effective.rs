@@ -8,10 +8,8 @@ use weirgate_shared::{
 };
 
 use super::Admin;
-#[cfg(feature = "yaml")]
-use crate::file::FileLevels;
 use crate::values::calendar::active_scale;
-use crate::values::{EffectiveConfig, Error};
+use crate::values::{EffectiveConfig, Error, FileLevels};
 
 /// The limits that an acquire has which brings none itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,20 +101,21 @@ impl Admin {
     ) -> Result<EffectiveLimits, Error> {
         self.session
             .at_home(async {
-                let file = File::of(self);
-                let of = self.membership(&file, entity).await?;
+                let file = self.session.file_levels();
+                let file = file.as_deref();
+                let of = self.membership(file, entity).await?;
                 let plan = of.plan.as_ref();
-                let levels = self.levels(&file, entity, plan, resource).await?;
+                let levels = self.levels(file, entity, plan, resource).await?;
                 let now = self.session.now();
                 let mut buckets = vec![EffectiveBucket::of(entity, &levels, now)];
-                let mut missing_plan = self.missing(&file, plan, &levels).await?;
+                let mut missing_plan = self.missing(file, plan, &levels).await?;
                 let (mut entities, mut next) = (vec![entity.clone()], of.parent);
                 while let Some(parent) = next.filter(|id| !entities.contains(id)) {
-                    let of = self.membership(&file, &parent).await?;
+                    let of = self.membership(file, &parent).await?;
                     let plan = of.plan.as_ref();
-                    let levels = self.levels(&file, &parent, plan, resource).await?;
+                    let levels = self.levels(file, &parent, plan, resource).await?;
                     if missing_plan.is_none() {
-                        missing_plan = self.missing(&file, plan, &levels).await?;
+                        missing_plan = self.missing(file, plan, &levels).await?;
                     }
                     let bucket = EffectiveBucket::of(&parent, &levels, now);
                     buckets.extend(bucket.level.is_some().then_some(bucket));
@@ -134,7 +133,7 @@ impl Admin {
 
     async fn levels(
         &self,
-        file: &File,
+        file: Option<&FileLevels>,
         entity: &EntityId,
         plan: Option<&PlanName>,
         resource: &Resource,
@@ -143,7 +142,8 @@ impl Admin {
         let stored = self.read_configs(&levels).await?;
         let levels = levels.into_iter().zip(stored);
         let configured = levels.map(|(level, stored)| {
-            let of_file = file.config(&level);
+            let of_file = file.and_then(|file| file.config(&level));
+            let of_file = of_file.map(in_effective_modes);
             ConfiguredLevel {
                 level,
                 is_from_file: of_file.is_some(),
@@ -156,12 +156,12 @@ impl Admin {
     /// Returns a plan of which no level has a configuration. `levels` are those of an entity with it.
     async fn missing(
         &self,
-        file: &File,
+        file: Option<&FileLevels>,
         plan: Option<&PlanName>,
         levels: &[ConfiguredLevel],
     ) -> Result<Option<PlanName>, Error> {
         let is_found = |of: &ConfiguredLevel| of.level.plan().is_some() && of.config.is_some();
-        let Some(plan) = plan.filter(|plan| !file.has_plan(plan)) else {
+        let Some(plan) = plan.filter(|plan| file.is_none_or(|file| !file.has_plan(plan))) else {
             return Ok(None);
         };
         let is_missing = !levels.iter().any(is_found) && !self.is_configured(plan).await?;
@@ -170,16 +170,16 @@ impl Admin {
 
     /// Returns an entity with the parent that it cascades to and its plan: the file's, or else the
     /// table's.
-    async fn membership(&self, file: &File, id: &EntityId) -> Result<Entity, Error> {
+    async fn membership(&self, file: Option<&FileLevels>, id: &EntityId) -> Result<Entity, Error> {
         let stored = self.entity(id).await?;
         let stored = stored.unwrap_or_else(|| Entity::new(id.clone()));
-        let parent = match file.parent(id) {
-            Some(parent) => Some(parent).filter(|_| file.cascades(id)),
+        let parent = match file.and_then(|file| file.cascades_to(id)) {
+            Some(parent) => parent.cloned(),
             None => stored.parent.filter(|_| stored.cascades),
         };
         Ok(Entity {
             parent,
-            plan: file.plan(id).or(stored.plan),
+            plan: file.and_then(|file| file.plan(id)).cloned().or(stored.plan),
             ..Entity::new(stored.id)
         })
     }
@@ -221,75 +221,12 @@ impl LimitScale {
     }
 }
 
-/// The limits file of a limiter, if it has one.
-struct File {
-    #[cfg(feature = "yaml")]
-    levels: Option<Arc<FileLevels>>,
-}
-
-#[cfg(feature = "yaml")]
-impl File {
-    fn of(admin: &Admin) -> Self {
-        let session = &admin.session;
-        let now = session.table.skew().local();
-        Self {
-            levels: session.settings.file.as_ref().map(|file| file.levels(now)),
-        }
-    }
-
-    /// Returns the configuration of a level, its limits in their effective modes.
-    fn config(&self, level: &ConfigLevel) -> Option<Config> {
-        let config = self.levels.as_ref()?.config(level)?;
-        Some(Config {
-            limits: config.limits.named().to_vec(),
-            status: config.status,
-            is_shadow: false,
-            class: config.class.clone(),
-        })
-    }
-
-    fn parent(&self, entity: &EntityId) -> Option<EntityId> {
-        self.levels.as_ref()?.parent(entity).cloned()
-    }
-
-    fn cascades(&self, entity: &EntityId) -> bool {
-        let levels = self.levels.as_ref();
-        levels.is_some_and(|levels| levels.cascades(entity))
-    }
-
-    fn plan(&self, entity: &EntityId) -> Option<PlanName> {
-        self.levels.as_ref()?.plan(entity).cloned()
-    }
-
-    fn has_plan(&self, plan: &PlanName) -> bool {
-        let levels = self.levels.as_ref();
-        levels.is_some_and(|levels| levels.has_plan(plan))
-    }
-}
-
-#[cfg(not(feature = "yaml"))]
-impl File {
-    const fn of(_: &Admin) -> Self {
-        Self {}
-    }
-
-    const fn config(&self, _: &ConfigLevel) -> Option<Config> {
-        None
-    }
-
-    const fn parent(&self, _: &EntityId) -> Option<EntityId> {
-        None
-    }
-
-    const fn cascades(&self, _: &EntityId) -> bool {
-        false
-    }
-
-    const fn plan(&self, _: &EntityId) -> Option<PlanName> {
-        None
-    }
-
-    const fn has_plan(&self, _: &PlanName) -> bool {
-        false
+/// Returns a configuration of a limits file, its limits in their effective modes.
+fn in_effective_modes(config: &Arc<EffectiveConfig>) -> Config {
+    Config {
+        limits: config.limits.named().to_vec(),
+        status: config.status,
+        is_shadow: false,
+        class: config.class.clone(),
     }
 }

@@ -29,7 +29,7 @@ use super::super::part::Portion;
 use super::super::shard_state::ShardState;
 use super::super::summary::BucketSummary;
 use super::super::waiter::{Reason, Reply, Waiter};
-use super::exploring::{roll_back, run_seeds, runtime};
+use super::exploring::{Counts, roll_back, run_seeds, runtime};
 use crate::session::{ClockJumps, Env, FakeClock};
 use crate::values::{BucketRequest, CALENDAR, Error, Limits, Outcome};
 
@@ -240,7 +240,7 @@ struct World {
     is_splitting: bool,
     /// Millitokens that the write under way adds.
     raised: i64,
-    seen: Seen,
+    seen: Counts,
     is_traced: bool,
 }
 
@@ -269,53 +269,25 @@ struct Start {
     known: EpochMillis,
 }
 
-/// How often something happened.
-#[derive(Debug, Clone, Copy, Default)]
-struct Seen {
-    granted: u64,
-    denied: u64,
-    failed: u64,
-    /// Grants for callers that had gone.
-    returned: u64,
-    /// Writes that a condition refused.
-    refused: u64,
-    /// Writes without an answer.
-    lost: u64,
-    /// Writes applied after their attempt had gone on.
-    late: u64,
-    looked_up: u64,
-    /// Writes of the functions.
-    expired: u64,
-    refilled: u64,
-    split: u64,
-    /// Writes of an operator.
-    edited: u64,
-    deleted: u64,
-    /// Requests that were sent to another shard.
-    elsewhere: u64,
-    /// Grants that started later.
-    queued: u64,
-}
-
-impl std::ops::AddAssign for Seen {
-    fn add_assign(&mut self, other: Self) {
-        self.granted += other.granted;
-        self.denied += other.denied;
-        self.failed += other.failed;
-        self.returned += other.returned;
-        self.refused += other.refused;
-        self.lost += other.lost;
-        self.late += other.late;
-        self.looked_up += other.looked_up;
-        self.expired += other.expired;
-        self.refilled += other.refilled;
-        self.split += other.split;
-        self.edited += other.edited;
-        self.deleted += other.deleted;
-        self.elsewhere += other.elsewhere;
-        self.queued += other.queued;
-    }
-}
+/// Events that are counted. Returned are grants of callers that left, late are writes applied after
+/// their attempt had ended, queued are grants that start later.
+const COUNTED: [&str; 15] = [
+    "granted",
+    "denied",
+    "failed",
+    "returned",
+    "refused",
+    "lost",
+    "late",
+    "looked_up",
+    "expired",
+    "refilled",
+    "split",
+    "edited",
+    "deleted",
+    "elsewhere",
+    "queued",
+];
 
 pub(super) fn names() -> [LimitName; 2] {
     ["rate", "slots"].map(|name| LimitName::new(name).unwrap())
@@ -393,7 +365,7 @@ impl World {
             slots: MilliTokens::from_tokens(SLOTS),
             is_splitting: false,
             raised: 0,
-            seen: Seen::default(),
+            seen: Counts::default(),
             is_traced: std::env::var_os("TRACE").is_some(),
         }
     }
@@ -556,7 +528,7 @@ impl World {
         if is_full && shard.leases.is_none_or(|leases| leases.is_empty()) {
             self.past.push((Instant::now(), self.shard.take()));
             self.item = None;
-            self.seen.deleted += 1;
+            self.seen.add("deleted", 1);
             self.note(|| "the bucket is deleted".to_owned());
         }
     }
@@ -566,7 +538,7 @@ impl World {
         if let Some((update, _)) = self.shard.clone().and_then(|shard| expire(&shard, now)) {
             let sent = self.now();
             self.apply(&update, sent, None, None);
-            self.seen.expired += 1;
+            self.seen.add("expired", 1);
         }
     }
 
@@ -601,7 +573,7 @@ impl World {
                 let is_applied =
                     matches!(self.apply(&update, sent, None, None), Written::Applied(_));
                 self.is_splitting = false;
-                self.seen.split += u64::from(is_applied);
+                self.seen.add("split", u64::from(is_applied));
             }
             Work::Edit => {
                 let amount = MilliTokens::from_tokens(self.rng.i64(0..CAPACITY));
@@ -622,14 +594,15 @@ impl World {
                 };
                 let written = self.apply(&update, sent, None, None);
                 self.raised = 0;
-                self.seen.edited += u64::from(matches!(written, Written::Applied(_)));
+                self.seen
+                    .add("edited", u64::from(matches!(written, Written::Applied(_))));
             }
             Work::Split | Work::Refill => {
                 let used = self.consumed - std::mem::replace(&mut self.refilled, self.consumed);
                 let used = BTreeMap::from([(rate, MilliTokens(used))]);
                 if let Some(update) = refill(&shard, &used, now) {
                     self.apply(&update, sent, None, None);
-                    self.seen.refilled += 1;
+                    self.seen.add("refilled", 1);
                 }
             }
             Work::Delete => self.delete(),
@@ -712,7 +685,7 @@ impl World {
             }
             Command::Read(Consistency::Strong) => Message::Read(self.shard.clone()),
             Command::LookUp => {
-                self.seen.looked_up += 1;
+                self.seen.add("looked_up", 1);
                 self.processes[at].unanswered = None;
                 Message::Read(self.shard.clone())
             }
@@ -785,7 +758,7 @@ impl World {
                 answer = Some(Answer::Written(Err(throttled())));
             }
             (Message::Write(update), Fate::ArrivesLater | Fate::IsLost) if is_awaited => {
-                self.seen.lost += 1;
+                self.seen.add("lost", 1);
                 copy = Some(update).filter(|_| fate == Fate::ArrivesLater);
                 answer = Some(Answer::Written(Err(lost())));
             }
@@ -813,8 +786,8 @@ impl World {
                     }
                 }
                 let is_late = !is_awaited && matches!(written, Written::Applied(_));
-                self.seen.late += u64::from(is_late);
-                self.seen.lost += u64::from(fate == Fate::LosesAnswer);
+                self.seen.add("late", u64::from(is_late));
+                self.seen.add("lost", u64::from(fate == Fate::LosesAnswer));
                 answer = Some(Answer::Written(match fate {
                     Fate::LosesAnswer => Err(lost()),
                     _ => Ok(written),
@@ -872,7 +845,7 @@ impl World {
         let before = self.shard.take();
         let mut item = self.item.clone().unwrap_or_default();
         if !item.apply(update) {
-            self.seen.refused += 1;
+            self.seen.add("refused", 1);
             self.note(|| format!("write {number:?} is refused"));
             self.shard.clone_from(&before);
             return before.map_or(Written::Missing, Written::Refused);
@@ -1020,7 +993,7 @@ impl World {
         match (caller, reply) {
             (caller, Ok(Outcome::Granted(granted))) => {
                 assert!(self.processes[at].granted.insert(id), "granted twice");
-                self.seen.granted += 1;
+                self.seen.add("granted", 1);
                 self.accounted += granted.part.amounts[&names()[0]].0;
                 match caller {
                     Some(caller) => {
@@ -1031,27 +1004,28 @@ impl World {
                         self.held.push((at, granted));
                     }
                     None => {
-                        self.seen.returned += 1;
+                        self.seen.add("returned", 1);
                         self.roll_back(at, &granted);
                     }
                 }
             }
             (Some(caller), Ok(Outcome::Denied(_))) => {
-                self.seen.denied += 1;
+                self.seen.add("denied", 1);
                 self.check_denial(at, id, &caller);
             }
             (Some(_), Err(error)) => {
-                self.seen.failed += 1;
+                self.seen.add("failed", 1);
                 assert!(!matches!(error, Error::Invalid(_)), "{error}");
-                let is_calm = !self.faults.loses && !self.faults.throttles && self.seen.lost == 0;
+                let is_calm =
+                    !self.faults.loses && !self.faults.throttles && self.seen.of("lost") == 0;
                 assert!(
                     !is_calm || matches!(error, Error::Timeout { .. }),
                     "{error}"
                 );
             }
             // To the other half of a split bucket, which this world does not have.
-            (Some(caller), Ok(Outcome::Elsewhere(reason))) if self.seen.split > 0 => {
-                self.seen.elsewhere += 1;
+            (Some(caller), Ok(Outcome::Elsewhere(reason))) if self.seen.of("split") > 0 => {
+                self.seen.add("elsewhere", 1);
                 if matches!(reason, Reason::Insufficient) {
                     self.check_denial(at, id, &caller);
                 }
@@ -1079,7 +1053,7 @@ impl World {
             !is_late || !self.faults.are_none(),
             "{start:?} after {latest:?}"
         );
-        self.seen.queued += u64::from(start.at > start.planned);
+        self.seen.add("queued", u64::from(start.at > start.planned));
         self.starts.push(start);
     }
 
@@ -1203,13 +1177,14 @@ impl World {
         // I2: nothing goes wrong any more, and pauses are over. So each process decides, whatever went
         // before.
         self.pass(15_000).await;
-        let failed = self.seen.failed;
+        let failed = self.seen.of("failed");
         for at in 0..self.processes.len() {
             self.ask(at, &one_token());
             self.deliver_all().await;
         }
         assert_eq!(
-            self.seen.failed, failed,
+            self.seen.of("failed"),
+            failed,
             "a request is not decided although nothing goes wrong"
         );
     }
@@ -1363,7 +1338,7 @@ impl Order {
 }
 
 /// Runs one order of the events of a scope.
-async fn explore_order(mut scope: Scope, order: &mut Order) -> Seen {
+async fn explore_order(mut scope: Scope, order: &mut Order) -> Counts {
     let mut world = World::new(0);
     let has_lines = scope
         .wishes
@@ -1388,7 +1363,7 @@ async fn explore_order(mut scope: Scope, order: &mut Order) -> Seen {
     world.seen
 }
 
-async fn explore(seed: u64) -> Seen {
+async fn explore(seed: u64) -> Counts {
     let mut world = World::new(seed);
     for _ in 0..EVENTS {
         world.step().await;
@@ -1438,7 +1413,7 @@ fn every_order_of_a_few_events_keeps_the_promises() {
             vec![],
         ),
     ];
-    let (runtime, mut all, mut orders) = (runtime(), Seen::default(), 0);
+    let (runtime, mut all, mut orders) = (runtime(), Counts::default(), 0);
     for (wishes, [faults, passes, leaves], works) in scopes {
         let mut order = Order::default();
         loop {
@@ -1450,7 +1425,7 @@ fn every_order_of_a_few_events_keeps_the_promises() {
                 leaves,
                 works,
             };
-            all += runtime.block_on(explore_order(scope, &mut order));
+            all.merge(runtime.block_on(explore_order(scope, &mut order)));
             orders += 1;
             if !order.advance() {
                 break;
@@ -1459,54 +1434,14 @@ fn every_order_of_a_few_events_keeps_the_promises() {
         println!("{orders} orders");
     }
     println!("{all:?}");
-    let Seen {
-        granted,
-        denied,
-        returned,
-        lost,
-        late,
-        refilled,
-        split,
-        edited,
-        deleted,
-        expired,
-        queued,
-        ..
-    } = all;
-    let all = [
-        granted, denied, returned, lost, late, refilled, split, edited, deleted, expired, queued,
-    ];
-    assert!(!all.contains(&0), "some events never happen: {all:?}");
+    all.assert_all(&[
+        "granted", "denied", "returned", "lost", "late", "refilled", "split", "edited", "deleted",
+        "expired", "queued",
+    ]);
 }
 
 /// `SEEDS=1000000` runs more, `SEED=7 TRACE=1` shows the events of one.
 #[test]
 fn no_order_of_events_breaks_a_promise() {
-    let (all, is_of_many) = run_seeds(20_000, explore, |all: &mut Seen, seen| *all += seen);
-    println!("{all:?}");
-    let Seen {
-        granted,
-        denied,
-        failed,
-        returned,
-        refused,
-        lost,
-        late,
-        looked_up,
-        expired,
-        refilled,
-        split,
-        edited,
-        deleted,
-        elsewhere,
-        queued,
-    } = all;
-    let all = [
-        granted, denied, failed, returned, refused, lost, late, looked_up, expired, refilled,
-        split, edited, deleted, elsewhere, queued,
-    ];
-    assert!(
-        !is_of_many || !all.contains(&0),
-        "some events never happen: {all:?}"
-    );
+    run_seeds(20_000, &COUNTED, explore);
 }

@@ -1,5 +1,6 @@
 //! What the explorers of shards and of routers share.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -26,18 +27,40 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Explores `SEEDS` seeds on all threads, as many as `count` by default, or `SEED` alone. Returns the
-/// sum of what they return, and whether it is of many.
-pub(crate) fn run_seeds<S: Default + Send>(
-    count: u64,
-    explore: impl AsyncFn(u64) -> S + Sync,
-    add: impl Fn(&mut S, S) + Sync,
-) -> (S, bool) {
+/// How often each event happened, by its name.
+#[derive(Debug, Default)]
+pub(crate) struct Counts(BTreeMap<&'static str, u64>);
+
+impl Counts {
+    pub(crate) fn add(&mut self, event: &'static str, times: u64) {
+        *self.0.entry(event).or_default() += times;
+    }
+
+    pub(crate) fn of(&self, event: &str) -> u64 {
+        self.0.get(event).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        for (event, times) in other.0 {
+            self.add(event, times);
+        }
+    }
+
+    /// Checks that each of these events has happened.
+    pub(crate) fn assert_all(&self, events: &[&str]) {
+        let never: Vec<_> = events.iter().filter(|event| self.of(event) == 0).collect();
+        assert!(never.is_empty(), "{never:?} never happen: {self:?}");
+    }
+}
+
+/// Explores `SEEDS` seeds on all threads, as many as `count` by default, or `SEED` alone. Of many
+/// seeds, each of the events happens.
+pub(crate) fn run_seeds(count: u64, events: &[&str], explore: impl AsyncFn(u64) -> Counts + Sync) {
     let first = number("SEED");
     let end = first.map_or_else(|| number("SEEDS").unwrap_or(count), |seed| seed + 1);
     let next = AtomicU64::new(first.unwrap_or_default());
     let run = || {
-        let (runtime, mut all) = (runtime(), S::default());
+        let (runtime, mut all) = (runtime(), Counts::default());
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= end {
@@ -46,19 +69,22 @@ pub(crate) fn run_seeds<S: Default + Send>(
             let seen = catch_unwind(AssertUnwindSafe(|| runtime.block_on(explore(seed))));
             let seen =
                 seen.unwrap_or_else(|_| panic!("SEED={seed} fails: TRACE=1 shows its events"));
-            add(&mut all, seen);
+            all.merge(seen);
         }
     };
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let all = thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        let mut all = S::default();
+        let mut all = Counts::default();
         for thread in threads {
-            add(&mut all, thread.join().expect("a seed fails"));
+            all.merge(thread.join().expect("a seed fails"));
         }
         all
     });
-    (all, first.is_none())
+    println!("{all:?}");
+    if first.is_none() {
+        all.assert_all(events);
+    }
 }
 
 /// Returns a portion by writes as a hold makes them. Returns the response to the last one.

@@ -200,23 +200,6 @@ async fn i7_what_a_lost_return_leaves_counted_is_said() {
     assert_eq!(limiter.stats().unconfirmed_millitokens, 5_000);
 }
 
-/// A dropped request is not admitted, so it is not counted.
-#[tokio::test(start_paused = true)]
-async fn a_dropped_request_is_not_counted() {
-    let fleet = Fleet::slow(millis(10)).await;
-    let limiter = fleet.limiter().await;
-    let _ = granted(&limiter, &limits(), &[("rpm", 60)]).await;
-    let request = bypass(&limiter, &limits(), &[("rpm", 5)]);
-    assert!(
-        tokio::time::timeout(millis(5), request.send())
-            .await
-            .is_err()
-    );
-    pass(secs(1)).await;
-    assert_eq!(fleet.tk_tc("rpm").await.1, 60_000);
-    assert_eq!(acquires(&fleet).await, 1);
-}
-
 #[tokio::test(start_paused = true)]
 async fn prefetched_tokens_are_left_alone() {
     let fleet = Fleet::new().await;

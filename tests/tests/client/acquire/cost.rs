@@ -9,7 +9,7 @@ use weirgate_tests::stored::configure;
 use weirgate::Limit;
 use weirgate_store::ConsumedUnits;
 use weirgate_tests::fleet::{Fleet, denied, granted, leased, millis, pass, rpm, secs, slots, tpm};
-use weirgate_tools::scaling::facts;
+use weirgate_tests::scaling::facts;
 
 fn two() -> [Limit; 2] {
     [rpm(600), tpm(100_000)]

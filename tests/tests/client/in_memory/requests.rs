@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::prelude::*;
 use weirgate::{EpochMillis, FakeClock};
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
-use weirgate_shared::{Attr, ItemKey, WriteId, attr};
+use weirgate_shared::{Attr, ItemKey, MilliTotal, WriteId, attr};
 use weirgate_store::{
     ActionOutcome, CHILDREN, Consistency, Item, MemoryTable, Order, Query, RedisOptions,
     ReturnValues, SortKeys, Table, TransactOutcome, WriteOutcome,
@@ -42,8 +42,56 @@ fn map() -> Path {
     Path::of("map")
 }
 
-fn condition() -> impl Strategy<Value = Condition> {
-    let value = || (-2..4_i64).prop_map(Value::Int);
+/// The numbers of the attributes.
+#[derive(Debug, Clone, Copy)]
+enum Numbers {
+    /// Few, so that they meet.
+    Small,
+    /// At the edges of 64 bits and of Lua's doubles.
+    Edges,
+}
+
+impl Numbers {
+    fn value(self) -> BoxedStrategy<Value> {
+        let int = |count: i128| i64::try_from(count).map_or(Value::Count(count), Value::Int);
+        let tokens = |thousandths| Value::Tokens(MilliTotal(thousandths));
+        match self {
+            Self::Small => (-2..4_i64).prop_map(Value::Int).boxed(),
+            Self::Edges => prop_oneof![
+                edge().prop_map(int),
+                edge().prop_map(tokens),
+                any::<i64>().prop_map(Value::Int),
+                (-2_000..2_000_i128).prop_map(tokens),
+            ]
+            .boxed(),
+        }
+    }
+
+    /// Returns a number of a set.
+    fn member(self) -> BoxedStrategy<i64> {
+        let edges = vec![i64::MIN, -10, -9, 0, 2, 9, 10, 11, i64::MAX - 1, i64::MAX];
+        match self {
+            Self::Small => (0..3_i64).boxed(),
+            Self::Edges => prop::sample::select(edges).boxed(),
+        }
+    }
+
+    fn set(self) -> impl Strategy<Value = Value> {
+        prop::collection::btree_set(self.member(), 1..4).prop_map(Value::Numbers)
+    }
+}
+
+fn edge() -> impl Strategy<Value = i128> {
+    let doubles = [0, 1 << 52, 1 << 53, 1 << 63, 1 << 64];
+    let decimals = [999_999_999_999_999, 10_i128.pow(16), 10_i128.pow(30)];
+    let edges = [&doubles[..], &decimals].concat();
+    let signs = prop::sample::select(vec![-1, 1]);
+    (prop::sample::select(edges), -3..4_i128, signs)
+        .prop_map(|(edge, near, sign)| (edge + near) * sign)
+}
+
+fn condition(numbers: Numbers) -> impl Strategy<Value = Condition> {
+    let value = || numbers.value();
     prop_oneof![
         Just(Condition::Absent(number())),
         Just(Condition::Present(number())),
@@ -51,7 +99,12 @@ fn condition() -> impl Strategy<Value = Condition> {
         value().prop_map(|value| Condition::Differs(number(), value)),
         value().prop_map(|value| Condition::AtLeast(number(), value)),
         value().prop_map(|value| Condition::AtMost(number(), value)),
-        (0..3_i64).prop_map(|number| Condition::Lacks(Path::of("set"), number)),
+        numbers
+            .member()
+            .prop_map(|number| Condition::Lacks(Path::of("set"), number)),
+        numbers
+            .set()
+            .prop_map(|value| Condition::Equals(Path::of("set"), value)),
         (value(), any::<bool>()).prop_map(|(value, is_least)| {
             let one = if is_least {
                 Condition::AtLeast
@@ -64,15 +117,16 @@ fn condition() -> impl Strategy<Value = Condition> {
 }
 
 /// Changes of one attribute each, and what they require to be valid.
-fn changes(at: usize) -> impl Strategy<Value = (Vec<Condition>, Vec<AttributeUpdate>)> {
-    let int = || (-2..4_i64).prop_map(Value::Int);
-    let set = || prop::collection::btree_set(0..3_i64, 1..3).prop_map(Value::Numbers);
-    let of = |change: AttributeUpdate| (vec![], vec![change]);
+fn changes(
+    of: Numbers,
+    at: usize,
+) -> impl Strategy<Value = (Vec<Condition>, Vec<AttributeUpdate>)> {
+    let one = |change: AttributeUpdate| (vec![], vec![change]);
     let numbers = prop_oneof![
-        int().prop_map(|value| AttributeUpdate::Set(number(), value)),
-        int().prop_map(|value| AttributeUpdate::SetIfAbsent(number(), value)),
-        int().prop_map(|value| AttributeUpdate::Add(number(), value)),
-        Just(AttributeUpdate::Remove(number())),
+        1 => of.value().prop_map(|value| AttributeUpdate::Set(number(), value)),
+        1 => of.value().prop_map(|value| AttributeUpdate::SetIfAbsent(number(), value)),
+        2 => of.value().prop_map(|value| AttributeUpdate::Add(number(), value)),
+        1 => Just(AttributeUpdate::Remove(number())),
     ];
     let copied = AttributeUpdate::Copy(Path::of("copy"), number());
     let copied = (vec![Condition::Present(number())], vec![copied]);
@@ -84,17 +138,22 @@ fn changes(at: usize) -> impl Strategy<Value = (Vec<Condition>, Vec<AttributeUpd
     };
     let next = (-2..4_i64).prop_map(next);
     let sets = prop_oneof![
-        set().prop_map(|value| AttributeUpdate::Add(Path::of("set"), value)),
-        set().prop_map(|value| AttributeUpdate::DeleteFrom(Path::of("set"), value)),
+        of.set()
+            .prop_map(|value| AttributeUpdate::Add(Path::of("set"), value)),
+        of.set()
+            .prop_map(|value| AttributeUpdate::DeleteFrom(Path::of("set"), value)),
     ];
-    let inside = int().prop_map(|value| {
+    let inside = of.value().prop_map(|value| {
         let change = AttributeUpdate::Set(map().then("x.y"), value);
         (vec![Condition::Present(map())], vec![change])
     });
     let maps = prop_oneof![
-        Just(of(AttributeUpdate::Set(map(), Value::Map(BTreeMap::new())))),
+        Just(one(AttributeUpdate::Set(
+            map(),
+            Value::Map(BTreeMap::new())
+        ))),
         inside,
-        Just(of(AttributeUpdate::Remove(map()))),
+        Just(one(AttributeUpdate::Remove(map()))),
         Just((vec![], vec![])),
     ];
     // No two items have the same sort key of an index, which orders them.
@@ -118,7 +177,7 @@ fn changes(at: usize) -> impl Strategy<Value = (Vec<Condition>, Vec<AttributeUpd
         prop_oneof![Just(vec![]), all].prop_map(|changes| (vec![], changes))
     };
     let parts = (
-        numbers.prop_map(of),
+        numbers.prop_map(one),
         prop_oneof![2 => Just((vec![], vec![])), 1 => Just(copied), 1 => next],
         maybe(sets.prop_map(|change| vec![change]).boxed()),
         maps,
@@ -132,33 +191,36 @@ fn changes(at: usize) -> impl Strategy<Value = (Vec<Condition>, Vec<AttributeUpd
     })
 }
 
-fn update(at: usize) -> impl Strategy<Value = Update> {
-    let required = prop::collection::vec(condition(), 0..2);
-    (required, changes(at)).prop_map(move |(conditions, (valid, changes))| Update {
+fn update(of: Numbers, at: usize) -> impl Strategy<Value = Update> {
+    let required = prop::collection::vec(condition(of), 0..2);
+    (required, changes(of, at)).prop_map(move |(conditions, (valid, changes))| Update {
         key: key(at),
         conditions: [conditions, valid].concat(),
         changes,
     })
 }
 
-fn action(at: usize) -> impl Strategy<Value = Action> {
+fn action(of: Numbers, at: usize) -> impl Strategy<Value = Action> {
     prop_oneof![
-        3 => update(at).prop_map(Action::Update),
-        1 => prop::collection::vec(condition(), 0..2)
+        3 => update(of, at).prop_map(Action::Update),
+        1 => prop::collection::vec(condition(of), 0..2)
             .prop_map(move |conditions| Action::Delete(key(at), conditions)),
-        1 => condition().prop_map(move |condition| Action::Check(key(at), vec![condition])),
+        1 => condition(of).prop_map(move |condition| Action::Check(key(at), vec![condition])),
     ]
 }
 
-fn request() -> impl Strategy<Value = Request> {
+fn request(of: Numbers) -> impl Strategy<Value = Request> {
     let answers = vec![
         ReturnValues::AllNew,
         ReturnValues::None,
         ReturnValues::Never,
     ];
-    let update = (0..KEYS).prop_flat_map(update);
+    let update = (0..KEYS).prop_flat_map(move |at| update(of, at));
     let subset = prop::sample::subsequence((0..KEYS).collect::<Vec<_>>(), 1..=KEYS);
-    let transact = subset.prop_flat_map(|keys| keys.into_iter().map(action).collect::<Vec<_>>());
+    let transact = subset.prop_flat_map(move |keys| {
+        let actions = keys.into_iter().map(|at| action(of, at));
+        actions.collect::<Vec<_>>()
+    });
     let prefix = prop::sample::select(vec!["", "a", "c"]);
     let order = prop::sample::select(vec![Order::OldestFirst, Order::NewestFirst]);
     prop_oneof![
@@ -168,6 +230,17 @@ fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(prefix, is_descending, page)| Request::List(prefix, is_descending, page)),
         1 => (0..120_i64, order, 1..4_i32).prop_map(|(due, order, page)| Request::Due(due, order, page)),
     ]
+}
+
+fn requests(of: Numbers) -> impl Strategy<Value = Vec<Request>> {
+    prop::collection::vec(request(of), 1..30)
+}
+
+/// Requests for tables of which some have few numbers, and the others those at edges.
+fn of_tables(tables: usize) -> impl Strategy<Value = Vec<Vec<Request>>> {
+    let few = prop::collection::vec(requests(Numbers::Small), tables);
+    let edges = prop::collection::vec(requests(Numbers::Edges), tables);
+    (few, edges).prop_map(|(few, edges)| [few, edges].concat())
 }
 
 /// An item, by its attributes' names.
@@ -297,7 +370,7 @@ proptest! {
 
     #[test]
     fn a_table_on_redis_answers_every_request_as_one_in_memory(
-        all in prop::collection::vec(prop::collection::vec(request(), 1..30), 4),
+        all in of_tables(4),
     ) {
         let server = RedisServer::start();
         // Its time goes on by itself, because timeouts of a paused one end while a socket is waited for.
@@ -315,7 +388,7 @@ proptest! {
     }
 
     #[test]
-    fn a_table_in_memory_answers_every_request_as_dynamodb(requests in prop::collection::vec(request(), 1..30)) {
+    fn a_table_in_memory_answers_every_request_as_dynamodb(requests in requests(Numbers::Small)) {
         runtime().block_on(async {
             let clock = FakeClock::at(START);
             let memory = Table::in_memory(&MemoryTable::default(), clock.clone());
@@ -334,7 +407,7 @@ proptest! {
 
     #[test]
     fn a_table_in_a_cluster_answers_every_request_as_one_in_memory(
-        all in prop::collection::vec(prop::collection::vec(request(), 1..30), 8),
+        all in of_tables(4),
     ) {
         let cluster = RedisCluster::start();
         let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use weirgate::{Limit, Prefetch, RateLimiter};
 use weirgate_store::CapacityMeter;
 use weirgate_tests::fleet::{Fleet, ask, granted, millis, pass, rpm, secs, slots, tokens};
-use weirgate_tools::scaling::facts::PREFETCHED_MILLI;
+use weirgate_tests::scaling::facts::PREFETCHED_MILLI;
 
 /// A limit that is never reached, of which 10 % are more than a second's worth.
 fn far() -> Vec<Limit> {

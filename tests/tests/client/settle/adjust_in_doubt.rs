@@ -1,8 +1,6 @@
 //! An adjustment whose response is lost, or whose future is dropped, and what follows it:
 //! everything counts once.
 
-use std::time::Duration;
-
 use weirgate::{Limit, Settlement};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::{Fleet, granted, leased, pass, secs, slots};
@@ -31,30 +29,6 @@ async fn i1_a_rollback_after_an_adjustment_in_doubt_gives_nothing_back_twice() {
             "{fault:?}: {tk} there, {tc} used"
         );
         assert_eq!(tk + tc, 1_000_000, "{fault:?}");
-    }
-}
-
-/// I4: with a lease the item says what is held, so nothing is lost either.
-#[tokio::test(start_paused = true)]
-async fn i4_a_lease_ends_with_its_tokens_after_an_abandoned_adjustment() {
-    for waits in [Duration::from_millis(1), Duration::from_millis(15)] {
-        let fleet = Fleet::slow(Duration::from_millis(10)).await;
-        let limiter = fleet.limiter().await;
-        let mut grant = leased(&limiter, &limits(), &[("slots", 3)], secs(60)).await;
-        // The first answer is lost, so that the adjustment is under way in any case.
-        fleet.fail(&[Fault::LoseAnswer]);
-        assert!(
-            tokio::time::timeout(waits, grant.adjust("slots", 1))
-                .await
-                .is_err(),
-            "no caller waits for it"
-        );
-        assert_eq!(grant.release().await.unwrap(), Settlement::Applied);
-        assert_eq!(
-            fleet.tk_tc("slots").await.0,
-            4_000,
-            "every slot is free, and none more"
-        );
     }
 }
 

@@ -116,25 +116,6 @@ async fn i7_a_grant_in_doubt_whose_lease_has_ended_says_so() {
     );
 }
 
-/// At each await, with a lease and without: nothing stays taken.
-#[tokio::test(start_paused = true)]
-async fn i4_a_rollback_whose_caller_goes_away_is_made() {
-    for after in 0..25 {
-        for is_leased in [false, true] {
-            let fleet = Fleet::slow(LATENCY).await;
-            let limiter = builder(&fleet).await;
-            let grant = match is_leased {
-                true => leased(&limiter, &limits(), &[("tpm", 500)], secs(600)).await,
-                false => granted(&limiter, &limits(), &[("tpm", 500)]).await,
-            };
-            let _ = tokio::time::timeout(millis(after), grant.roll_back()).await;
-            settle().await;
-            let what = format!("dropped after {after} ms, leased: {is_leased}");
-            assert_eq!(stored(&fleet).await, (0, vec![]), "{what}");
-        }
-    }
-}
-
 /// Only its answer is lost, and no other process writes: the item shows that it was applied.
 #[tokio::test(start_paused = true)]
 async fn i7_a_settlement_without_a_lease_whose_answer_is_lost_is_known() {

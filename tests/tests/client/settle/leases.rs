@@ -4,9 +4,7 @@ use weirgate::{Decision, EpochMillis, Limit, Settlement};
 use weirgate_shared::Millis;
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet;
-use weirgate_tests::fleet::{
-    Fleet, ask, denied, granted, leased, pass, secs, settle, slots, tokens,
-};
+use weirgate_tests::fleet::{Fleet, ask, denied, granted, leased, pass, secs, slots, tokens};
 
 fn limits() -> [Limit; 2] {
     [Limit::per_hour("rph", 100).unwrap(), slots(4)]
@@ -180,26 +178,6 @@ async fn due_stays_a_lower_bound_and_steady_leases_do_not_move_it() {
         Some(at(5)),
         "a bound need not be tight"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn i4_a_release_whose_future_is_dropped_still_happens() {
-    for (lasts_ms, rollback) in [(1, false), (1, true), (7, false), (7, true)] {
-        let fleet = Fleet::slow(fleet::millis(5)).await;
-        let limiter = fleet.limiter().await;
-        let grant = granted(&limiter, &limits(), &[("slots", 3)]).await;
-        let patience = fleet::millis(lasts_ms);
-        let _ = if rollback {
-            tokio::time::timeout(patience, grant.roll_back()).await
-        } else {
-            tokio::time::timeout(patience, grant.release()).await
-        };
-        settle().await;
-        assert_eq!(
-            (fleet.tk_tc("slots").await.0, count_leases(&fleet).await),
-            (4_000, 0)
-        );
-    }
 }
 
 /// I2: a request beside another one, whose write reclaims eight of them, is not denied the rest.

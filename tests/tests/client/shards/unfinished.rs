@@ -11,8 +11,8 @@ use weirgate_shared::{BucketKey, EpochMillis, LimitName, MilliTokens, Millis, Sh
 use weirgate_store::{ReturnValues, Table, WriteOutcome};
 use weirgate_testkit::leased::{NOW, full, key, limits, load, store};
 use weirgate_tests::fleet::{Fleet, secs};
+use weirgate_tests::scaling::facts;
 use weirgate_tests::sharded::{DUE, counts, new_id, run};
-use weirgate_tools::scaling::facts;
 
 /// The bucket `e-1` whose split was begun at `at`, as it was before.
 async fn begun(table: &Table, bucket: &Shard, at: EpochMillis) {

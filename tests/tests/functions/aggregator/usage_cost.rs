@@ -12,8 +12,8 @@ use weirgate::{Clock, EpochMillis, FakeClock, Limit, RateLimiter, Stats};
 use weirgate_aggregator::{Config, REFILL_WRITES};
 use weirgate_store::{CapacityMeter, Table};
 use weirgate_testkit::{Dynamo, batches};
-use weirgate_tools::scaling::facts::USAGE_LOADS;
-use weirgate_tools::scaling::{Numbers, Scenario};
+use weirgate_tests::scaling::facts::USAGE_LOADS;
+use weirgate_tests::scaling::{Numbers, Scenario};
 
 /// A bucket's or some buckets' callers, and the aggregator, on one clock.
 struct Load {
@@ -101,7 +101,7 @@ fn is(load: usize, measured: u64, at_most: u64) {
     let (name, page) = USAGE_LOADS[load];
     assert_eq!(
         measured, page,
-        "{name}: write it into USAGE_LOADS and run `make scaling`"
+        "{name}: write it into USAGE_LOADS, and the tables by `WRITTEN=1 cargo test --workspace --test scaling`"
     );
     assert!(measured <= at_most, "{name}");
 }

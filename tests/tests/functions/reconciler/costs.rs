@@ -10,7 +10,7 @@ use weirgate_shared::{EpochMillis, Millis};
 use weirgate_store::Table;
 use weirgate_testkit::leased::{NOW, full, holding, item, key, limits, store};
 use weirgate_testkit::{Dynamo, Fault};
-use weirgate_tools::scaling::facts;
+use weirgate_tests::scaling::facts;
 
 const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);

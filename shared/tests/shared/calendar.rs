@@ -1,8 +1,6 @@
 //! Windows and schedules, against other calendars and in all zones.
 
-#![allow(missing_docs, reason = "tests")]
-
-use weirgate_shared::{CalendarWindow, EpochMillis, QuotaWindow};
+use weirgate_shared::{CalendarWindow, EpochMillis, QuotaWindow, calendar};
 
 mod schedules;
 mod windows;
@@ -37,10 +35,10 @@ trait Boundaries {
 
 impl Boundaries for CalendarWindow {
     fn bounds(&self, now: EpochMillis) -> (EpochMillis, EpochMillis) {
-        weirgate_calendar::bounds(self, now).unwrap()
+        calendar::bounds(self, now).unwrap()
     }
 
     fn end_after(&self, now: EpochMillis) -> EpochMillis {
-        weirgate_calendar::end_after(QuotaWindow::Calendar(*self).code(), now).unwrap()
+        calendar::end_after(QuotaWindow::Calendar(*self).code(), now).unwrap()
     }
 }

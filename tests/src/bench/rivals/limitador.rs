@@ -10,7 +10,7 @@ use super::peer::Process;
 
 /// Starts a driver for a scenario.
 pub async fn start(redis: &str, scenario: &Scenario) -> Process {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rivals/limitador");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../verify/rivals/limitador");
     let mut command = Command::new(folder.join("target/release/drive-limitador"));
     command.args([redis, scenario.name, &scenario.callers.to_string()]);
     Process::of(command, "make limitador").await

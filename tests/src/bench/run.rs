@@ -129,7 +129,7 @@ impl Run {
 impl Machine {
     /// Returns this machine, and the versions of what is installed.
     pub fn this() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let python = root.join(".venv/bench/bin/python").display().to_string();
         let zae = "import zae_limiter; print(zae_limiter.__version__)";
         let redis = "redis-server --version | sed 's/.* v=\\([^ ]*\\).*/\\1/'";
@@ -170,11 +170,11 @@ impl Machine {
 }
 
 /// The lock file of the workspace of limitador.
-const LIMITADOR: &str = include_str!("../../../rivals/limitador/Cargo.lock");
+const LIMITADOR: &str = include_str!("../../../verify/rivals/limitador/Cargo.lock");
 
 /// The version that `Cargo.lock` has of a crate.
 fn locked(name: &str) -> Option<String> {
-    version_of(include_str!("../../../../Cargo.lock"), name)
+    version_of(include_str!("../../../Cargo.lock"), name)
 }
 
 fn version_of(lock: &str, name: &str) -> Option<String> {
@@ -198,12 +198,12 @@ mod tests {
     use crate::scaling::{PROFILES, facts};
 
     fn committed() -> Run {
-        serde_json::from_str(include_str!("../../../../docs/benchmarks.json")).expect("it is a run")
+        serde_json::from_str(include_str!("../../../docs/benchmarks.json")).expect("it is a run")
     }
 
     #[test]
     fn the_table_is_of_the_committed_numbers_which_have_targets_and_unique_ids() {
-        let (run, page) = (committed(), include_str!("../../../../docs/benchmarks.md"));
+        let (run, page) = (committed(), include_str!("../../../docs/benchmarks.md"));
         let written = with_part(page, "calls", &run.table().unwrap()).unwrap();
         assert!(
             written == page,
@@ -211,7 +211,7 @@ mod tests {
         );
         assert_eq!(
             run.text().unwrap(),
-            include_str!("../../../../docs/benchmarks.json")
+            include_str!("../../../docs/benchmarks.json")
         );
         let ids: std::collections::BTreeSet<_> = run.rows.iter().map(|row| &row.id).collect();
         assert_eq!(ids.len(), run.rows.len());

@@ -7,27 +7,15 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZoneDatabase;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use weirgate_calendar::active_scale;
-use weirgate_shared::{
-    ActiveScale, EpochMillis, Scale, Schedule, ScheduleRule, WindowError, parse_span,
-};
+use weirgate_shared::calendar::active_scale;
+use weirgate_shared::{ActiveScale, EpochMillis, Scale, Schedule, ScheduleRule};
 
-use crate::{DAY, MINUTE, utc};
+use super::{DAY, MINUTE, utc};
+use crate::schedules::schedule;
 
 /// What a schedule says whose zone the database has.
 fn says(schedule: &Schedule, now: EpochMillis) -> ActiveScale {
     active_scale(schedule, now).unwrap()
-}
-
-fn rule(cron: &str, length: &str, scale: &str, zone: &str) -> Result<ScheduleRule, WindowError> {
-    ScheduleRule::new(cron, parse_span(length).unwrap(), scale.parse()?)?.zone(zone)
-}
-
-fn schedule(rules: &[(&str, &str, &str, &str)]) -> Result<Schedule, WindowError> {
-    let rules = rules
-        .iter()
-        .map(|(cron, length, scale, zone)| rule(cron, length, scale, zone));
-    Schedule::new(rules.collect::<Result<Vec<_>, _>>()?)
 }
 
 /// Returns the boundaries from one instant to another, with the scale from each on.

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use jiff::civil::date;
 use jiff::tz::TimeZoneDatabase;
-use weirgate_calendar::{ZONE_DATA, Zone};
+use weirgate_shared::calendar::{ZONE_DATA, Zone};
 use weirgate_shared::{CalendarWindow, EpochMillis, ZoneName};
 
-use crate::{Boundaries, HOUR, MINUTE, window};
+use super::{Boundaries, HOUR, MINUTE, window};
 
 const TABLE: &str = include_str!("zones.txt");
 const YEARS: std::ops::Range<i16> = 2015..2035;
@@ -36,14 +36,14 @@ fn new_year(year: i16) -> i64 {
 }
 
 /// The names that `shared` knows are those of the bundled database: `WRITTEN=1 cargo test --workspace
-/// --test calendar zones` lists them again in `shared/src/quota/zones.txt`.
+/// --test shared zones` lists them again in `shared/src/quota/zones.txt`.
 #[test]
 fn shared_knows_the_names_of_the_bundled_database() {
     let mut page = format!("release {ZONE_DATA}\n");
     for name in TimeZoneDatabase::bundled().available() {
         page += &format!("{name}\n");
     }
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/src/quota/zones.txt");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/quota/zones.txt");
     if std::env::var_os("WRITTEN").is_some() {
         std::fs::write(&file, &page).unwrap();
     }

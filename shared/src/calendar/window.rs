@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 use jiff::civil::{Date, DateTime};
 use jiff::{Span, ToSpan};
-use weirgate_shared::{CalendarWindow, EpochMillis, Period, QuotaWindow, WindowCode, ZoneName};
 
-use crate::Zone;
+use super::zone::Zone;
+use crate::{CalendarWindow, EpochMillis, Period, QuotaWindow, WindowCode, ZoneName};
 
 /// Returns the end of the window that contains `now`; of a session that begins now, the end of its
 /// length. `None` for a code that this release does not know.
@@ -16,7 +16,7 @@ use crate::Zone;
 /// the year -9999 belong to the first window that ends within these years.
 ///
 /// ```
-/// # use weirgate_calendar::end_after;
+/// # use weirgate_shared::calendar::end_after;
 /// # use weirgate_shared::{EpochMillis, QuotaWindow};
 /// let window: QuotaWindow = "day,tz=America/New_York".parse()?;
 /// let noon = EpochMillis(1_772_989_200_000); // 8 March 2026, 13:00 there: the clock skipped an hour

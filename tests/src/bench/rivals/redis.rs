@@ -86,9 +86,7 @@ impl Caller {
     pub async fn new(server: &Server, scenario: &Scenario) -> Self {
         let caller = Self {
             connection: server.connect().await.expect("Redis is there"),
-            script: Arc::new(Script::new(include_str!(
-                "../../../../../tests/peer/token_bucket.lua"
-            ))),
+            script: Arc::new(Script::new(include_str!("../../../peer/token_bucket.lua"))),
             scenario: scenario.name,
             calls: scenario.calls,
         };

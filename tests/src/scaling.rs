@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use facts::*;
 
-use crate::number::{Grouped, PicoDollars, count};
+use crate::number::{Grouped, PicoDollars};
 
 const HOUR_SECONDS: u64 = 3_600;
 const HOUR_MINUTES: u64 = 60;
@@ -269,82 +269,6 @@ pub fn keys() -> String {
     text
 }
 
-/// Tables before they split for heat: acquires of lone callers a second, partitions, shards.
-const PLACED: [(u32, u32, u32); 7] = [
-    (3_500, 4, 8),
-    (10_000, 10, 16),
-    (10_000, 40, 16),
-    (10_000, 40, 64),
-    (20_000, 80, 64),
-    (25_000, 100, 64),
-    (50_000, 200, 64),
-];
-
-/// The computed part of `docs/scaling.md` about shards that share partitions: how likely none has more
-/// than it takes, and which part of the load is admitted, if each shard is on any of the partitions
-/// with the same probability.
-pub fn placements() -> String {
-    let mut text = String::from(
-        "| acquires/s | partitions | shards | probability that no partition is full | admitted |\n|--:|--:|--:|--:|--:|\n",
-    );
-    for (acquires, partitions, shards) in PLACED {
-        let of_shard = f64::from(acquires) / f64::from(shards);
-        let takes = count(PARTITION_WRITE_UNITS) / of_shard;
-        let (none, admitted) = (
-            none_full(takes, partitions, shards),
-            admitted(takes, partitions, shards),
-        );
-        let _ = writeln!(
-            text,
-            "| {} | {partitions} | {shards} | {:.0} % | {:.0} % |",
-            Grouped(acquires.into()),
-            none * 100.0,
-            admitted * 100.0,
-        );
-    }
-    text
-}
-
-/// The probability that no partition has more than `takes` of the shards: the coefficient of x^shards in
-/// (1 + x + x²/2! + ... + x^takes/takes!)^partitions, times shards! / partitions^shards.
-fn none_full(takes: f64, partitions: u32, shards: u32) -> f64 {
-    let of_one = |held: u32| (1..=held).fold(1.0, |all, at| all / f64::from(at));
-    let at_most = (0..=shards).filter(|held| f64::from(*held) <= takes);
-    let terms: Vec<f64> = at_most.map(of_one).collect();
-    let mut ways = vec![1.0];
-    for _ in 0..partitions {
-        let sum = |held: usize| {
-            let terms = terms.iter().enumerate().take(held + 1);
-            terms
-                .map(|(more, term)| term * ways.get(held - more).copied().unwrap_or_default())
-                .sum::<f64>()
-        };
-        let most =
-            (ways.len() + terms.len() - 1).min(1 + usize::try_from(shards).unwrap_or(usize::MAX));
-        ways = (0..most).map(sum).collect();
-    }
-    let placed = ways
-        .get(usize::try_from(shards).unwrap_or(usize::MAX))
-        .copied()
-        .unwrap_or_default();
-    (1..=shards).fold(placed, |all, at| {
-        all * f64::from(at) / f64::from(partitions)
-    })
-}
-
-/// The expected part of the load that is admitted, where a partition takes that of `takes` shards: how
-/// many it holds is binomial.
-fn admitted(takes: f64, partitions: u32, shards: u32) -> f64 {
-    let here = f64::from(partitions).recip();
-    let mut likely = (1.0 - here).powi(i32::try_from(shards).unwrap_or(i32::MAX));
-    let mut taken = 0.0;
-    for held in 0..=shards {
-        taken += likely * takes.min(f64::from(held));
-        likely *= f64::from(shards - held) / f64::from(held + 1) * here / (1.0 - here);
-    }
-    taken * f64::from(partitions) / f64::from(shards)
-}
-
 /// The computed part of `docs/guide/cost-by-volume.md`: a row for each profile, and a column for
 /// each volume.
 pub fn months() -> String {
@@ -371,18 +295,6 @@ pub fn months() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn shards_on_few_partitions_are_counted_out() {
-        // Two shards of 600 on two partitions: together half of the time, when 1,000 of 1,200 fit.
-        let takes = 1_000.0 / 600.0;
-        assert!((none_full(takes, 2, 2) - 0.5).abs() < 1e-9);
-        assert!((admitted(takes, 2, 2) - (0.5 + 0.5 * 10.0 / 12.0)).abs() < 1e-9);
-        // Three of 400: all on one in a quarter of the cases.
-        let takes = 1_000.0 / 400.0;
-        assert!((none_full(takes, 2, 3) - 0.75).abs() < 1e-9);
-        assert!((admitted(takes, 2, 3) - (0.75 + 0.25 * 10.0 / 12.0)).abs() < 1e-9);
-    }
 
     #[test]
     fn an_hour_of_one_acquire_a_second_has_the_known_cost() {

@@ -2,7 +2,7 @@
 //! time zones. Pure, without a clock; the zones are those of the bundled database.
 //!
 //! A quota of "10,000 a month, from the 15th at 9:00 in Berlin" is an amount and a
-//! [`QuotaWindow`](weirgate_shared::QuotaWindow), for which an item has a code. The client asks the
+//! [`QuotaWindow`](crate::QuotaWindow), for which an item has a code. The client asks the
 //! code for the end of its window, and stores the end in the item of the bucket; all other processes,
 //! and the functions, follow the item and never need a zone.
 //!

@@ -5,23 +5,11 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZoneDatabase;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use weirgate_calendar::{end_after, shown};
-use weirgate_shared::{
-    CalendarWindow, EpochMillis, Every, Period, QuotaWindow, WindowCode, ZoneName,
-};
+use weirgate_shared::calendar::{end_after, shown};
+use weirgate_shared::{CalendarWindow, EpochMillis, Period, QuotaWindow, WindowCode, ZoneName};
 
-use crate::{Boundaries, DAY, utc, window};
-
-/// Days of the week, as the text of a window names them.
-const WEEKDAYS: [&str; 7] = [
-    "monday",
-    "tuesday",
-    "wednesday",
-    "thursday",
-    "friday",
-    "saturday",
-    "sunday",
-];
+use super::{Boundaries, DAY, utc, window};
+use crate::quotas;
 
 /// Returns the start and the end of the window that contains an instant, in UTC.
 fn bounds(text: &str, at: &str) -> (EpochMillis, EpochMillis) {
@@ -261,31 +249,7 @@ fn any_window() -> impl Strategy<Value = CalendarWindow> {
         "Asia/Manila",
     ];
     let odd = prop::sample::select(odd.to_vec()).prop_map(str::to_owned);
-    let zone = prop_oneof![odd, prop::sample::select(names)];
-    let period = prop::sample::select(Period::ALL.to_vec());
-    (
-        period,
-        1..=31_u8,
-        1..=12_u8,
-        0..24_u8,
-        0..60_u8,
-        0..7_usize,
-        zone,
-    )
-        .prop_map(|(period, day, month, hour, minute, weekday, zone)| {
-            let every = Every::period(period).zone(&zone).unwrap();
-            let every = match period {
-                Period::Hour => every.at_minute(minute),
-                Period::Day => every.at(hour, minute),
-                Period::Week => {
-                    let day = WEEKDAYS[weekday];
-                    every.at(hour, minute).set("day", day).unwrap()
-                }
-                Period::Month => every.at(hour, minute).on_day(day),
-                Period::Year => every.at(hour, minute).in_month(month).on_day(day.min(29)),
-            };
-            every.window().unwrap()
-        })
+    quotas::any_window(prop_oneof![odd, prop::sample::select(names)])
 }
 
 /// Returns some instant: often near a day that a zone skips or repeats, sometimes beyond all years.

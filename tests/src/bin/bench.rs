@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use weirgate_tools::bench::edge;
-use weirgate_tools::bench::parts::measured;
-use weirgate_tools::bench::run::{Machine, Run};
-use weirgate_tools::page::with_part;
+use weirgate_tests::bench::edge;
+use weirgate_tests::bench::parts::measured;
+use weirgate_tests::bench::run::{Machine, Run};
+use weirgate_tests::page::with_part;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -35,7 +35,7 @@ async fn main() -> ExitCode {
 
 /// Returns whether nothing is worse than it was.
 async fn run(is_check: bool, parts: &[String]) -> Result<bool, String> {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     let (data, page) = (docs.join("benchmarks.json"), docs.join("benchmarks.md"));
     let said = |error: &dyn std::fmt::Display| error.to_string();
     let committed = fs::read_to_string(&data).map_err(|error| said(&error))?;

@@ -17,12 +17,12 @@ const STARTS: usize = 20;
 /// Returns the rows of all binaries, built by `make build`.
 pub async fn rows() -> Vec<Rounds> {
     let batch = event(&batch(1_000, 1_000).await.1);
-    let schedule = include_str!("../../../../events/reconciler-schedule.json");
+    let schedule = include_str!("../../../events/reconciler-schedule.json");
     let mut rows = vec![];
     for (function, event) in [("aggregator", &*batch), ("reconciler", schedule)] {
         let row = |name: &str, rounds| (format!("function/{function}/{name}"), rounds);
         let binary = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join(format!("../../target/functions/{function}/bootstrap"));
+            .join(format!("../target/functions/{function}/bootstrap"));
         let bytes = std::fs::metadata(&binary).expect("run `make build` first");
         let gzip = Command::new("gzip")
             .args(["-9", "-c"])

@@ -19,7 +19,7 @@ pub struct Process {
 impl Process {
     /// Starts a driver, which prepares what its arguments name: an endpoint, and what it drives.
     pub async fn start(arguments: &[&str]) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut command = Command::new(root.join(".venv/bench/bin/python"));
         command
             .arg(root.join("tests/peer/drive.py"))
