@@ -1,6 +1,5 @@
 //! Errors as a terminal shows them, and exit codes.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -11,7 +10,7 @@ use weirgate::{Error, ErrorKind, StoreError};
 use weirgate_shared::docs;
 
 use crate::streams;
-use crate::text::Text;
+use crate::text::{Text, without_passwords};
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
@@ -95,15 +94,36 @@ pub enum Failure {
     Unavailable(String),
     /// As either of them, with the exit code of a command that runs another one.
     Exit(u8, String),
+    /// As another one, of work of which a part is done: its JSON has these fields too, and its text this
+    /// remark before it.
+    Partly(Box<Self>, Box<Part>),
     /// The reader of the output is gone, which is no error.
     OutputClosed,
 }
 
+/// What is done of work that failed, and how it goes on.
+#[derive(Debug)]
+pub struct Part {
+    pub remark: String,
+    pub fields: serde_json::Value,
+}
+
 impl Failure {
+    /// Returns the failure of a command that Ctrl-C or SIGTERM ended.
+    pub fn stopped() -> Self {
+        Self::Failed("stopped before its end".to_owned())
+    }
+
+    /// Adds what is done.
+    pub fn with_part(self, remark: String, fields: serde_json::Value) -> Self {
+        Self::Partly(Box::new(self), Box::new(Part { remark, fields }))
+    }
+
     /// Returns the text of the error; empty if the output is closed.
     pub fn text(&self) -> &str {
         match self {
             Self::OutputClosed => "",
+            Self::Partly(failure, _) => failure.text(),
             Self::Failed(text)
             | Self::Refused(text)
             | Self::Unavailable(text)
@@ -113,19 +133,31 @@ impl Failure {
 
     /// Prints the error to standard error, as text or JSON, and returns the exit code.
     pub fn report(&self, is_json: bool) -> ExitCode {
-        let (code, text) = match self {
+        let (failure, part) = match self {
+            Self::Partly(failure, part) => (&**failure, Some(part)),
+            failure => (failure, None),
+        };
+        let (code, text) = match failure {
             Self::OutputClosed => return ExitCode::SUCCESS,
+            Self::Partly(failure, _) => return failure.report(is_json),
             Self::Failed(text) => (FAILED, text),
             Self::Refused(text) => (WRONG, text),
             Self::Unavailable(text) => (NO_DECISION, text),
             Self::Exit(code, text) => (*code, text),
         };
-        let words = text.split_whitespace().map(without_password);
-        let text = words.collect::<Vec<_>>().join(" ");
+        let words: Vec<_> = text.split_whitespace().collect();
+        let text = without_passwords(&words.join(" "));
         if is_json {
-            let error = serde_json::json!({"error": {"exit_code": code, "message": text}});
-            streams::warn_json(&error);
+            let mut error = serde_json::json!({"exit_code": code, "message": text});
+            let fields = part.and_then(|part| part.fields.as_object());
+            for (name, value) in fields.into_iter().flatten() {
+                error[name] = value.clone();
+            }
+            streams::warn_json(&serde_json::json!({ "error": error }));
         } else {
+            if let Some(part) = part {
+                streams::warn(part.remark.clone());
+            }
             let style = Style::new().fg_color(Some(AnsiColor::Red.into())).bold();
             streams::warn(
                 Text::default()
@@ -134,20 +166,6 @@ impl Failure {
             );
         }
         ExitCode::from(code)
-    }
-}
-
-/// Returns a word without the user and password of a store: an argument in a wrong place is shown.
-fn without_password(word: &str) -> Cow<'_, str> {
-    let Some((before, url)) = ["redis://", "rediss://"]
-        .iter()
-        .find_map(|scheme| Some(word.split_at(word.find(scheme)? + scheme.len())))
-    else {
-        return word.into();
-    };
-    match url.rsplit_once('@') {
-        Some((_, host)) => format!("{before}..@{host}").into(),
-        None => word.into(),
     }
 }
 
@@ -219,8 +237,15 @@ fn named(program: &Command, arguments: &[OsString]) -> String {
     name
 }
 
+/// What the crate calls something, as its errors name it, and what it is here.
+const OF_CRATE: [(&str, &str); 1] = [("erase with LiveLeases::Discard", "give --discard-leases")];
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        if let Error::Invalid(text) = error {
+            let here = |text: String, (of_crate, here): (&str, &str)| text.replace(of_crate, here);
+            return Self::Refused(OF_CRATE.into_iter().fold(text, here));
+        }
         match &error {
             Error::NotConfigured { .. } => Self::Refused(format!("{error} (--limit)")),
             Error::Store(store) => Self::from(&**store),

@@ -115,34 +115,60 @@ impl Output {
     }
 
     /// Returns a table as text. Columns whose name begins with `#` hold numbers, and are aligned to
-    /// the right. Without a terminal, rows are as wide as their content. A cell stays on its line.
+    /// the right. Without a terminal, rows are as wide as their content. A cell stays on its line. On a
+    /// terminal that is too narrow for the words of all columns, each row is a record: a line or more for
+    /// each column.
     pub fn table(&self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+        let rows: Vec<_> = rows.into_iter().collect();
+        let header = header(columns);
+        let is_wide = |width: u16| {
+            let all = rows.iter().chain([&header]);
+            let widths = columns.iter().enumerate().map(|(at, _)| {
+                let cells = all.clone().filter_map(|row| row.get(at));
+                usize::from(
+                    cells
+                        .map(|cell| least_width(cell))
+                        .max()
+                        .unwrap_or_default(),
+                )
+            });
+            widths.sum::<usize>() <= usize::from(width) + usize::from(GAP)
+        };
+        if self.width.is_none_or(is_wide) {
+            return self.aligned(columns, rows);
+        }
+        let records = rows.into_iter().map(|row| {
+            let fields = header.iter().zip(row);
+            let fields = fields.map(|(name, cell)| vec![name.trim().to_owned(), cell]);
+            self.aligned(&[], fields.collect())
+        });
+        records.collect::<Vec<_>>().join("\n\n")
+    }
+
+    fn aligned(&self, columns: &[&str], rows: Vec<Vec<String>>) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING);
         if let Some(width) = self.width {
             table.set_content_arrangement(ContentArrangement::Dynamic);
             table.set_width(width);
         }
-        let header = columns
-            .iter()
-            .map(|name| text::one_line(&name.trim_start_matches('#').to_uppercase()));
-        table.set_header(header.collect::<Vec<_>>());
-        let mut words = vec![0; columns.len()];
+        let header = header(columns);
+        let mut widths: Vec<_> = header.iter().map(|cell| least_width(cell)).collect();
+        if !header.is_empty() {
+            table.set_header(header);
+        }
         for row in rows {
             let cells: Vec<_> = row.iter().map(|cell| text::one_line(cell)).collect();
-            for (longest, cell) in words.iter_mut().zip(&cells) {
-                let word = cell.split(' ').map(|word| word.chars().count()).max();
-                *longest = word.unwrap_or_default().max(*longest);
+            widths.resize(widths.len().max(cells.len()), GAP);
+            for (width, cell) in widths.iter_mut().zip(&cells) {
+                *width = least_width(cell).max(*width);
             }
             table.add_row(cells);
         }
-        let is_number = columns.iter().map(|name| name.starts_with('#'));
-        for ((column, is_number), word) in table.column_iter_mut().zip(is_number).zip(words) {
-            column.set_padding((0, 2));
-            // An instant has 20 characters. Longer words may break.
-            let least = u16::try_from(word.min(20)).unwrap_or(20) + 2;
-            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
-            if is_number {
+        for (at, (column, width)) in table.column_iter_mut().zip(widths).enumerate() {
+            column.set_padding((0, GAP));
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
+            if columns.get(at).is_some_and(|name| name.starts_with('#')) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
@@ -150,9 +176,107 @@ impl Output {
     }
 }
 
+/// Columns between two of a table.
+const GAP: u16 = 2;
+
+/// Returns the first row of a table.
+fn header(columns: &[&str]) -> Vec<String> {
+    let names = columns.iter();
+    let names = names.map(|name| text::one_line(&name.trim_start_matches('#').to_uppercase()));
+    names.collect()
+}
+
+/// Returns the width that a column needs so that no word of a cell breaks. An instant has 20 characters;
+/// longer words may break.
+fn least_width(cell: &str) -> u16 {
+    let word = cell.split(' ').map(|word| word.chars().count()).max();
+    u16::try_from(word.unwrap_or_default().min(20)).unwrap_or(20) + GAP
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Columns of tables with a cell of each.
+    const TABLES: [&[(&str, &str)]; 6] = [
+        &[
+            ("of", "customer-4711-production-eu"),
+            ("limit", "tpm"),
+            ("#available", "123456789"),
+            ("#capacity", "1000000000"),
+            ("refill", "resets on 15 Dec 09:00 (Berlin)"),
+            ("mode", "enforced"),
+            ("wait", "paused, 30s"),
+            ("saturation", "100% in 59m59s"),
+            (
+                "from",
+                "entity customer-4711-production-eu on resource gpt-4",
+            ),
+        ],
+        &[
+            ("outcome", "never fits"),
+            ("#acquires", "12345"),
+            ("#per s", "123.4"),
+            ("#p50 ms", "1234.56"),
+            ("#p90 ms", "1234.56"),
+            ("#p99 ms", "1234.56"),
+            ("#p99.9 ms", "1234.56"),
+            ("#max ms", "1234.56"),
+        ],
+        &[
+            ("lease", "01M7XPF39G0000000000000001"),
+            ("tokens", "slots 1  tpm 1000"),
+            ("expires", "2026-11-23T10:00:00Z"),
+            ("owner", "alice@example.com"),
+            ("#shard", "0"),
+        ],
+        &[
+            ("namespace", "default"),
+            ("entity", "customer-4711"),
+            ("resource", "gpt-4"),
+            ("#shard", "128"),
+            ("due since", "2026-11-23T10:00:00Z"),
+            ("would", "end 3 expired leases (slots 1), finish 1 splits"),
+        ],
+        &[
+            ("cannot be read", "default/BUCKET#user-2#gpt-4#0 #STATE"),
+            ("entity", "user-2"),
+            ("resource", "gpt-4"),
+            ("#shard", "0"),
+            (
+                "reason",
+                "attribute h must be a map; correct or delete the item",
+            ),
+        ],
+        &[
+            ("next: because", "rpm of e is used up"),
+            ("run", "weirgate usage --entity e"),
+        ],
+    ];
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal_and_no_word_of_a_header_breaks() {
+        for table in TABLES {
+            let columns: Vec<_> = table.iter().map(|(name, _)| *name).collect();
+            let row = || table.iter().map(|(_, cell)| (*cell).to_owned()).collect();
+            for width in 40..=120 {
+                let output = Output {
+                    is_json: false,
+                    width: Some(width),
+                };
+                let text = output.table(&columns, [row(), row()]);
+                for line in text.lines() {
+                    let length = line.chars().count();
+                    assert!(length <= usize::from(width), "{width}: {length}\n{text}");
+                }
+                let words: Vec<_> = text.split_whitespace().collect();
+                let names = header(&columns);
+                let mut named = names.iter().flat_map(|name| name.split_whitespace());
+                let broken = named.find(|name| !words.contains(name));
+                assert_eq!(broken, None, "{width}:\n{text}");
+            }
+        }
+    }
 
     #[test]
     fn an_instant_stays_on_its_line_in_a_narrow_terminal() {

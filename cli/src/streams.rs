@@ -49,7 +49,7 @@ pub fn warn_json(value: &serde_json::Value) {
 
 /// Prints a question to standard error; the answer is on the same line.
 pub fn ask(question: &str) {
-    to_stderr(&text::one_line(question));
+    to_stderr(&text::one_line(&text::without_passwords(question)));
 }
 
 /// Replaces the line of standard error on which the cursor is. Without a text, it is empty then.

@@ -77,6 +77,20 @@ pub fn one_line(text: &str) -> String {
     escaped(text, &[])
 }
 
+/// Returns text without the users and passwords of the URLs in it, of any scheme: an argument in a wrong
+/// place is shown.
+pub fn without_passwords(text: &str) -> String {
+    let words = text.split(' ').map(|word| {
+        let url = word.split_once("://");
+        let parts = url.and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1)));
+        match parts {
+            Some((scheme, host)) => format!("{scheme}://..@{host}"),
+            None => word.to_owned(),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// Returns JSON in which strings have no such characters either. It stands for the same value: only
 /// strings can contain them.
 pub fn json(json: &str) -> String {

@@ -1,7 +1,7 @@
 //! A limits file into the table.
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use weirgate::{Error, LimitsFileContents, RateLimiter};
+use weirgate::{Entity, Error, LimitsFileContents, RateLimiter};
 
 /// Changes under way at once.
 const CONCURRENCY: usize = 16;
@@ -10,17 +10,44 @@ const CONCURRENCY: usize = 16;
 /// Configurations that the file does not have stay.
 ///
 /// # Errors
-/// The first error of a change; others may have been made.
+/// [`Error::Invalid`] if the table would refuse the file as a whole: nothing is changed then. Otherwise the
+/// first error of a change; others may have been made.
 pub async fn apply(limiter: &RateLimiter, contents: &LimitsFileContents) -> Result<(), Error> {
-    let LimitsFileContents { configs, entities } = contents;
+    let (admin, configs) = (limiter.admin(), &contents.configs);
+    let changes = configs.iter().cloned();
+    let changes: Vec<_> = changes
+        .map(|(level, config)| (level, Some(config)))
+        .collect();
+    admin.check_configs(&changes).await?;
+    let entities = admin.order_entities(&contents.entities).await?;
+    admin.check_entities(&entities, &changes).await?;
     stream::iter(configs)
         .map(|(level, config)| limiter.admin().set_config(level, config))
         .buffer_unordered(CONCURRENCY)
         .try_collect::<()>()
         .await?;
     // One after the other: a change checks the ancestors of its entity, so two at once would race.
-    for entity in entities {
-        limiter.admin().set_entity(entity).await?;
+    for (at, entity) in entities.iter().enumerate() {
+        if let Err(Error::Invalid(_)) = admin.set_entity(entity).await {
+            // Only on the way a chain is too long: what is still to be moved gives way.
+            for later in &entities[at + 1..] {
+                detach(limiter, later).await?;
+            }
+            admin.set_entity(entity).await?;
+        }
     }
     Ok(())
+}
+
+/// Removes the parent of an entity that gets another one later.
+async fn detach(limiter: &RateLimiter, later: &Entity) -> Result<(), Error> {
+    let Some(stored) = limiter.admin().entity(&later.id).await? else {
+        return Ok(());
+    };
+    let alone = Entity {
+        parent: None,
+        cascades: false,
+        ..stored
+    };
+    limiter.admin().set_entity(&alone).await
 }

@@ -243,3 +243,86 @@ async fn a_wrong_limits_file_is_named_with_line_and_column_and_nothing_is_starte
     assert!(error.to_string().starts_with(&place), "{error}");
     assert!(!scratch.data().exists(), "the folder was not made");
 }
+
+/// Returns a limits file of entities below `root`, each with a parent before it in a shuffled order, so
+/// without a cycle.
+fn random_file(rng: &mut impl FnMut(usize) -> usize) -> (String, Vec<Entity>) {
+    let mut names = ["root", "a", "b", "c", "d", "e"];
+    for at in (2..names.len()).rev() {
+        names.swap(at, 1 + rng(at));
+    }
+    let per_minute = 1 + rng(100);
+    let mut text = format!(
+        "weirgate: 1\nsystem: {{limits: {{rpm: {{per_minute: {per_minute}}}}}}}\nentities:\n"
+    );
+    let mut entities = vec![];
+    for (at, name) in names.iter().enumerate().skip(1) {
+        let parent = names[rng(at)];
+        text += &format!("  {name}: {{parent: {parent}}}\n");
+        let entity = Entity::new(EntityId::new(*name).unwrap());
+        entities.push(entity.child_of(EntityId::new(parent).unwrap(), true));
+    }
+    (text, entities)
+}
+
+#[tokio::test]
+async fn each_valid_file_is_applied_to_the_folder_of_another_one() {
+    let scratch = Scratch::new("files");
+    // A fixed sequence, so that a failure repeats.
+    let mut state = 11_u64;
+    let mut rng = move |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    for round in 0..12 {
+        let (text, entities) = random_file(&mut rng);
+        let options = Options {
+            data: Some(scratch.data()),
+            limits: Some(scratch.file(&text)),
+            ..quick()
+        };
+        let backend = LocalBackend::start(options).await;
+        let backend = backend.unwrap_or_else(|error| panic!("{round}: {error}: {text}"));
+        let limiter = caller(&backend).await;
+        let ids: Vec<_> = entities.iter().map(|entity| entity.id.clone()).collect();
+        let stored = limiter.admin().read_entities(&ids).await.unwrap();
+        let expected: Vec<_> = entities.into_iter().map(Some).collect();
+        assert_eq!(stored, expected, "{round}: {text}");
+        backend.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_the_table_refuses_changes_nothing() {
+    let scratch = Scratch::new("refused");
+    let options = |text: &str| Options {
+        data: Some(scratch.data()),
+        limits: Some(scratch.file(text)),
+        ..quick()
+    };
+    let backend = LocalBackend::start(options(LIMITS)).await.unwrap();
+    let limiter = caller(&backend).await;
+    let parent = Entity::new(EntityId::new("team-b").unwrap());
+    let parent = parent.child_of(EntityId::new("user-1").unwrap(), false);
+    limiter.admin().set_entity(&parent).await.unwrap();
+    backend.stop().await;
+    // With what the table has, a cycle.
+    let cycle = LIMITS.replace("team-a", "team-b").replace("600", "700");
+    let refused = LocalBackend::start(options(&cycle)).await;
+    assert!(matches!(refused, Err(StartError::Limits(_))), "{refused:?}");
+    let options = Options {
+        data: Some(scratch.data()),
+        ..quick()
+    };
+    let backend = LocalBackend::start(options).await.unwrap();
+    let system = caller(&backend)
+        .await
+        .admin()
+        .config(&ConfigLevel::System)
+        .await;
+    let limits = system.unwrap().unwrap().limits;
+    assert_eq!(limits, [Limit::per_minute("rpm", 600).unwrap()]);
+    backend.stop().await;
+}

@@ -51,6 +51,7 @@ impl Audit {
         let limiter = context.limiter().await?;
         // They are listed newest first, so `from` ends the list.
         self.page.all |= from.is_some();
+        self.page.is_ordered = true;
         self.page
             .print(context, &COLUMNS, rows, async |page| {
                 let admin = limiter.admin();

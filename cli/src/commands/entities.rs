@@ -198,6 +198,8 @@ impl Delete {
         let limiter = context.limiter().await?;
         if destroy.dry_run {
             let is_there = limiter.admin().entity(&id).await?.is_some();
+            let deleted = [Entity::new(id.clone())];
+            limiter.admin().check_entities(&deleted, &[]).await?;
             let text = match is_there {
                 true => format!("entity {id} would be deleted"),
                 false => format!("entity {id} has no item"),

@@ -4,6 +4,7 @@ mod apply;
 mod change;
 pub mod diff;
 mod export;
+mod given;
 mod plan;
 pub mod show;
 mod stored;

@@ -23,6 +23,9 @@ pub struct PageArgs {
     /// Whether the list has bounds of its own, so that all of it is printed.
     #[arg(skip)]
     pub all: bool,
+    /// Whether the list has an order of its own. Others have parts, so that only a whole list is sorted.
+    #[arg(skip)]
+    pub is_ordered: bool,
 }
 
 /// Parses a page token as an argument.
@@ -52,6 +55,10 @@ impl PageArgs {
             list.unreadable.extend(page.unreadable);
             list.next = page.next;
             requests += 1;
+        }
+        if !self.is_ordered && self.page.is_none() && list.next.is_none() {
+            let key = |item: &T| rows(item).into_iter().collect::<Vec<_>>();
+            list.items.sort_by_cached_key(key);
         }
         let output = context.output();
         output.print(&list, |list| {

@@ -7,7 +7,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use clap::Args;
-use weirgate::Limit;
+use weirgate::{ClassName, Limit};
 
 use self::report::{Report, Tally};
 use super::balances::BucketArgs;
@@ -37,6 +37,9 @@ pub struct Load {
     /// Limits instead of the configured ones: rpm=500/minute
     #[arg(long = "limit", value_name = "LIMIT", value_parser = amounts::limit)]
     limits: Vec<Limit>,
+    /// Class of the callers, of limits with classes, unless the entity's configuration has one
+    #[arg(long, value_name = "NAME", value_parser = |text: &str| ClassName::new(text))]
+    class: Option<ClassName>,
     /// Acquires that begin in a second, 1 to 1,000,000
     #[arg(long, value_name = "NUMBER", value_parser = amounts::within::<1, 1_000_000, u32>)]
     rate: u32,
@@ -74,6 +77,9 @@ impl Load {
         }
         for take in &self.takes {
             peek = peek.need(&take.limit, take.tokens);
+        }
+        if let Some(class) = &self.class {
+            peek = peek.class(class.as_str());
         }
         peek.send().await?;
         let output = context.output();

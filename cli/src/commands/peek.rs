@@ -1,7 +1,9 @@
 //! `weirgate peek`.
 
 use clap::Args;
-use weirgate::{ConfigStatus, EntityId, Limit, LimitKind, LimitStatus, RateLimiter, Resource};
+use weirgate::{
+    ClassName, ConfigStatus, EntityId, Limit, LimitKind, LimitStatus, RateLimiter, Resource,
+};
 use weirgate_shared::{rate_text, rounded_span};
 
 use crate::amounts::{self, Amount};
@@ -24,6 +26,9 @@ pub struct Peek {
     /// Limits instead of the configured ones: rpm=500/minute
     #[arg(long = "limit", value_name = "LIMIT", value_parser = amounts::limit)]
     limits: Vec<Limit>,
+    /// Class of the caller, of limits with classes, unless the entity's configuration has one
+    #[arg(long, value_name = "NAME", value_parser = |text: &str| ClassName::new(text))]
+    class: Option<ClassName>,
 }
 
 impl Peek {
@@ -35,6 +40,9 @@ impl Peek {
         }
         for need in &self.needs {
             peek = peek.need(&need.limit, need.tokens);
+        }
+        if let Some(class) = &self.class {
+            peek = peek.class(class.as_str());
         }
         let balances = peek.send().await?;
         let remark = match balances.status {
@@ -61,7 +69,7 @@ impl Peek {
             EntityId::new(&*self.entity)?,
             Resource::new(&*self.resource)?,
         );
-        let reasons = Reasons::read(limiter, entity, resource, None).await?;
+        let reasons = Reasons::read(limiter, entity, resource, None, None).await?;
         Ok(match reasons.stopped_at {
             Some(level) => {
                 let options = options(&level);

@@ -126,15 +126,16 @@ impl Delete {
         let deed = format!("delete the limits of plan {plan} in namespace {namespace}");
         self.destroy.confirm(&deed, "yes")?;
         let limiter = context.limiter().await?;
+        let admin = limiter.admin();
         if self.destroy.dry_run {
-            let is_there = limiter.admin().has_plan(&plan).await?;
-            let text = match is_there {
-                true => format!("plan {plan} would be deleted"),
-                false => format!("plan {plan} has no limits"),
+            let levels = admin.preview_plan_deletion(&plan, self.force).await?;
+            let text = match levels {
+                0 => format!("plan {plan} has no limits"),
+                _ => format!("plan {plan} would be deleted"),
             };
-            return dry_run(context, is_there, &text);
+            return dry_run(context, levels > 0, &text);
         }
-        let deleted = limiter.admin().delete_plan(&plan, self.force).await?;
+        let deleted = admin.delete_plan(&plan, self.force).await?;
         let text = match deleted {
             0 => format!("plan {plan} had no limits"),
             _ => format!("plan {plan} is deleted"),

@@ -1,18 +1,22 @@
 //! `weirgate purge`.
 
+use std::pin::pin;
+
 use clap::Args;
+use futures_util::FutureExt;
 use weirgate::{LiveLeases, PageToken, PurgeReport};
 
 use super::confirm::Destroy;
 use super::list::token;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::stop::stopped;
 
 /// Deletes everything of a namespace.
 ///
 /// Stop its system level a minute before. It reads the whole table, of all namespaces. Run it
 /// again some minutes later: until then, the aggregator writes the last usage of deleted
-/// buckets.
+/// buckets. Ctrl-C and SIGTERM end it after a page, with the token that continues it.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  weirgate --namespace staging stop --system\n  \
@@ -42,6 +46,7 @@ impl Purge {
             true => LiveLeases::Discard,
             false => LiveLeases::Refuse,
         };
+        let mut stopped = pin!(stopped()?);
         let output = context.output();
         let mut progress = output.progress();
         let mut sum = PurgeReport {
@@ -57,15 +62,17 @@ impl Purge {
                 Ok(page) => page,
                 Err(error) => {
                     drop(progress);
-                    if let Some(next) = &sum.next {
-                        output.note(format!("{}\ngo on: --page {next}", text(&sum, is_dry_run)));
-                    }
-                    return Err(error.into());
+                    return Err(part(error.into(), &sum, is_dry_run));
                 }
             };
             sum = sum.plus(page);
             if sum.next.is_none() {
                 break;
+            }
+            // Between pages, so that the token continues after what is done.
+            if stopped.as_mut().now_or_never().is_some() {
+                drop(progress);
+                return Err(part(Failure::stopped(), &sum, is_dry_run));
             }
             progress.show(|| format!("{} items read, {} deleted", sum.scanned, sum.deleted()));
         }
@@ -76,6 +83,17 @@ impl Purge {
             _ => Outcome::Incomplete,
         })
     }
+}
+
+/// Adds what was done, and how it goes on.
+fn part(failure: Failure, sum: &PurgeReport, is_dry_run: bool) -> Failure {
+    let Some(next) = &sum.next else {
+        return failure;
+    };
+    let remark = format!("{}\ngo on: --page {next}", text(sum, is_dry_run));
+    let done = serde_json::to_value(sum).unwrap_or_default();
+    let fields = serde_json::json!({"next": next.to_string(), "done": done});
+    failure.with_part(remark, fields)
 }
 
 fn text(report: &PurgeReport, is_dry_run: bool) -> String {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use weirgate::{EntityId, LimitKind, RateLimiter, Resource, Switch};
+use weirgate::{ClassName, EntityId, LimitKind, RateLimiter, Resource, Switch};
 use weirgate_local::why::{Known, Level, Next, Reasons, Used};
 use weirgate_shared::rounded_span;
 
@@ -12,6 +12,7 @@ use super::balances::BucketArgs;
 use super::leases;
 use super::limits::show;
 use super::peek;
+use super::unreadable;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant::{self, HOUR};
@@ -32,6 +33,9 @@ use crate::output::Output;
 pub struct Why {
     #[command(flatten)]
     bucket: BucketArgs,
+    /// Class of the caller, of limits with classes, unless the entity's configuration has one
+    #[arg(long, value_name = "NAME", value_parser = |text: &str| ClassName::new(text))]
+    class: Option<ClassName>,
     /// Measures the bucket's use for this time; without it, saturation is that of this hour (UTC)
     #[arg(long, value_name = "SPAN", value_parser = instant::span_within::<1, HOUR>)]
     over: Option<Duration>,
@@ -46,10 +50,11 @@ impl Why {
             Some(over) => measure(&limiter, &entity, &resource, over).await?,
             None => None,
         };
-        let reasons = Reasons::read(&limiter, entity, resource, used).await?;
+        let class = self.class.as_ref();
+        let reasons = Reasons::read(&limiter, entity, resource, class, used).await?;
         let output = context.output();
         output.print(&reasons, |reasons| text(reasons, output))?;
-        Ok(Outcome::Done)
+        Ok(unreadable::outcome(&reasons.unreadable))
     }
 }
 
@@ -126,6 +131,10 @@ fn text(reasons: &Reasons, output: &Output) -> String {
         let changes = reasons.changes.iter();
         let rows = changes.flat_map(|change| audit::rows(&change.event));
         parts.push(output.table(&audit::COLUMNS, rows));
+    }
+    if !reasons.unreadable.is_empty() {
+        let table = unreadable::table(output, &reasons.unreadable);
+        parts.push(table.trim_end().to_owned());
     }
     let next = reasons
         .next

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::fixtures::weirgate;
+use weirgate::{AuditChange, ConfigLevel};
+
+use super::fixtures::{commands, weirgate};
 
 /// Returns the addresses of pages in the sources below a folder.
 fn addresses(folder: &Path, found: &mut BTreeSet<String>) {
@@ -53,4 +55,44 @@ fn a_page_or_section_that_is_unknown_is_an_error_that_leads_to_the_list() {
     assert!(listed.contains("guide/limits "), "{listed}");
     let json: serde_json::Value = serde_json::from_str(&weirgate("docs --json").stdout).unwrap();
     assert_eq!(json["items"][0]["page"], "architecture", "{json}");
+}
+
+#[test]
+fn every_page_that_a_help_names_is_printed() {
+    const NAMED: &str = "weirgate docs ";
+    let mut found = BTreeSet::new();
+    for command in commands(&[]) {
+        let help = weirgate(&*format!("{command} --help")).stdout;
+        // A name may be on the next line.
+        let words: Vec<_> = help.split_whitespace().collect();
+        let text = words.join(" ");
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "/-#".contains(c);
+        found.extend(text.split(NAMED).skip(1).map(|rest| {
+            let end = rest.find(|c| !is_name(c));
+            rest[..end.unwrap_or(rest.len())].to_owned()
+        }));
+    }
+    assert!(found.contains("guide/limits"), "{found:?}");
+    for address in found.iter().filter(|address| !address.is_empty()) {
+        let run = weirgate(["docs", address]);
+        assert_eq!(run.code, Some(0), "{address}: {run:?}");
+    }
+}
+
+/// Returns the words that a field may have, by the error of another one.
+fn words<T: serde::de::DeserializeOwned>(field: &str) -> Vec<String> {
+    let read = serde_json::from_value::<T>(serde_json::json!({ field: "-" }));
+    let error = read.err().expect("it is unknown").to_string();
+    let words = error.split('`').skip(3).step_by(2);
+    words.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_guide_has_every_level_and_every_kind_of_change() {
+    let guide = weirgate("docs guide/json").stdout;
+    let all = [words::<ConfigLevel>("level"), words::<AuditChange>("kind")].concat();
+    assert!(all.len() > 16, "{all:?}");
+    for word in all {
+        assert!(guide.contains(&format!("`{word}`")), "{word}");
+    }
 }

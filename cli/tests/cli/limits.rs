@@ -870,3 +870,54 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
         6
     );
 }
+
+/// Rules of a limit, and an optional part of each: its text, and its text in an export.
+const PARTS: [(&str, &str); 8] = [
+    ("rpm=500/minute", "burst=800"),
+    ("rpm=500/minute", "mode=shadow"),
+    ("rpm=500/minute", "class=batch:10%:30%"),
+    ("rpm=500/minute", "schedule=0 8 * * 1-5 for 10h scale 2/1"),
+    ("rpm=20", "mode=soft"),
+    ("rpm=session:200/5h", "mode=soft"),
+    ("rpm=quota:100/month", "day=15"),
+    ("rpm=quota:100/day", "tz=Europe/Berlin"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_of_a_limit_that_is_not_named_stays_or_is_asked_for() {
+    let table = Table::new().await;
+    for (at, (rule, part)) in PARTS.into_iter().enumerate() {
+        let level = format!("e-{at}");
+        let set = ["limits", "set", "--entity", &level];
+        let shown = || table.text(["limits", "get", "--entity", &level]);
+        let whole = format!("{rule},{part}");
+        table.text([&set[..], &[&whole]].concat());
+        let before = shown();
+        let again = table.text([&set[..], &[rule]].concat());
+        assert!(again.starts_with("no changes: "), "{whole}: {again}");
+        assert_eq!(shown(), before, "{whole}");
+        let name = part.split('=').next().unwrap_or_default();
+        let replace = [&set[..], &["--replace", rule]].concat();
+        let unasked = table.run(&replace);
+        assert_eq!(unasked.code, Some(2), "{whole}: {unasked:?}");
+        let drops = format!("to drop {part} of limit rpm of entity {level} in namespace default");
+        assert!(unasked.stderr.contains(&drops), "{whole}: {unasked:?}");
+        assert_eq!(shown(), before, "{whole}");
+        let none = format!("{rule},{name}=none");
+        let dropped = table.text([&set[..], &[&none]].concat());
+        assert!(dropped.ends_with("configured\n"), "{whole}: {dropped}");
+        let replaced = table.text(&replace);
+        assert!(replaced.starts_with("no changes: "), "{whole}: {replaced}");
+    }
+    // Slots have no burst, so another kind drops it.
+    table.text("limits set --system rpm=5/minute,burst=8");
+    let other = table.run("limits set --system rpm=5");
+    assert_eq!(other.code, Some(2), "{other:?}");
+    let drops = "to drop burst=8 of limit rpm of system";
+    assert!(other.stderr.contains(drops), "{other:?}");
+    let amount = table.json("limits set --system rpm=6/minute");
+    assert_eq!(
+        amount["after"]["limits"][0]["capacity_tokens"], 8,
+        "{amount}"
+    );
+}

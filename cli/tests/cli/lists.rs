@@ -89,3 +89,46 @@ async fn a_list_ends_by_itself_and_a_large_one_names_how_it_goes_on() {
         (10_051, "child-10049", "user")
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_is_read_whole_is_sorted() {
+    let table = Table::new().await;
+    table.text("limits set --system rpm=5/minute");
+    // Each is in a part by its hash.
+    for at in 0..12 {
+        let name = format!("e-{:02}", at * 7 % 12);
+        table.text(["entities", "set", &name, "--parent", "team"]);
+        table.text(["limits", "set", "--entity", &name, "rpm=5/minute"]);
+        table.text(["acquire", &name, "gpt-4", "rpm=1"]);
+    }
+    for list in [
+        "entities list",
+        "entities children team",
+        "limits list --entities",
+        "buckets --resource gpt-4",
+    ] {
+        let text = table.text(list);
+        let names: Vec<_> = text
+            .split_whitespace()
+            .filter(|word| word.starts_with("e-"))
+            .collect();
+        assert!(names.len() == 12 && names.is_sorted(), "{list}: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_says_which_entity_has_a_plan_without_limits() {
+    let table = Table::new().await;
+    table.text("limits set --plan pro rpm=5/minute");
+    table.text("entities set acme --plan pro");
+    assert_eq!(table.run("limits export").stderr, "");
+    table.text("plans delete pro --force --yes");
+    let export = table.run("limits export");
+    let file = super::fixtures::File::new("lost-plan.yaml", &export.stdout);
+    let other = Table::new().await;
+    let applied = other.run(["limits", "apply", file.path(), "--yes"]);
+    assert_eq!(applied.code, Some(2), "{applied:?}");
+    for part in ["entity acme has plan pro", "weirgate limits set --plan pro"] {
+        assert!(export.stderr.contains(part), "{part}: {export:?}");
+    }
+}

@@ -1,6 +1,7 @@
 //! What decides about a bucket, and what to run next.
 
 use serde_json::{Value, json};
+use weirgate_testkit::Dynamo;
 
 use super::fixtures::Table;
 
@@ -170,4 +171,182 @@ async fn a_limit_of_another_kind_is_named_with_the_command_that_ends_it() {
         table.text(&command["weirgate ".len()..]);
         table.text(&*take);
     }
+}
+
+/// States in which an acquire of one token may be refused: what makes them.
+const STATES: [(&str, &[&str]); 24] = [
+    ("nothing is configured", &[]),
+    ("stopped system", &[SET, "stop --system --yes"]),
+    ("stopped resource", &[SET, "stop --resource api --yes"]),
+    ("stopped entity", &[SET, "stop --entity e --yes"]),
+    (
+        "stopped bucket",
+        &[SET, "stop --entity e --resource api --yes"],
+    ),
+    ("stopped parent", &[SET, PARENT, "stop --entity team --yes"]),
+    (
+        "stopped plan",
+        &[
+            "limits set --plan pro rpm=10/day",
+            "entities set e --plan pro",
+            "stop --plan pro --yes",
+        ],
+    ),
+    (
+        "disabled entity",
+        &[SET, "limits set --entity e --disabled --yes"],
+    ),
+    (
+        "disabled resource",
+        &[SET, "limits set --resource api --disabled --yes"],
+    ),
+    (
+        "disabled parent",
+        &[SET, PARENT, "limits set --entity team --disabled --yes"],
+    ),
+    (
+        "disabled bucket of the parent",
+        &[
+            SET,
+            PARENT,
+            "limits set --entity team --resource api --disabled --yes",
+        ],
+    ),
+    (
+        "unlimited entity",
+        &[SET, "limits set --entity e --unlimited"],
+    ),
+    (
+        "unlimited parent",
+        &[SET, PARENT, "limits set --entity team --unlimited"],
+    ),
+    (
+        "disabled parent of an unlimited one",
+        &[
+            PARENT,
+            "limits set --entity e --unlimited",
+            "limits set --entity team --disabled --yes",
+        ],
+    ),
+    ("used up", &[SET, "acquire e api rpm=10"]),
+    (
+        "used up at the parent",
+        &[
+            SET,
+            PARENT,
+            "limits set --entity team rpm=1/day",
+            "acquire e api rpm=1",
+        ],
+    ),
+    (
+        "slots are held",
+        &[
+            "limits set --system rpm=1",
+            "acquire e api rpm=1 --lease 1h",
+        ],
+    ),
+    ("paused", &[SET, "acquire e api rpm=1", "pause e api 1h"]),
+    (
+        "paused parent",
+        &[
+            SET,
+            PARENT,
+            "limits set --entity team rpm=10/day",
+            "acquire e api rpm=1",
+            "pause team api 1h",
+        ],
+    ),
+    (
+        "a line",
+        &[
+            "limits set --system rpm=2/hour",
+            "acquire e api rpm=2",
+            "acquire e api rpm=1 --queue 1h --now",
+        ],
+    ),
+    (
+        "a class of the configuration is used up",
+        &[
+            "limits set --entity e rpm=10/day,class=batch:10%:90% --class batch",
+            "acquire e api rpm=1",
+        ],
+    ),
+    (
+        "a class of the parent is used up",
+        &[
+            PARENT,
+            "limits set --entity e rpm=100/day,class=batch:10%:90% --class batch",
+            "limits set --entity team rpm=10/day,class=batch:10%:90%",
+            "acquire e api rpm=1",
+        ],
+    ),
+    (
+        "another kind",
+        &["acquire e api rpm=1 --limit rpm=5 --lease 1h", SET],
+    ),
+    (
+        "a plan without limits",
+        &[
+            "limits set --plan pro rpm=10/day",
+            "entities set e --plan pro",
+            "plans delete pro --force --yes",
+        ],
+    ),
+];
+
+const SET: &str = "limits set --system rpm=10/day";
+const PARENT: &str = "entities set e --parent team --cascades";
+
+/// Requires that `why` names what refuses an acquire of one token.
+fn assert_explained(table: &Table, state: &str, option: &str) {
+    let acquire = table.run(&*format!("acquire e api rpm=1{option}"));
+    let why = table.run(&*format!("--json why e api{option}"));
+    let reasons: Value = serde_json::from_str(&why.stdout).expect("JSON");
+    let reasons = reasons["next"].as_array().expect("a list");
+    let is_silent = |next: &Value| {
+        let reason = next["reason"].as_str();
+        reason.is_some_and(|text| text.starts_with("nothing here denies"))
+    };
+    if acquire.code != Some(0) {
+        let is_told = !reasons.is_empty() && !reasons.iter().any(is_silent);
+        assert!(is_told, "{state}: {acquire:?}: {why:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_refuses_an_acquire_of_one_token_is_always_named() {
+    for (state, deeds) in STATES {
+        let dynamo = Dynamo::new().await;
+        let table = Table::of(&dynamo);
+        for deed in deeds {
+            table.text(*deed);
+        }
+        if state.starts_with("stopped") {
+            // A level whose switch cannot be read counts as stopped.
+            for mut item in dynamo.items() {
+                let text = item.to_string();
+                if text.contains(r#"{"S":"stopped"}"#) && item["SK"]["S"] != "#AUDIT" {
+                    let changed = text.replace(r#"{"S":"stopped"}"#, r#"{"S":"halted"}"#);
+                    item = serde_json::from_str(&changed).expect("JSON");
+                    dynamo.put(&item);
+                }
+            }
+            let why = table.run("--json why e api");
+            let reasons: Value = serde_json::from_str(&why.stdout).expect("JSON");
+            let unreadable = reasons["unreadable"].as_array().map_or(0, Vec::len);
+            assert!(unreadable > 0 && why.code == Some(1), "{state}: {why:?}");
+        }
+        assert_explained(&table, state, "");
+    }
+    let table = Table::new().await;
+    table.text("limits set --system rpm=10/day,class=batch:10%:90%");
+    let take = "acquire e api rpm=1 --class batch";
+    table.text(take);
+    assert_eq!(table.run(take).code, Some(3));
+    assert_explained(&table, "a class of the call is used up", " --class batch");
+    let peeked = table.json("peek e api rpm=1 --class batch");
+    assert_ne!(peeked["retry_after_ms"], 0, "{peeked}");
+    let load = "load e api rpm=1 --class batch --rate 1 --for 1s";
+    let report = table.json(load);
+    assert_eq!(report["outcomes"]["denied"]["acquires"], 1, "{report}");
 }

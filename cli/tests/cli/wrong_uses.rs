@@ -281,7 +281,7 @@ const ARGUMENTS: [(&str, [&str; 3]); 66] = [
 ];
 
 /// Commands that are wrong for this table.
-const COMMANDS: [(&str, i32, [&str; 3]); 18] = [
+const COMMANDS: [(&str, i32, [&str; 3]); 19] = [
     ("peek a/b gpt-4", 2, ["entity", "\"a/b\"", "A-Z"]),
     ("peek user 1st", 2, ["resource", "\"1st\"", "A-Z"]),
     (
@@ -311,6 +311,15 @@ const COMMANDS: [(&str, i32, [&str; 3]); 18] = [
         ["NAME=TOKENS", "not provided", "top-up --help"],
     ),
     ("erase user", 2, ["user", "no terminal", "add --yes"]),
+    (
+        "erase user --yes",
+        2,
+        [
+            "user",
+            "leases that have not expired",
+            "give --discard-leases",
+        ],
+    ),
     (
         "entities get user",
         1,
@@ -359,7 +368,8 @@ const COMMANDS: [(&str, i32, [&str; 3]); 18] = [
 ];
 
 /// Words of Rust, its libraries and the SDK, none of which a user can act on.
-const FOREIGN: [&str; 15] = [
+const FOREIGN: [&str; 16] = [
+    "::",
     "dispatch failure",
     "failure: other",
     "no message",
@@ -588,6 +598,21 @@ async fn a_wrong_command_names_thing_value_and_remedy() {
         "a file",
         &["wrong.yaml:4:11", "per_week", "per_minute"],
     ));
+    for (level, known) in [
+        ("system", "limits, status, shadow, class"),
+        ("resources: {r", "limits, status, shadow, class"),
+        ("plans: {p", "limits, status, shadow, class, resources"),
+        (
+            "entities: {e",
+            "limits, status, shadow, class, plan, parent, cascades, resources",
+        ),
+    ] {
+        let end = if level.contains('{') { "}" } else { "" };
+        let text = format!("weirgate: 1\n{level}: {{wrong: 1}}{end}\n");
+        let file = File::new("unknown.yaml", &text);
+        let run = table.run(["limits", "apply", file.path()]);
+        wrong.extend(lacks(&run, 2, &text, &["\"wrong\" is unknown", known]));
+    }
     let variables = [("AWS_CONFIG_FILE", "/nowhere"), ("AWS_PROFILE", "prod")];
     let run = weirgate_with(&variables, "--table weirgate switches");
     wrong.extend(lacks(

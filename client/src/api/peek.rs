@@ -93,6 +93,12 @@ impl<'a> Peek<'a> {
         self
     }
 
+    /// Sets the class of the caller, as for an [acquire](Acquire::class).
+    pub fn class(mut self, class: &str) -> Self {
+        self.request = self.request.class(class);
+        self
+    }
+
     /// Accepts views of this limiter up to `max_age`, from a peek or an acquire, and then reads
     /// nothing: 50 ms suits pages that show balances. By default it always reads.
     pub const fn cached(mut self, max_age: Duration) -> Self {

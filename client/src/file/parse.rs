@@ -212,9 +212,8 @@ impl Reader<'_> {
                 }
                 known if besides.contains(&known) => {}
                 _ => {
-                    return Err(self
-                        .source
-                        .unknown(node, &key, "limits, status, shadow, class"));
+                    let known = [&["limits", "status", "shadow", "class"], besides].concat();
+                    return Err(self.source.unknown(node, &key, &known.join(", ")));
                 }
             }
         }

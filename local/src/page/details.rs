@@ -72,7 +72,7 @@ impl Details {
         let history = history.filter(|history| !history.is_stale(SystemClock.now()));
         let used = history.and_then(History::used);
         let (entity, resource) = bucket.clone();
-        match Reasons::read(limiter, entity, resource, used).await {
+        match Reasons::read(limiter, entity, resource, None, used).await {
             Ok(reasons) => {
                 let json = Bytes::from(serde_json::to_vec(&reasons).unwrap_or_default());
                 keep(&mut self.reasons, bucket, json.clone());

@@ -1,6 +1,6 @@
 //! What to run next for a bucket.
 
-use weirgate::{ConfigLevel, ConfigStatus, LimitKind, LimitStatus, WindowCode};
+use weirgate::{ClassName, ConfigLevel, ConfigStatus, Entity, LimitKind, LimitStatus, WindowCode};
 use weirgate_shared::{rate_text, rounded_span};
 
 use super::reasons::{Known, Next, Reasons};
@@ -30,34 +30,56 @@ pub fn options(level: &ConfigLevel) -> String {
     }
 }
 
-/// Returns what to run next: what keeps the bucket from granting comes first.
-pub(super) fn advice(reasons: &Reasons) -> Vec<Next> {
-    let Reasons {
-        entity, resource, ..
-    } = reasons;
+/// What a peek says of an acquire of one token of each limit.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// It is refused with this error.
+    Refused(String),
+    /// It is disabled.
+    Disabled,
+    /// These limits deny it.
+    Short(Vec<LimitStatus>),
+}
+
+/// Returns what to run next: what keeps the bucket from granting comes first. `taken_from` are the entity
+/// and the ancestors whose limits its acquires take from.
+pub(super) fn advice(reasons: &Reasons, taken_from: &[Entity]) -> Vec<Next> {
+    let Reasons { resource, .. } = reasons;
     let config = reasons.in_force();
     let by_stop = reasons.stopped_at.as_ref().map(|level| {
         let command = format!("start {}", options(level));
         Next::new(format!("{level} is stopped"), &command)
     });
-    let by_config = match config {
-        None if reasons.limits.is_empty() => Some(Next::new(
+    let not_configured = (config.is_none() && reasons.limits.is_empty()).then(|| {
+        Next::new(
             "no limits are configured".to_owned(),
             &format!("limits set --resource {resource} rpm=600/minute"),
-        )),
-        Some((level, config)) if config.status != ConfigStatus::Enforced => {
+        )
+    });
+    let mut by_config: Vec<_> = taken_from
+        .iter()
+        .filter_map(|taken| {
+            let (level, config) = reasons.in_force_for(taken)?;
+            let is_told = match config.status {
+                ConfigStatus::Enforced => false,
+                ConfigStatus::Disabled => true,
+                // An ancestor without limits keeps nothing from being granted.
+                ConfigStatus::Unlimited => taken.id == reasons.entity,
+            };
             // A level cannot enforce limits that it does not have.
             let change = match config.limits.is_empty() {
                 true => format!("delete {}", options(level)),
                 false => format!("set {} --enforced", options(level)),
             };
-            Some(Next::new(
-                format!("{level} is {}", config.status.as_str()),
-                &format!("limits {change}"),
-            ))
-        }
-        _ => None,
-    };
+            is_told.then(|| {
+                Next::new(
+                    format!("{level} is {}", config.status.as_str()),
+                    &format!("limits {change}"),
+                )
+            })
+        })
+        .collect();
+    by_config.dedup();
     let by_plan = reasons.missing_plan.as_ref().map(|plan| {
         // Where an entity has limits of its own, they hold with and without the plan.
         let instead = match &config {
@@ -74,16 +96,60 @@ pub(super) fn advice(reasons: &Reasons) -> Vec<Next> {
     let mut paused: Vec<_> = reasons.limits.iter().filter_map(by_pause).collect();
     paused.dedup();
     let by_limit = reasons.limits.iter().flat_map(of_limit);
-    let next = by_stop.into_iter().chain(by_config).chain(by_plan);
-    let next = next.chain(paused).chain(by_limit);
-    let mut next: Vec<_> = next.collect();
-    if let (true, Some(Known { status, .. })) = (next.is_empty(), reasons.limits.first()) {
-        next.push(Next::new(
-            "nothing here denies an acquire of one token".to_owned(),
-            &format!("acquire {entity} {resource} {}=1", status.limit),
-        ));
+    let next = by_stop.into_iter().chain(not_configured).chain(by_config);
+    let next = next.chain(by_plan).chain(paused).chain(by_limit);
+    next.collect()
+}
+
+/// Returns what to run next where nothing else keeps the bucket from granting.
+pub(super) fn by_verdict(
+    reasons: &Reasons,
+    verdict: Verdict,
+    class: Option<&ClassName>,
+) -> Vec<Next> {
+    let Reasons {
+        entity, resource, ..
+    } = reasons;
+    let fixed = reasons
+        .in_force()
+        .and_then(|(_, config)| config.class.as_ref());
+    let caller = fixed
+        .or(class)
+        .map_or_else(String::new, |class| format!(" for class {class}"));
+    let short = match verdict {
+        Verdict::Refused(reason) => {
+            let command = format!("limits list --resource {resource}");
+            return vec![Next::new(reason, &command)];
+        }
+        Verdict::Disabled => {
+            let reason = "it was disabled while this was read".to_owned();
+            return vec![Next::new(reason, &format!("why {entity} {resource}"))];
+        }
+        Verdict::Short(short) => short,
+    };
+    if !short.is_empty() {
+        let next = short.into_iter().map(|status| {
+            let LimitStatus {
+                limit,
+                entity,
+                resource,
+                ..
+            } = &status;
+            Next::new(
+                format!("{limit} of {entity} has no token left{caller}"),
+                &format!("usage --entity {entity} --resource {resource} --by hour --from 1d"),
+            )
+        });
+        return next.collect();
     }
-    next
+    let option = class.map_or_else(String::new, |class| format!(" --class {class}"));
+    let first = reasons.limits.first().map(|Known { status, .. }| {
+        Next::new(
+            format!("nothing here denies an acquire of one token{caller}"),
+            &format!("acquire {entity} {resource} {}=1{option}", status.limit),
+        )
+    });
+    first.into_iter().collect()
 }
 
 fn by_pause(known: &Known) -> Option<Next> {

@@ -4,14 +4,15 @@ use std::collections::{BTreeSet, HashSet};
 
 use futures_util::future::try_join_all;
 use weirgate::{
-    AuditSubject, Clock, ConfigLevel, Entity, EntityId, Error, LimitKind, LimitStatus, RateLimiter,
-    Resource, StoredBucket, SystemClock,
+    AuditSubject, ClassName, Clock, Config, ConfigLevel, ConfigStatus, Entity, EntityId, Error,
+    LimitKind, LimitMode, LimitStatus, RateLimiter, Resource, StoredBucket, SystemClock,
+    Unreadable,
 };
 use weirgate_shared::Switches;
 
-use super::advice::advice;
+use super::advice::{Verdict, advice, by_verdict};
 use super::fields::change_fields;
-use super::reasons::{Change, Known, LEASES, Level, Reasons, in_force, is_of};
+use super::reasons::{self, Change, Known, LEASES, Level, Reasons, is_of};
 use super::saturation::{Saturation, Used};
 use super::window::{resets, scale};
 
@@ -37,9 +38,11 @@ impl Reasons {
     /// Without parents, that is about 12 read units: 1 for the entity, 1 for the switches, 4 for the
     /// levels, 1 for the bucket, 2 for its use in this hour, 3 for the last changes, and 1 for
     /// leases if there are any. Each parent costs 4 more, and 3 if its bucket is taken from too. The
-    /// use of a bucket that was ever split costs 64 more.
+    /// use of a bucket that was ever split costs 64 more. If none of these keeps it from granting, its
+    /// balances are read once more, as an acquire of one token plans with them.
     ///
-    /// `used` has what is known of the use of the entity's bucket, which is not read then.
+    /// `class` is that of the acquire. `used` has what is known of the use of the entity's bucket, which is
+    /// not read then.
     ///
     /// # Errors
     /// [`Error`] if the table cannot be read.
@@ -47,12 +50,15 @@ impl Reasons {
         limiter: &RateLimiter,
         entity: EntityId,
         resource: Resource,
+        class: Option<&ClassName>,
         used: Option<Used>,
     ) -> Result<Self, Error> {
         let admin = limiter.admin();
         let entities = with_ancestors(limiter, &entity).await?;
+        let in_force = admin.switches_in_force().await?;
+        let mut unreadable = in_force.unreadable;
         let switches = Switches {
-            levels: admin.switches().await?.items.into_iter().collect(),
+            levels: in_force.items.into_iter().collect(),
             ..Switches::default()
         };
         let levels = all_levels(limiter, &entities, &resource, &switches).await?;
@@ -70,7 +76,8 @@ impl Reasons {
         let taken_from = entities
             .iter()
             .take_while(|entity| std::mem::replace(&mut cascades, entity.cascades));
-        let found = taken_from.map(|taken| {
+        let taken_from: Vec<_> = taken_from.cloned().collect();
+        let found = taken_from.iter().map(|taken| {
             let used = used.as_ref().filter(|_| taken.id == entity);
             Found::read(limiter, &taken.id, &resource, used)
         });
@@ -87,7 +94,7 @@ impl Reasons {
             limits.extend(statuses.into_iter().map(|status| {
                 let of = entities.iter().find(|of| of.id == status.entity);
                 let plan = of.and_then(|of| of.plan.as_ref());
-                let configured = in_force(&levels, &status.entity, plan, &resource);
+                let configured = reasons::in_force(&levels, &status.entity, plan, &resource);
                 Known {
                     from: configured
                         .filter(|(_, config)| is_of(&status, config))
@@ -110,7 +117,8 @@ impl Reasons {
                 }
             }));
         }
-        let changes = last_changes(limiter, &entities, &resource).await?;
+        let (changes, unread) = last_changes(limiter, &entities, &resource).await?;
+        unreadable.extend(unread);
         let own = found.first().and_then(|found| found.bucket.as_ref());
         let lease_count = own.map_or(0, |bucket| bucket.leases);
         // An item of each entity and each level, the switches, and a page of each subject's changes.
@@ -120,8 +128,9 @@ impl Reasons {
         let mut leases = vec![];
         if lease_count > 0 {
             halves += of_shards(own);
-            let listed = admin.leases(entity.as_str(), resource.as_str());
-            leases = listed.await?.items;
+            let listed = admin.leases(entity.as_str(), resource.as_str()).await?;
+            unreadable.extend(listed.unreadable);
+            leases = listed.items;
             leases.truncate(LEASES);
         }
         let mut reasons = Self {
@@ -132,13 +141,23 @@ impl Reasons {
             lease_count,
             leases,
             changes,
+            unreadable,
             next: vec![],
             entity,
             resource,
             entities,
             levels,
         };
-        reasons.next = advice(&reasons);
+        reasons.next = advice(&reasons, &taken_from);
+        let enforced = reasons.in_force().map(|(_, config)| config.clone());
+        if let (true, Some(config)) = (reasons.next.is_empty(), enforced) {
+            let verdict = verdict(limiter, &reasons, &config, class).await?;
+            reasons.halves += found
+                .iter()
+                .map(|found| of_shards(found.bucket.as_ref()))
+                .sum::<u64>();
+            reasons.next = by_verdict(&reasons, verdict, class);
+        }
         Ok(reasons)
     }
 }
@@ -220,6 +239,33 @@ async fn all_levels(
         .collect())
 }
 
+/// Plans an acquire of one token of each limit, as a peek does.
+async fn verdict(
+    limiter: &RateLimiter,
+    reasons: &Reasons,
+    config: &Config,
+    class: Option<&ClassName>,
+) -> Result<Verdict, Error> {
+    let mut peek = limiter.peek(reasons.entity.as_str(), reasons.resource.as_str());
+    for limit in &config.limits {
+        peek = peek.need(limit.name().as_str(), 1);
+    }
+    if let Some(class) = class {
+        peek = peek.class(class.as_str());
+    }
+    let balances = match peek.send().await {
+        Ok(balances) => balances,
+        Err(Error::Invalid(reason)) => return Ok(Verdict::Refused(reason)),
+        Err(error) => return Err(error),
+    };
+    if balances.status == ConfigStatus::Disabled {
+        return Ok(Verdict::Disabled);
+    }
+    let is_short = |status: &LimitStatus| status.mode == LimitMode::Enforced && status.is_short();
+    let short = balances.limits.into_iter().filter(is_short).collect();
+    Ok(Verdict::Short(short))
+}
+
 /// Returns the limits of buckets that have no item: by their configuration, and full.
 async fn peek(
     limiter: &RateLimiter,
@@ -250,12 +296,12 @@ fn stopped_at(
     stops.next()
 }
 
-/// Returns the last changes of all levels that decide, the newest first.
+/// Returns the last changes of all levels that decide, the newest first, and those that cannot be read.
 async fn last_changes(
     limiter: &RateLimiter,
     entities: &[Entity],
     resource: &Resource,
-) -> Result<Vec<Change>, Error> {
+) -> Result<(Vec<Change>, Vec<Unreadable>), Error> {
     let mut subjects = BTreeSet::new();
     for entity in entities {
         subjects.insert(AuditSubject::Entity(entity.id.clone()));
@@ -270,12 +316,16 @@ async fn last_changes(
         .iter()
         .map(|subject| admin.last_changes(subject, CHANGES));
     let pages = try_join_all(read).await?;
-    let mut changes: Vec<_> = pages.into_iter().flat_map(|page| page.items).collect();
+    let (mut changes, mut unreadable) = (vec![], vec![]);
+    for page in pages {
+        changes.extend(page.items);
+        unreadable.extend(page.unreadable);
+    }
     changes.sort_by_key(|change| std::cmp::Reverse(change.id));
     changes.truncate(usize::from(CHANGES));
     let changes = changes.into_iter().map(|event| Change {
         fields: change_fields(&event.change),
         event,
     });
-    Ok(changes.collect())
+    Ok((changes.collect(), unreadable))
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use weirgate::{
     AuditEvent, Config, ConfigLevel, Entity, EntityId, Limit, LimitStatus, PlanName, Resource,
-    Schedule, StoredLease, Switch,
+    Schedule, StoredLease, Switch, Unreadable,
 };
 
 use super::fields::Field;
@@ -37,6 +37,10 @@ pub struct Reasons {
     pub leases: Vec<StoredLease>,
     /// The last changes of all its levels.
     pub changes: Vec<Change>,
+    /// Switches, leases and changes that cannot be read, so that nothing above has them. A level whose
+    /// switch cannot be read is stopped.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<Unreadable>,
     /// Commands to run next, each with its reason.
     pub next: Vec<Next>,
     /// What the reads cost, in halves of a read unit, by the documented cost of each.
@@ -118,8 +122,12 @@ impl Reasons {
     /// Returns the level that the limits of the entity come from.
     #[must_use]
     pub fn in_force(&self) -> Option<(&ConfigLevel, &Config)> {
-        let plan = self.entities.first().and_then(|of| of.plan.as_ref());
-        in_force(&self.levels, &self.entity, plan, &self.resource)
+        self.entities.first().and_then(|of| self.in_force_for(of))
+    }
+
+    /// Returns the level that the limits of the entity or of an ancestor come from.
+    pub(super) fn in_force_for(&self, of: &Entity) -> Option<(&ConfigLevel, &Config)> {
+        in_force(&self.levels, &of.id, of.plan.as_ref(), &self.resource)
     }
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use weirgate_shared::docs;
 
 use super::aws::RequestError;
-use crate::text::{Text, one_line};
+use crate::text::{Text, one_line, without_passwords};
 
 /// The remedy for what the template creates.
 pub const DEPLOY: &str = concat!("deploy the template again: ", docs!("deployment"));
@@ -87,7 +87,7 @@ impl Finding {
         found: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
-        let (found, remedy) = (found.into(), remedy.into());
+        let [found, remedy] = [found.into(), remedy.into()].map(|text| without_passwords(&text));
         Self {
             check,
             state,

@@ -13,6 +13,7 @@ use super::diff::{self, Changes, ConfigChange, EntityChange, FileArgs};
 use super::plan::is_plan;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::stop::stopped;
 
 /// Changes under way at once.
 const CONCURRENCY: usize = 16;
@@ -48,7 +49,7 @@ impl Apply {
             let text = "a plan has its removals: leave --prune out, or make the plan with --prune";
             return Err(Failure::Refused(text.to_owned()));
         }
-        let plan = match is_plan {
+        let mut plan = match is_plan {
             true => read(&file.path, &file.text)?,
             false => self.file.changes_of(file, context).await?,
         };
@@ -72,13 +73,8 @@ impl Apply {
                 )));
             }
         }
-        let output = context.output();
-        if self.destroy.dry_run {
-            output.print(&plan, |plan| diff::text(output, plan))?;
-            output.note("dry run: nothing changed");
-            return Ok(Outcome::Done);
-        }
         match (is_plan, plan.removed()) {
+            _ if self.destroy.dry_run => {}
             (true, 0) => {}
             (true, removed) => {
                 let file = self.file.file.display();
@@ -92,16 +88,31 @@ impl Apply {
         diff::check(&limiter, configs.iter().copied()).await?;
         let entities = open_entities(&limiter, &plan).await?;
         diff::check_entities(&limiter, configs.iter().copied(), &entities).await?;
+        let output = context.output();
+        if self.destroy.dry_run {
+            let open: Vec<_> = configs.iter().map(|change| change.level.clone()).collect();
+            plan.configs.retain(|change| open.contains(&change.level));
+            plan.entities = entities;
+            output.print(&plan, |plan| diff::text(output, plan))?;
+            output.note("dry run: nothing changed");
+            return Ok(Outcome::Done);
+        }
         let left = configs.len() + entities.len();
-        let mut applied = 0;
-        if let Err(failure) = make(&limiter, configs, entities, &mut applied, context).await {
+        let (mut applied, stopped) = (0, stopped()?);
+        // A change that is cut off was made or not, which the next run finds out.
+        let made = tokio::select! {
+            made = make(&limiter, configs, entities, &mut applied, context) => made,
+            () = stopped => Err(Failure::stopped()),
+        };
+        if let Err(failure) = made {
             // A refusal is permanent: only another plan goes on.
             let next = match failure {
                 Failure::Refused(_) => "correct the cause",
                 _ => "the same command makes those that are left",
             };
-            output.note(format!("{applied} of {left} changes were made; {next}"));
-            return Err(failure);
+            let remark = format!("{applied} of {left} changes were made; {next}");
+            let fields = serde_json::json!({"applied": applied, "left": left - applied});
+            return Err(failure.with_part(remark, fields));
         }
         let report = Applied {
             applied,

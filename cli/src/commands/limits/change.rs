@@ -3,29 +3,36 @@
 use clap::Args;
 use serde::Serialize;
 use weirgate::{
-    ClassName, Config, ConfigLevel, ConfigPatch, ConfigStatus, Error, Limit, RateLimiter, Versioned,
+    ClassName, Config, ConfigLevel, ConfigPatch, ConfigStatus, Error, RateLimiter, Versioned,
 };
+use weirgate_shared::docs;
 
 use super::super::confirm::Destroy;
 use super::super::report::is_false;
 use super::diff;
-use crate::amounts;
+use super::given::GivenLimit;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::level::LevelArgs;
 
 /// Sets the configuration of a level.
 ///
-/// What is not named stays as it is. Shows before and after of every limit. Asks before it denies every
-/// acquire, or --replace drops something.
+/// What is not named stays as it is, also the burst, mode, classes, schedule and window of a limit.
+/// Shows before and after of every limit. Asks before it denies every acquire, or drops something:
+/// with --replace, or for a limit of another kind.
 #[derive(Debug, Args)]
 pub struct Set {
     #[command(flatten)]
     level: LevelArgs,
-    /// Limits: NAME=TOKENS/PERIOD (second, minute, hour, day, or a span such as 1h30m) or NAME=SLOTS,
-    /// and behind it ,burst=TOKENS, ,mode=shadow or soft, ,class=NAME:AT_LEAST%:LEAVES%, and last ,schedule=RULES (weirgate docs limits)
-    #[arg(value_name = "LIMIT", value_parser = amounts::level_limit)]
-    limits: Vec<Limit>,
+    #[arg(value_name = "LIMIT", value_parser = GivenLimit::parse, help = concat!(
+        "Limits: NAME=TOKENS/PERIOD (second, minute, hour, day, or a span such as 1h30m) or \
+         NAME=SLOTS, and behind it ,burst=TOKENS, ,mode=shadow or soft, \
+         ,class=NAME:AT_LEAST%:LEAVES%, and last ,schedule=RULES; ,burst=none, ,class=none or \
+         ,schedule=none drops it (",
+        docs!("guide/limits"),
+        ")"
+    ))]
+    limits: Vec<GivenLimit>,
     /// Drops all limits and settings of the level that are not named
     #[arg(long)]
     replace: bool,
@@ -41,8 +48,11 @@ pub struct Set {
     /// Counts what the limits would deny, and denies nothing; --shadow=false ends that
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     shadow: Option<bool>,
-    /// Class of the callers of the level's entities, whatever a request says (weirgate docs limits)
-    #[arg(long, value_name = "NAME", value_parser = |text: &str| ClassName::new(text))]
+    #[arg(long, value_name = "NAME", value_parser = |text: &str| ClassName::new(text), help = concat!(
+        "Class of the callers of the level's entities, whatever a request says (",
+        docs!("guide/limits"),
+        ")"
+    ))]
     class: Option<ClassName>,
     #[command(flatten)]
     destroy: Destroy,
@@ -80,10 +90,10 @@ impl Set {
         }
         let next = |before: Option<&Config>| {
             let kept = before.filter(|_| !self.replace);
-            Some(self.patch().onto(kept))
+            Ok(Some(self.patch(kept)?.onto(kept)))
         };
         change(context, &level, self.destroy.dry_run, next, |before| {
-            let Some(deed) = self.destroys(&level, before) else {
+            let Some(deed) = self.destroys(&level, before)? else {
                 return Ok(());
             };
             let namespace = &context.options().namespace;
@@ -94,47 +104,75 @@ impl Set {
     }
 
     /// Returns what is lost or denied from now on, if anything is.
-    fn destroys(&self, level: &ConfigLevel, before: Option<&Config>) -> Option<String> {
+    fn destroys(
+        &self,
+        level: &ConfigLevel,
+        before: Option<&Config>,
+    ) -> Result<Option<String>, Failure> {
         let status = before.map_or(ConfigStatus::Enforced, |before| before.status);
         let disables = self.disabled && status != ConfigStatus::Disabled;
         let disables = disables.then(|| format!("deny every acquire of {level}"));
-        let dropped = before
-            .filter(|_| self.replace)
-            .map(|before| self.dropped(before))
-            .filter(|dropped| !dropped.is_empty())
-            .map(|dropped| format!("drop {} of {level}", dropped.join(", ")));
+        let dropped = match before {
+            Some(before) => self.dropped(before)?,
+            None => vec![],
+        };
+        let dropped =
+            (!dropped.is_empty()).then(|| format!("drop {} of {level}", dropped.join(", ")));
         let deeds: Vec<_> = disables.into_iter().chain(dropped).collect();
-        (!deeds.is_empty()).then(|| deeds.join(" and "))
+        Ok((!deeds.is_empty()).then(|| deeds.join(" and ")))
     }
 
-    /// Returns the limits and settings that `--replace` does not name.
-    fn dropped(&self, before: &Config) -> Vec<String> {
-        let patch = self.patch();
-        let named: Vec<_> = patch.limits.iter().map(Limit::name).collect();
-        let limits = before.limits.iter().map(Limit::name);
-        let limits = limits.filter(|name| !named.contains(name));
-        let limits = limits.map(|name| format!("limit {name}"));
-        let status = (before.status != ConfigStatus::Enforced && patch.status.is_none())
-            .then(|| format!("status {}", before.status.as_str()));
-        let shadow = (before.is_shadow && patch.is_shadow.is_none()).then(|| "shadow".to_owned());
-        let class = before.class.as_ref().filter(|_| patch.class.is_none());
-        let class = class.map(|class| format!("class {class}"));
-        (limits.chain(status).chain(shadow).chain(class)).collect()
+    /// Returns what the level has and will not have, although nothing names it.
+    fn dropped(&self, before: &Config) -> Result<Vec<String>, Failure> {
+        let mut dropped = vec![];
+        for limit in &before.limits {
+            let mut given = self.limits.iter();
+            let given = given.find(|given| given.limit.name() == limit.name());
+            let parts = match given {
+                None if self.replace => {
+                    dropped.push(format!("limit {}", limit.name()));
+                    continue;
+                }
+                None => continue,
+                Some(given) if self.replace => given.unnamed(limit),
+                Some(given) => given.onto(Some(limit)).map_err(Failure::Refused)?.dropped,
+            };
+            let parts = parts.iter();
+            dropped.extend(parts.map(|part| format!("{part} of limit {}", limit.name())));
+        }
+        if self.replace {
+            let patch = self.patch(None)?;
+            let status = (before.status != ConfigStatus::Enforced && patch.status.is_none())
+                .then(|| format!("status {}", before.status.as_str()));
+            let shadow =
+                (before.is_shadow && patch.is_shadow.is_none()).then(|| "shadow".to_owned());
+            let class = before.class.as_ref().filter(|_| patch.class.is_none());
+            let class = class.map(|class| format!("class {class}"));
+            dropped.extend(status.into_iter().chain(shadow).chain(class));
+        }
+        Ok(dropped)
     }
 
-    fn patch(&self) -> ConfigPatch {
+    /// Returns the change of a level that has this.
+    fn patch(&self, kept: Option<&Config>) -> Result<ConfigPatch, Failure> {
+        let limits = self.limits.iter().map(|given| {
+            let kept = kept.into_iter().flat_map(|config| &config.limits);
+            let mut kept = kept.filter(|limit| limit.name() == given.limit.name());
+            given.onto(kept.next()).map(|merged| merged.limit)
+        });
+        let limits = limits.collect::<Result<_, _>>().map_err(Failure::Refused)?;
         let statuses = [
             (self.disabled, ConfigStatus::Disabled),
             (self.unlimited, ConfigStatus::Unlimited),
             (self.enforced, ConfigStatus::Enforced),
         ];
         let named = statuses.into_iter().find(|(is_named, _)| *is_named);
-        ConfigPatch {
-            limits: self.limits.clone(),
+        Ok(ConfigPatch {
+            limits,
             status: named.map(|(_, status)| status),
             is_shadow: self.shadow,
             class: self.class.clone(),
-        }
+        })
     }
 }
 
@@ -144,7 +182,14 @@ impl Delete {
         let namespace = &context.options().namespace;
         let deed = format!("delete the limits of {level} in namespace {namespace}");
         self.destroy.confirm(&deed, "yes")?;
-        change(context, &level, self.destroy.dry_run, |_| None, |_| Ok(())).await
+        change(
+            context,
+            &level,
+            self.destroy.dry_run,
+            |_| Ok(None),
+            |_| Ok(()),
+        )
+        .await
     }
 }
 
@@ -153,12 +198,12 @@ async fn change(
     context: &Context,
     level: &ConfigLevel,
     dry_run: bool,
-    next: impl FnOnce(Option<&Config>) -> Option<Config>,
+    next: impl FnOnce(Option<&Config>) -> Result<Option<Config>, Failure>,
     confirm: impl FnOnce(Option<&Config>) -> Result<(), Failure>,
 ) -> Result<Outcome, Failure> {
     let limiter = context.limiter().await?;
     let Versioned { value, version } = stored(&limiter, level).await?;
-    let after = next(value.as_ref());
+    let after = next(value.as_ref())?;
     let changed = Changed {
         changed: value != after,
         dry_run,
@@ -172,6 +217,7 @@ async fn change(
     if changed.changed && dry_run {
         let planned = [(level.clone(), changed.after.clone())];
         limiter.admin().check_configs(&planned).await?;
+        limiter.admin().check_entities(&[], &planned).await?;
     }
     let writes = changed.changed && !dry_run;
     if writes {

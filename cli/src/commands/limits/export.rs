@@ -1,6 +1,6 @@
 //! `weirgate limits export`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use serde::Serialize;
@@ -36,7 +36,21 @@ impl Export {
             configs: configs.into_iter().map(Configured::from).collect(),
             entities,
         };
-        context.output().print(&exported, |_| text)?;
+        let output = context.output();
+        output.print(&exported, |_| text)?;
+        let plans: BTreeSet<_> = exported
+            .configs
+            .iter()
+            .filter_map(|config| config.level.plan())
+            .collect();
+        for Entity { id, plan, .. } in &exported.entities {
+            if let Some(plan) = plan.as_ref().filter(|plan| !plans.contains(plan)) {
+                output.note(format!(
+                    "entity {id} has plan {plan}, which has no limits, so limits apply to another table refuses this \
+                     file: run weirgate limits set --plan {plan}, or give the entity another plan"
+                ));
+            }
+        }
         Ok(Outcome::Done)
     }
 }

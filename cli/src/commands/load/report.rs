@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use weirgate::Error;
+use weirgate::{Error, StoreError};
 use weirgate_shared::rounded_span;
 
 use crate::output::Output;
@@ -22,6 +22,56 @@ const COLUMNS: [&str; 8] = [
     "#p99.9 ms",
     "#max ms",
 ];
+
+/// Reasons of failures that a report has.
+const MOST: usize = 20;
+
+/// Returns why an acquire failed, without its bucket, item and times: acquires that fail for one reason
+/// say the same. `entity` is one of several, and is left out.
+pub fn reason(error: &Error, entity: Option<&str>) -> String {
+    let of_store = |error: &StoreError| {
+        let operation = error.request.split(' ').next().unwrap_or_default();
+        format!("{operation}: {}: {}", error.meaning(), error.reason)
+    };
+    let text = match error {
+        Error::Store(error) => of_store(error),
+        Error::Timeout { last, .. } => match last {
+            Some(last) => format!("no decision within the time allowed: {}", of_store(last)),
+            None => "no decision within the time allowed".to_owned(),
+        },
+        Error::Unavailable { last, .. } => {
+            format!("DynamoDB is unavailable; circuit breaker open: {last}")
+        }
+        Error::Contended { .. } => {
+            "an item was changed by other processes before each attempt".to_owned()
+        }
+        Error::UnreadableItem { error, .. } | Error::Unreadable { error, .. } => {
+            format!("an item cannot be read: {error}")
+        }
+        Error::Halfway(error) => {
+            format!(
+                "{}; other writes of this call were applied",
+                reason(error, entity)
+            )
+        }
+        other => other.to_string(),
+    };
+    match entity {
+        Some(entity) => without(&text, entity),
+        None => text,
+    }
+}
+
+/// Returns a text with `ENTITY` in place of an entity whose name ends with a number.
+fn without(text: &str, entity: &str) -> String {
+    let mut parts = text.split(entity);
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |shown, rest| {
+        // A longer number is that of another one.
+        let is_other = rest.starts_with(|next: char| next.is_ascii_digit());
+        shown + if is_other { entity } else { "ENTITY" } + rest
+    })
+}
 
 /// How an acquire ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -58,7 +108,8 @@ impl Ending {
 /// What one acquire brought, from the moment it was due to its decision.
 #[derive(Debug)]
 pub struct Answer {
-    pub ending: Result<Ending, Error>,
+    /// How it ended, or why it failed: see [`reason`].
+    pub ending: Result<Ending, String>,
     pub time: Duration,
 }
 
@@ -67,6 +118,7 @@ pub struct Answer {
 pub struct Tally {
     times: BTreeMap<Ending, Histogram<u64>>,
     failures: BTreeMap<String, u64>,
+    other_failures: u64,
     not_begun: u64,
     shown: BTreeMap<Ending, u64>,
 }
@@ -74,8 +126,11 @@ pub struct Tally {
 impl Tally {
     /// Counts an answer.
     pub fn count(&mut self, answer: Answer) {
-        let ending = answer.ending.unwrap_or_else(|error| {
-            *self.failures.entry(error.to_string()).or_default() += 1;
+        let ending = answer.ending.unwrap_or_else(|reason| {
+            match self.failures.len() < MOST || self.failures.contains_key(&reason) {
+                true => *self.failures.entry(reason).or_default() += 1,
+                false => self.other_failures += 1,
+            }
             Ending::Failed
         });
         let times = self.times.entry(ending).or_insert_with(|| {
@@ -111,6 +166,14 @@ pub struct Report {
     not_begun: u64,
     outcomes: BTreeMap<Ending, Row>,
     failures: BTreeMap<String, u64>,
+    /// Failures for other reasons.
+    #[serde(skip_serializing_if = "is_zero")]
+    other_failures: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The acquires that ended alike.
@@ -152,6 +215,7 @@ impl Report {
                 .map(|(at, times)| (*at, row(times)))
                 .collect(),
             failures: tally.failures,
+            other_failures: tally.other_failures,
         }
     }
 
@@ -185,6 +249,9 @@ impl Report {
         }
         for (failure, count) in &self.failures {
             text += &format!("\n{count} failed: {failure}");
+        }
+        if self.other_failures > 0 {
+            text += &format!("\n{} failed for other reasons", self.other_failures);
         }
         text
     }
@@ -220,7 +287,7 @@ mod tests {
             tally.count(answer(Ok(Ending::Granted), ms));
         }
         for _ in 0..2 {
-            tally.count(answer(Err(Error::Invalid("broken".to_owned())), 7));
+            tally.count(answer(Err("broken".to_owned()), 7));
         }
         tally.count(answer(Ok(Ending::Denied), 2_000_000_000));
         assert!(tally.rates(1, 3).contains("granted     99/s"));
@@ -232,5 +299,68 @@ mod tests {
         assert!((granted.p50_ms - 50.0).abs() < 0.1 && (granted.max_ms - 99.0).abs() < 0.1);
         assert!(report.outcomes[&Ending::Denied].max_ms >= 3_600_000.0);
         assert_eq!(report.failures.values().sum::<u64>(), 2);
+    }
+
+    /// Returns an error of each kind, of an acquire of this entity.
+    fn errors(entity: &str) -> [Error; 7] {
+        let bucket = format!("default/BUCKET#{entity}#api#0");
+        let after = Duration::from_millis(5_000 + u64::try_from(entity.len()).unwrap());
+        let store = || {
+            std::sync::Arc::new(StoreError {
+                kind: weirgate::ErrorKind::Unconfirmed,
+                request: format!("UpdateItem of {bucket}"),
+                table: "weirgate".to_owned(),
+                reason: "the connection was closed".to_owned(),
+                source: None,
+            })
+        };
+        [
+            Error::Invalid(format!("bucket {bucket} of {entity}: has another kind")),
+            Error::Store(store()),
+            Error::Timeout {
+                bucket: bucket.clone(),
+                after,
+                last: Some(store()),
+            },
+            Error::Unavailable {
+                retry_after: after,
+                last: "throttled".to_owned(),
+            },
+            Error::NotConfigured {
+                entity: entity.try_into().unwrap(),
+                resource: "api".try_into().unwrap(),
+                missing_plan: None,
+            },
+            Error::Contended {
+                what: bucket.clone(),
+                after,
+            },
+            Error::Halfway(std::sync::Arc::new(Error::Store(store()))),
+        ]
+    }
+
+    #[test]
+    fn one_failure_of_many_entities_is_one_entry() {
+        let answer = |reason| Answer {
+            ending: Err(reason),
+            time: Duration::from_millis(1),
+        };
+        let mut tally = Tally::default();
+        for number in 0..100 {
+            let entity = format!("user-{number}");
+            for error in errors(&entity) {
+                tally.count(answer(reason(&error, Some(&entity))));
+            }
+        }
+        let report = Report::new(tally, 1, Duration::from_secs(1));
+        let counts: Vec<_> = report.failures.values().collect();
+        assert_eq!(counts, [&100; 7], "{:?}", report.failures);
+        let mut tally = Tally::default();
+        for number in 0..2 * MOST {
+            tally.count(answer(format!("reason {number}")));
+        }
+        let report = Report::new(tally, 1, Duration::from_secs(1));
+        assert_eq!(report.failures.len(), MOST);
+        assert_eq!(report.other_failures, u64::try_from(MOST).unwrap());
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use weirgate::{Decision, Error, Grant, RateLimiter};
 
 use super::Load;
-use super::report::{Answer, Ending, Tally};
+use super::report::{Answer, Ending, Tally, reason};
 
 /// How often acquires begin that are due.
 const TICK: Duration = Duration::from_millis(1);
@@ -87,6 +87,9 @@ async fn acquire(load: Arc<Load>, limiter: RateLimiter, number: u64, due: Instan
     for take in &load.takes {
         acquire = acquire.take(&take.limit, take.tokens);
     }
+    if let Some(class) = &load.class {
+        acquire = acquire.class(class.as_str());
+    }
     if let Some(wait) = load.wait {
         acquire = acquire.wait_up_to(wait);
     }
@@ -99,6 +102,10 @@ async fn acquire(load: Arc<Load>, limiter: RateLimiter, number: u64, due: Instan
         Ok(Decision::Disabled(_)) => Ok(Ending::Disabled),
         Err(error) => Err(error),
     };
+    let ending = ending.map_err(|error| {
+        let one_of_many = (load.entities.get() > 1).then_some(&*entity);
+        reason(&error, one_of_many)
+    });
     Answer { ending, time }
 }
 

@@ -139,22 +139,45 @@ impl Admin {
                     true => Removal::Forced,
                     false => Removal::OfPlan,
                 };
-                if !is_forced {
-                    self.require_no_entities(plan).await?;
-                }
-                let configs = self.plan_configs(plan).await?.into_iter();
-                let set = configs.filter(|(_, config)| config.value.is_some());
-                let changes: Vec<_> = set.map(|(level, _)| (level, None)).collect();
-                // The plan as a whole, so that none of it goes if a part of it may not.
-                self.check_configs(&changes).await?;
                 let mut deleted = 0;
-                for (level, _) in &changes {
-                    let change = self.remove_level(level, removal).await?;
+                for level in self.removable_levels(plan, is_forced).await? {
+                    let change = self.remove_level(&level, removal).await?;
                     deleted += usize::from(change);
                 }
                 Ok(deleted)
             })
             .await
+    }
+
+    /// Returns how many configurations [`delete_plan`](Self::delete_plan) would delete. Writes nothing.
+    ///
+    /// # Errors
+    /// As [`delete_plan`](Self::delete_plan).
+    pub async fn preview_plan_deletion(
+        &self,
+        plan: &PlanName,
+        is_forced: bool,
+    ) -> Result<usize, Error> {
+        self.session
+            .at_home(async { Ok(self.removable_levels(plan, is_forced).await?.len()) })
+            .await
+    }
+
+    /// Returns the levels of a plan that have a configuration. Requires that all of them may be removed: the
+    /// plan as a whole, so that none of it goes if a part of it may not.
+    async fn removable_levels(
+        &self,
+        plan: &PlanName,
+        is_forced: bool,
+    ) -> Result<Vec<ConfigLevel>, Error> {
+        if !is_forced {
+            self.require_no_entities(plan).await?;
+        }
+        let configs = self.plan_configs(plan).await?.into_iter();
+        let set = configs.filter(|(_, config)| config.value.is_some());
+        let changes: Vec<_> = set.map(|(level, _)| (level, None)).collect();
+        self.check_configs(&changes).await?;
+        Ok(changes.into_iter().map(|(level, _)| level).collect())
     }
 
     /// Returns the levels of a plan that have a configuration, or had one, as the table has them.

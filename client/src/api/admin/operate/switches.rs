@@ -52,6 +52,23 @@ impl Admin {
     /// # Errors
     /// [`Error::Store`], or [`Error::UnreadableItem`] if no switch can be read.
     pub async fn switches(&self) -> Result<Page<(ConfigLevel, Switch)>, Error> {
+        self.switch_page(|switches, level| !switches.is_unreadable(level))
+            .await
+    }
+
+    /// Returns the switches by which acquires are decided: as [`switches`](Self::switches), and as stopped
+    /// each level whose switch cannot be read.
+    ///
+    /// # Errors
+    /// As [`switches`](Self::switches).
+    pub async fn switches_in_force(&self) -> Result<Page<(ConfigLevel, Switch)>, Error> {
+        self.switch_page(|_, _| true).await
+    }
+
+    async fn switch_page(
+        &self,
+        is_shown: impl Fn(&Switches, &ConfigLevel) -> bool,
+    ) -> Result<Page<(ConfigLevel, Switch)>, Error> {
         self.session
             .at_home(async {
                 let switches = self.stored_switches().await?;
@@ -60,10 +77,10 @@ impl Admin {
                 let unreadable = unreadable
                     .map(|(level, error)| Unreadable::switch(key.clone(), level.as_ref(), error))
                     .collect();
-                let readable = switches.levels.iter();
-                let readable = readable.filter(|(level, _)| !switches.is_unreadable(level));
+                let levels = switches.levels.iter();
+                let shown = levels.filter(|(level, _)| is_shown(&switches, level));
                 Ok(Page {
-                    items: readable
+                    items: shown
                         .map(|(level, switch)| (level.clone(), *switch))
                         .collect(),
                     unreadable,
