@@ -607,6 +607,19 @@ async fn an_opened_bucket_costs_what_the_page_says_and_twice_at_once_no_more() {
     assert!(cost("reasons", 12.0) > 0.0);
     json(&page, "/why", "user-2");
     cost("reasons with a lease", 13.0);
+    // Limits with classes are planned with.
+    let level = ConfigLevel::Entity("user-3".try_into().expect("an id"));
+    let limit: Limit = "rpm=100/minute,class=batch:10%:30%"
+        .parse()
+        .expect("a limit");
+    let config = Config::of([limit]);
+    let set = caller.admin().set_config(&level, &config).await;
+    set.expect("it is written");
+    acquire(&caller, "user-3").await;
+    let _ = meter.take();
+    json(&page, "/why", "user-3");
+    cost("reasons with classes", 22.0);
+    let _ = dynamo.take_operations();
     let hour = json(&page, "/hour", "user-1");
     let rpm = &hour["limits"]["rpm"];
     assert_eq!(rpm["minutes"].as_array().map(Vec::len), Some(60), "{hour}");

@@ -93,7 +93,8 @@ impl Config {
 /// What a change of a configuration names. The rest of the level stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigPatch {
-    /// Limits to set, each name once.
+    /// Limits to set, each name once, in place of those with their names: without their mode, classes and
+    /// schedule.
     pub limits: Vec<Limit>,
     /// Whether the limits apply.
     pub status: Option<ConfigStatus>,

@@ -2,6 +2,8 @@
 
 use super::fixtures::{Table, weirgate_with};
 
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
 const SCHEMES: [&str; 9] = [
     "http", "HTTP", "https", "redis", "REDIS", "Rediss", "ftp", "x+y", "-",
 ];
@@ -31,7 +33,7 @@ async fn the_password_of_a_url_is_in_neither_stream() {
             let url = format!("{scheme}://{rest}");
             let agent = [&options[..], &["doctor", "--agent", &url]].concat();
             let metrics = [&nothing[..], &["page", "--port", "0", "--metrics", &url]].concat();
-            let runs: [(&[(&str, &str)], Vec<&str>); 9] = [
+            let runs: [(Variables<'_>, Vec<&str>); 9] = [
                 (&[], vec!["--store", &url, "switches"]),
                 (
                     &[],

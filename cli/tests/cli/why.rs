@@ -344,6 +344,7 @@ async fn what_refuses_an_acquire_of_one_token_is_always_named() {
     table.text(take);
     assert_eq!(table.run(take).code, Some(3));
     assert_explained(&table, "a class of the call is used up", " --class batch");
+    assert_explained(&table, "an unknown class", " --class night");
     let peeked = table.json("peek e api rpm=1 --class batch");
     assert_ne!(peeked["retry_after_ms"], 0, "{peeked}");
     let load = "load e api rpm=1 --class batch --rate 1 --for 1s";

@@ -38,8 +38,9 @@ impl Reasons {
     /// Without parents, that is about 12 read units: 1 for the entity, 1 for the switches, 4 for the
     /// levels, 1 for the bucket, 2 for its use in this hour, 3 for the last changes, and 1 for
     /// leases if there are any. Each parent costs 4 more, and 3 if its bucket is taken from too. The
-    /// use of a bucket that was ever split costs 64 more. If none of these keeps it from granting, its
-    /// balances are read once more, as an acquire of one token plans with them.
+    /// use of a bucket that was ever split costs 64 more. Of a limit with classes, a balance does not tell
+    /// whether a caller gets a token. So if nothing else keeps the bucket from granting, an acquire of one
+    /// token is planned too, which reads all but the use, the changes and the leases again.
     ///
     /// `class` is that of the acquire. `used` has what is known of the use of the entity's bucket, which is
     /// not read then.
@@ -149,14 +150,23 @@ impl Reasons {
             levels,
         };
         reasons.next = advice(&reasons, &taken_from);
-        let enforced = reasons.in_force().map(|(_, config)| config.clone());
-        if let (true, Some(config)) = (reasons.next.is_empty(), enforced) {
-            let verdict = verdict(limiter, &reasons, &config, class).await?;
-            reasons.halves += found
-                .iter()
-                .map(|found| of_shards(found.bucket.as_ref()))
-                .sum::<u64>();
-            reasons.next = by_verdict(&reasons, verdict, class);
+        if let (true, Some((_, config))) = (reasons.next.is_empty(), reasons.in_force()) {
+            let mut configs = taken_from.iter().filter_map(|of| reasons.in_force_for(of));
+            let is_of_class = class.is_some()
+                || configs.any(|(_, config)| {
+                    let mut limits = config.limits.iter();
+                    limits.any(|limit| !limit.classes().is_empty())
+                });
+            let verdict = match is_of_class {
+                true => verdict(limiter, &reasons, config, class).await?,
+                // The balances are all that a plan has.
+                false => Verdict::Short(vec![]),
+            };
+            let shards = found.iter().map(|found| of_shards(found.bucket.as_ref()));
+            let again = 2 * u64::try_from(items).unwrap_or(u64::MAX) + shards.sum::<u64>();
+            let next = by_verdict(&reasons, verdict, class);
+            reasons.next = next;
+            reasons.halves += if is_of_class { again } else { 0 };
         }
         Ok(reasons)
     }
