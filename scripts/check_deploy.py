@@ -1,5 +1,5 @@
-"""Checks the files that run agents in containers by the schemas of what reads them: Kubernetes, ECS and Compose. The agent in each
-is of this version, asks for its own health, and has no rights that it does not need.
+"""Checks the files that run agents by the schemas of what reads them: Kubernetes, ECS and Compose. The agent in each is of this
+version, asks for its own health, has no rights that it does not need, and time to end; also that of systemd.
 
 Usage: check_deploy.py
 """
@@ -23,11 +23,19 @@ KUBERNETES = ["1.29", kubernetes_validate.latest_version()]
 COMPOSE = json.loads((resources.files("compose") / "config/compose_spec.json").read_text(encoding="utf-8"))
 ECS = botocore.session.get_session().get_service_model("ecs").operation_model("RegisterTaskDefinition").input_shape
 CHECK = ["CMD", "/weirgate-agent", "healthcheck"]
+# The agent's time to end: twice --grace, --timeout and a second together. What gives less kills requests in flight.
+ENDS_IN = 26
 
 
 def has(found, **needed):
     """Yields what a container must have and has not."""
     yield from (f"{name} must be {value!r}, got {found.get(name)!r}" for name, value in needed.items() if found.get(name) != value)
+
+
+def end_problems(seconds):
+    """Yields a time to end after which the agent may still have requests in flight."""
+    if seconds <= ENDS_IN:
+        yield f"the agent must have more than {ENDS_IN} s to end, got {seconds}"
 
 
 def wrong_values(shape, value, path=""):
@@ -54,6 +62,7 @@ def ecs_problems(text):
         if "weirgate-agent" in container["image"]:
             yield from has(container, user="65532:65532", readonlyRootFilesystem=True, linuxParameters={"capabilities": {"drop": ["ALL"]}})
             yield from has(container["healthCheck"], command=CHECK)
+            yield from end_problems(container.get("stopTimeout", 30))
 
 
 def kubernetes_problems(text):
@@ -71,6 +80,11 @@ def kubernetes_problems(text):
                 yield from has(container.get("securityContext", {}), runAsNonRoot=True, runAsUser=65532, **confined)
                 needed = ["readinessProbe", *(["startupProbe"] if container in pod.get("initContainers", []) else [])]
                 yield from (f"the agent must have a {probe}" for probe in needed if probe not in container)
+                sleeps = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+                yield from end_problems(pod.get("terminationGracePeriodSeconds", 30) - sleeps)
+                # A sidecar ends after the programs that use it.
+                if document["kind"] == "DaemonSet" and not sleeps:
+                    yield "the agent must sleep before its end, until no request is led to it"
                 yield from secret_problems({variable["name"]: variable.get("value") for variable in container["env"]})
 
 
@@ -83,8 +97,14 @@ def compose_problems(text):
         # An image by its digest is a variable.
         if re.search(r"weirgate-agent|\bAGENT_IMAGE\b", service["image"]):
             yield from has(service.get("healthcheck", {}), test=CHECK)
+            yield from end_problems(int(service.get("stop_grace_period", "10s").removesuffix("s")))
         elif "healthcheck" not in service and name not in {"app", "service"}:
             yield f"{name} must have a healthcheck"
+
+
+def unit_problems(text):
+    stops = re.search(r"^TimeoutStopSec=(\d+)$", text, re.M)
+    yield from end_problems(int(stops[1]) if stops else 90)
 
 
 def secret_problems(environment):
@@ -106,6 +126,8 @@ CHECKS = {
     "agent/deploy/kubernetes/*.yaml": kubernetes_problems,
     "agent/deploy/compose*.yaml": compose_problems,
     "clients/*/examples/compose*.yaml": compose_problems,
+    "agent/deploy/*.service": unit_problems,
+    "clients/*/examples/*.service": unit_problems,
 }
 
 

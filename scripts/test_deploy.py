@@ -13,7 +13,7 @@ import check_deploy
 DEPLOY, EXAMPLES = "agent/deploy", "clients/typescript/examples"
 SIDECAR, DAEMONSET = f"{DEPLOY}/kubernetes/sidecar.yaml", f"{DEPLOY}/kubernetes/daemonset.yaml"
 ECS, COMPOSE, LOCAL = (f"{DEPLOY}/{name}" for name in ("ecs-task.json", "compose.yaml", "compose.local.yaml"))
-EXAMPLE = f"{EXAMPLES}/compose.yaml"
+EXAMPLE, UNIT = f"{EXAMPLES}/compose.yaml", f"{DEPLOY}/weirgate-agent.service"
 IMAGE, OTHER = f"weirgate-agent:{check_deploy.VERSION}", "weirgate-agent:0.1.0"
 # A file, what is replaced in it and by what, and what the check says.
 BROKEN = [
@@ -23,6 +23,9 @@ BROKEN = [
     (SIDECAR, "readinessProbe:", "livenessProbe:", "must have a readinessProbe"),
     (SIDECAR, "startupProbe:", "livenessProbe:", "must have a startupProbe"),
     (DAEMONSET, "WEIRGATE_AGENT_TOKEN_FILE", "WEIRGATE_AGENT_TOKEN_PLACE", "must have WEIRGATE_AGENT_TOKEN_FILE"),
+    (SIDECAR, "terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 26", "must have more than 26 s to end, got 26"),
+    (DAEMONSET, "terminationGracePeriodSeconds: 45", "terminationGracePeriodSeconds: 30", "must have more than 26 s to end, got 20"),
+    (DAEMONSET, "preStop:", "postStart:", "must sleep before its end"),
     (SIDECAR, IMAGE, OTHER, "weirgate-agent must be of"),
     (DAEMONSET, "internalTrafficPolicy", "internalTraffic", "internalTraffic"),
     (DAEMONSET, "runAsUser: 65532", "runAsUser: 0", "runAsUser must be 65532"),
@@ -30,6 +33,11 @@ BROKEN = [
     (ECS, '"essential": true', '"essentially": true', "essentially"),
     (ECS, '"CMD", "/weirgate-agent"', '"CMD-SHELL", "/weirgate-agent"', "command must be"),
     (ECS, '"user": "65532:65532"', '"user": "0"', "user must be"),
+    (ECS, '"stopTimeout": 30', '"stopTimeout": 10', "must have more than 26 s to end, got 10"),
+    (COMPOSE, "stop_grace_period: 30s", "stop_signal: SIGTERM", "must have more than 26 s to end, got 10"),
+    (LOCAL, "stop_grace_period: 30s", "stop_grace_period: 5s", "must have more than 26 s to end, got 5"),
+    (EXAMPLE, "stop_grace_period: 30s", "stop_grace_period: 26s", "must have more than 26 s to end, got 26"),
+    (UNIT, "TimeoutStopSec=30", "TimeoutStopSec=20", "must have more than 26 s to end, got 20"),
     (COMPOSE, "pids_limit: 64", "pid_limit: 64", "pid_limit"),
     (COMPOSE, "healthcheck:\n      test", "labels:\n      test", "test must be"),
     (LOCAL, "condition: service_healthy", "condition: healthy", "healthy"),

@@ -151,7 +151,8 @@ async fn to_the_end<T: Send + 'static>(
     task.await.unwrap_or_else(|_| {
         Err(SettleError {
             error: Box::new(Error::Invalid(
-                "the agent is shutting down: settle again".to_owned(),
+                "the agent ended before the settlement, so the outcome is unknown: do not repeat it"
+                    .to_owned(),
             )),
             may_be_applied: true,
             grant: None,

@@ -229,9 +229,14 @@ impl Api {
         let _busy = client.busy().ok_or_else(Refusal::gave_way)?;
         let gated = &self.gated;
         let permit = match operation {
-            // What frees tokens, or stops takes, never waits for those that wait for tokens.
-            Operation::Settle | Operation::Report => gated.settling.enter(body.len()),
-            _ => gated.gate.enter(body.len()),
+            // What frees tokens, stops takes or changes limits never waits for those that wait for tokens.
+            Operation::Settle
+            | Operation::Report
+            | Operation::SetLimits
+            | Operation::DeleteLimits => gated.settling.enter(body.len()),
+            Operation::Acquire | Operation::Peek | Operation::Usage | Operation::Limits => {
+                gated.gate.enter(body.len())
+            }
         };
         let permit = permit.map_err(|full| Refusal::overloaded(full.to_string()))?;
         match operation {

@@ -60,7 +60,8 @@ impl StoreError {
     }
 
     /// Returns whether the request writes nothing.
-    fn is_read(&self) -> bool {
+    #[must_use]
+    pub fn is_read(&self) -> bool {
         let reads = [
             "GetItem",
             "BatchGetItem",

@@ -1,9 +1,11 @@
 //! What a request was given, and what its caller does with that.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::timeout;
 use weirgate::{
     Decision, Degraded, Denied, EpochMillis, Error, Grant, LimitName, LimitStatus, MilliTokens,
     PlanName, RateLimiter, Settlement, VendorReport,
@@ -149,33 +151,40 @@ pub struct SettleError {
 /// Settles a grant. All changes are checked before the first write.
 pub(super) async fn settle(
     limiter: &RateLimiter,
-    measures: &Measures,
+    measures: &Arc<Measures>,
     settle: Settle,
 ) -> Result<Settled, SettleError> {
     let granted = Granted(restore(limiter, &settle.grant).map_err(before)?);
     let steps = Steps::check(&granted.0, &settle).map_err(before)?;
+    // In a task, so that it goes on beside a settlement that fails first.
     let reported = report(&granted.0, measures, &settle);
-    let changed = change_and_end(granted, steps, settle.end);
-    let (paused_until, settled) = tokio::join!(reported, changed);
-    settled.map(|settled| Settled {
+    let reported = tokio::spawn(timeout(limiter.timeout(), reported));
+    let settled = change_and_end(limiter, granted, steps, settle.end).await?;
+    let paused_until = reported.await.ok().and_then(|in_time| {
+        in_time.unwrap_or_else(|late| {
+            tracing::warn!(error = %late, "a bucket may not be paused");
+            None
+        })
+    });
+    Ok(Settled {
         paused_until,
         ..settled
     })
 }
 
 /// Reports what the vendor said to the buckets. Returns the last end of their pauses.
-fn report<'m>(
+fn report(
     grants: &[Grant],
-    measures: &'m Measures,
+    measures: &Arc<Measures>,
     settle: &Settle,
-) -> impl Future<Output = Option<EpochMillis>> + use<'m> {
+) -> impl Future<Output = Option<EpochMillis>> + Send + use<> {
     let is_meant = |at: &usize| settle.bucket.is_none_or(|bucket| bucket == *at);
     let vendor = settle.vendor.iter();
     let reports = vendor.flat_map(|vendor| {
         let meant = grants.iter().enumerate().filter(|(at, _)| is_meant(at));
-        meant.map(|(_, grant)| grant.report_vendor(vendor))
+        meant.map(|(_, grant)| (grant.report_vendor(vendor), Arc::clone(measures)))
     });
-    let reports = join_all(reports.map(|report| async {
+    let reports = join_all(reports.map(|(report, measures)| async move {
         let measuring = measures.begin(Call::Report);
         let reported = report.await;
         let outcome = reported
@@ -189,76 +198,142 @@ fn report<'m>(
     async { reports.await.into_iter().flatten().max() }
 }
 
-/// Makes the changes, then ends the grants.
+/// Makes the changes and ends the grants, first those with a lease: only a lease remembers that the text
+/// was settled before. If one is gone, the grants without one stay as they are, so that a repeated
+/// settlement counts once in their buckets too.
 async fn change_and_end(
-    mut granted: Granted,
+    limiter: &RateLimiter,
+    granted: Granted,
     steps: Steps,
     end: Option<End>,
 ) -> Result<Settled, SettleError> {
     let mut progress = Progress::default();
-    if let Err(mut error) = change(&mut granted.0, steps, &mut progress).await {
-        // The text that the client has is of the amounts before.
-        error.grant = error.may_be_applied.then(|| granted.into_token());
-        return Err(error);
+    let mut amounts = granted.amounts();
+    let mut grants: Vec<_> = granted.0.into_iter().map(Some).collect();
+    for is_leased in [true, false] {
+        let places: Vec<_> = (0..grants.len())
+            .filter(|at| {
+                let grant = grants[*at].as_ref();
+                grant.is_some_and(|grant| grant.expires_at().is_some() == is_leased)
+            })
+            .collect();
+        let settled = change(&mut grants, &places, &steps, &mut progress).await;
+        for at in &places {
+            amounts[*at] = grants[*at]
+                .as_ref()
+                .map_or_else(BTreeMap::new, Grant::amounts);
+        }
+        let settled = match (settled, end) {
+            (Ok(()), Some(end)) => end_all(limiter, &mut grants, &places, end, &mut progress).await,
+            (changed, _) => changed,
+        };
+        if let Err(mut error) = settled {
+            // The text that the client has is of the amounts before.
+            let left: Vec<_> = grants.into_iter().flatten().collect();
+            error.grant = (error.may_be_applied && !left.is_empty()).then(|| join(left));
+            return Err(error);
+        }
+        if progress.settlement == Settlement::LeaseGone {
+            break;
+        }
     }
-    let amounts = granted.amounts();
-    if let Some(end) = end {
-        let ends = granted.0.drain(..).map(|grant| ended(grant, end));
-        progress.add(join_all(ends).await)?;
-    }
+    let left = grants.into_iter().flatten().collect();
     Ok(Settled {
-        granted: end.is_none().then_some(granted),
+        granted: end.is_none().then_some(Granted(left)),
         settlement: progress.settlement,
         paused_until: None,
         amounts,
     })
 }
 
-/// Makes the changes that do not end the grants.
+/// Makes the changes at these places that do not end the grants.
 async fn change(
-    grants: &mut [Grant],
-    steps: Steps,
+    grants: &mut [Option<Grant>],
+    places: &[usize],
+    steps: &Steps,
     progress: &mut Progress,
 ) -> Result<(), SettleError> {
-    for (places, limit, actual) in steps.adjust {
-        let changes = at(grants, &places).map(|grant| async {
+    for (of_step, limit, actual) in &steps.adjust {
+        let changes = at(grants, |at| places.contains(at) && of_step.contains(at));
+        let changes = changes.map(|grant| async {
             let parts = grant.parts();
-            (parts, grant.adjust_milli(&limit, actual).await)
+            (parts, grant.adjust_milli(limit, *actual).await)
         });
         progress.add(join_all(changes).await)?;
     }
-    for (at, limit, rest) in steps.give_back {
-        let parts = grants[at].parts();
-        let done = grants[at].adjust_milli(&limit, rest).await;
-        progress.add([(parts, done)])?;
-    }
-    if let Some((places, lasts)) = steps.renew {
-        let renewals = at(grants, &places).map(|grant| async move {
+    for (of_step, limit, rest) in &steps.give_back {
+        for grant in at(grants, |at| places.contains(at) && of_step == at) {
             let parts = grant.parts();
-            (parts, grant.renew(lasts).await)
+            progress.add([(parts, grant.adjust_milli(limit, *rest).await)])?;
+        }
+    }
+    if let Some((of_step, lasts)) = &steps.renew {
+        let renewals = at(grants, |at| places.contains(at) && of_step.contains(at));
+        let renewals = renewals.map(|grant| async {
+            let parts = grant.parts();
+            (parts, grant.renew(*lasts).await)
         });
         progress.add(join_all(renewals).await)?;
     }
     Ok(())
 }
 
-/// Ends a grant. Returns the number of its writes too: a release without a lease writes nothing.
-async fn ended(grant: Grant, end: End) -> (usize, Result<Settlement, Error>) {
-    let parts = grant.parts();
-    match end {
-        End::Release if grant.expires_at().is_none() => (0, grant.release().await),
-        End::Release => (parts, grant.release().await),
-        End::RollBack => (parts, grant.roll_back().await),
+/// Ends the grants at these places. Of those that fail, the ones stay that can be ended again.
+async fn end_all(
+    limiter: &RateLimiter,
+    grants: &mut [Option<Grant>],
+    places: &[usize],
+    end: End,
+    progress: &mut Progress,
+) -> Result<(), SettleError> {
+    let ending = places
+        .iter()
+        .filter_map(|at| Some((*at, grants[*at].take()?)));
+    let ended = join_all(ending.map(|(at, grant)| ended(limiter, at, grant, end))).await;
+    let mut outcomes = vec![];
+    for (at, left, outcome) in ended {
+        grants[at] = left;
+        outcomes.push(outcome);
     }
+    progress.add(outcomes)
 }
 
-/// Returns the grants at these places.
+/// The number of a grant's writes, and their outcome.
+type Written = (usize, Result<Settlement, Error>);
+
+/// Ends the grant at a place. Returns it if it failed and another end cannot count twice: a release without
+/// a lease writes nothing, and one with a lease ends once.
+async fn ended(
+    limiter: &RateLimiter,
+    at: usize,
+    grant: Grant,
+    end: End,
+) -> (usize, Option<Grant>, Written) {
+    let (parts, has_lease) = (grant.parts(), grant.expires_at().is_some());
+    if end == End::Release && !has_lease {
+        return (at, None, (0, grant.release().await));
+    }
+    let token = grant.into_token();
+    let restored = || limiter.restore_grant(&token);
+    let outcome = match (restored(), end) {
+        (Ok(grant), End::Release) => grant.release().await,
+        (Ok(grant), End::RollBack) => grant.roll_back().await,
+        (Err(error), _) => Err(error),
+    };
+    let can_repeat = |error: &Error| has_lease || !may_be_applied(error);
+    let left = outcome.as_ref().err().filter(|error| can_repeat(error));
+    let left = left.and_then(|_| restored().ok());
+    (at, left, (parts, outcome))
+}
+
+/// Returns the grants whose places are meant.
 fn at<'a>(
-    grants: &'a mut [Grant],
-    places: &'a [usize],
+    grants: &'a mut [Option<Grant>],
+    is_meant: impl Fn(&usize) -> bool + 'a,
 ) -> impl Iterator<Item = &'a mut Grant> + 'a {
     let grants = grants.iter_mut().enumerate();
-    grants.filter_map(|(at, grant)| places.contains(&at).then_some(grant))
+    let meant = grants.filter(move |(at, _)| is_meant(at));
+    meant.filter_map(|(_, grant)| grant.as_mut())
 }
 
 /// What was settled so far.

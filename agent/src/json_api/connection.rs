@@ -207,6 +207,10 @@ impl Holds for Requests {
     fn keep(&self, bytes: usize) -> Option<Place> {
         self.0.client.hold(bytes)
     }
+
+    fn is_answering(&self) -> bool {
+        self.0.client.is_busy()
+    }
 }
 
 impl Service<Request<Incoming>> for Requests {

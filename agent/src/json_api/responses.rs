@@ -158,9 +158,13 @@ impl Refusal {
         Self::overloaded("too many requests are arriving at once".to_owned())
     }
 
-    /// Returns the refusal of a request that the end of the agent drops.
+    /// Returns the refusal of a settlement or a report that the end of the agent drops. It may still be
+    /// applied.
     pub(super) fn stopping() -> Self {
-        Self::overloaded("the agent is stopping".to_owned())
+        let detail =
+            "the agent ended before the answer, so the outcome is unknown: do not repeat it";
+        let problem = Plain::new(StatusCode::SERVICE_UNAVAILABLE, detail.to_owned());
+        Self::of(503, Outcome::NoDecision, problem, Applied::Unknown, false)
     }
 
     fn too_large(length: usize, most: usize) -> Self {

@@ -183,6 +183,11 @@ impl Client {
         Some((self.place.busy()?, of_protocol))
     }
 
+    /// Returns whether a request that has arrived whole is served.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.place.is_busy()
+    }
+
     /// Takes room for bytes of this connection. If they give way, so does the connection.
     pub(crate) fn hold(&self, bytes: usize) -> Option<Place> {
         self.arriving

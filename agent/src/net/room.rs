@@ -145,6 +145,15 @@ impl Place {
         Some(Busy(self))
     }
 
+    /// Returns whether its client is served.
+    pub(crate) fn is_busy(&self) -> bool {
+        let state = self.room.state();
+        state
+            .places
+            .get(&self.id)
+            .is_some_and(|entry| entry.busy > 0)
+    }
+
     /// Waits until the place has given way.
     pub(crate) async fn gave_way(&self) {
         self.gives_way.notified().await;

@@ -3,14 +3,16 @@
 use std::fmt::Display;
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
-use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, DuplexStream, ReadBuf};
+use tokio::io::{
+    AsyncBufRead, AsyncRead, AsyncWrite, BufReader, DuplexStream, Interest, ReadBuf, Ready,
+};
 use tokio::task::coop::consume_budget;
 use tokio::time::{Sleep, sleep, timeout};
 
@@ -23,6 +25,8 @@ pub(crate) const TAKING: Duration = Duration::from_secs(10);
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send + Sync + 'static {
     /// Waits for bytes, or the end, and reads nothing.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Returns whether no more bytes will come than those that have.
+    fn has_ended(&mut self, cx: &mut Context<'_>) -> bool;
     /// Writes what fits without waiting.
     fn write_now(&self, bytes: &[u8]);
 }
@@ -30,6 +34,10 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send + Sync + 'stat
 impl Transport for tokio::net::TcpStream {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_read_ready(cx)
+    }
+
+    fn has_ended(&mut self, cx: &mut Context<'_>) -> bool {
+        is_end(pin!(self.ready(Interest::READABLE)).poll(cx))
     }
 
     fn write_now(&self, bytes: &[u8]) {
@@ -42,15 +50,28 @@ impl Transport for tokio::net::UnixStream {
         self.poll_read_ready(cx)
     }
 
+    fn has_ended(&mut self, cx: &mut Context<'_>) -> bool {
+        is_end(pin!(self.ready(Interest::READABLE)).poll(cx))
+    }
+
     fn write_now(&self, bytes: &[u8]) {
         let _ = self.try_write(bytes);
     }
 }
 
-/// A connection in memory.
+/// Returns whether the system has said that the peer sends no more.
+fn is_end(ready: Poll<io::Result<Ready>>) -> bool {
+    matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())
+}
+
+/// A connection in memory, which shows its end once its bytes are read.
 impl Transport for BufReader<DuplexStream> {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(self).poll_fill_buf(cx).map_ok(|_| ())
+    }
+
+    fn has_ended(&mut self, cx: &mut Context<'_>) -> bool {
+        matches!(Pin::new(self).poll_fill_buf(cx), Poll::Ready(Ok([])))
     }
 
     fn write_now(&self, _: &[u8]) {}
@@ -62,6 +83,9 @@ pub(crate) trait Holds {
     fn arrive(&self) -> bool;
     /// Holds room for bytes of an answer that the client does not take. `None` if there is none.
     fn keep(&self, bytes: usize) -> Option<Place>;
+    /// Returns whether a request that has arrived whole is being answered. A client that leaves then ends
+    /// the stream.
+    fn is_answering(&self) -> bool;
 }
 
 /// A stream that begins with bytes which were read already, and that ends if its client takes an
@@ -141,9 +165,13 @@ impl<T: Transport, H: Holds + Unpin> AsyncWrite for Prefixed<T, H> {
         }
     }
 
-    /// Called once all that there is was written.
+    /// Called whenever the connection is polled, once all that there is was written. HTTP/1 does not read
+    /// while it has bytes of a next request, so it would not see the end behind them.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.late = None;
+        if self.holds.is_answering() && self.inner.has_ended(cx) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         Pin::new(&mut self.inner).poll_flush(cx)
     }
 

@@ -174,6 +174,11 @@ impl Protocol for Http2 {
 struct Unheld;
 
 impl Holds for Unheld {
+    /// HTTP/2 reads on while it answers.
+    fn is_answering(&self) -> bool {
+        false
+    }
+
     fn arrive(&self) -> bool {
         true
     }

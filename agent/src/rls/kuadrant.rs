@@ -216,7 +216,7 @@ async fn commit(
     if let Some(error) = failed {
         return Err(status_of(&error));
     }
-    match record(gated, &steps, deadline).await?.refused {
+    match record(gated, &steps, 0, deadline).await?.refused {
         Some(refused) => Err(refused),
         None => Ok(is_released),
     }

@@ -23,7 +23,7 @@ struct Report {
     used: BTreeMap<Box<str>, i64>,
 }
 
-/// Writes what `steps` report, and returns when that is done, or at the `deadline`: what is still
+/// Writes what `steps` report, a call of so many `bytes` that are not admitted, and returns when that is done, or at the `deadline`: what is still
 /// being written then counts as written, because repeating the call would count it twice. Returns
 /// what became of the reports.
 ///
@@ -33,6 +33,7 @@ struct Report {
 pub(super) async fn record(
     gated: &GatedLimiter,
     steps: &[Step],
+    mut bytes: usize,
     deadline: Instant,
 ) -> Result<Recorded, Status> {
     let refused = steps.iter().find_map(|step| match step {
@@ -45,7 +46,8 @@ pub(super) async fn record(
     let mut admitted = vec![];
     for report in reports(steps) {
         // The write counts as a request in flight until its end.
-        let permit = gated.settling.enter(0).map_err(overloaded)?;
+        let permit = gated.settling.enter(std::mem::take(&mut bytes));
+        let permit = permit.map_err(overloaded)?;
         admitted.push((report, permit));
     }
     let mut recorded = Recorded {

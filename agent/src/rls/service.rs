@@ -92,11 +92,8 @@ impl RateLimitService {
         request: Request<RateLimitRequest>,
         purpose: Purpose,
     ) -> Result<(Response<RateLimitResponse>, Decided), Status> {
-        let gate = match purpose {
-            Purpose::Report => &self.gated.settling,
-            _ => &self.gated.gate,
-        };
-        let (deadline, _permit) = self.admit(&request, gate)?;
+        let deadline = Deadline::new(&request, self.options.timeout);
+        let bytes = request.get_ref().encoded_len();
         let RateLimitRequest {
             domain,
             descriptors,
@@ -105,11 +102,15 @@ impl RateLimitService {
         let rules = self.rules.rules();
         let plan = Plan::with(&rules, &domain, &descriptors, hits_addend, purpose)
             .map_err(Status::invalid_argument)?;
-        let reports_until = match plan.has_questions() {
-            true => Instant::now() + deadline.half(),
-            false => deadline.at,
+        let (_permit, of_reports, reports_until) = match plan.has_questions() {
+            true => {
+                let permit = self.gated.gate.enter(bytes).map_err(overloaded)?;
+                (Some(permit), 0, Instant::now() + deadline.half())
+            }
+            // What frees tokens never waits for those that wait for tokens.
+            false => (None, bytes, deadline.at),
         };
-        let recorded = record(&self.gated, &plan.steps, reports_until).await?;
+        let recorded = record(&self.gated, &plan.steps, of_reports, reports_until).await?;
         if let Some(refused) = recorded.refused.filter(|_| !plan.has_questions()) {
             return Err(refused);
         }

@@ -158,6 +158,8 @@ pub struct Settings {
     pub latency: Duration,
     pub max_in_flight: u32,
     pub max_connections: u32,
+    /// Time for requests in flight at the end.
+    pub grace: Duration,
     pub token: Option<Token>,
     pub has_table: bool,
     pub allows_limit_changes: bool,
@@ -170,6 +172,7 @@ impl Default for Settings {
             latency: Duration::ZERO,
             max_in_flight: 4096,
             max_connections: 16_384,
+            grace: Duration::ZERO,
             token: None,
             has_table: true,
             allows_limit_changes: false,
@@ -296,7 +299,7 @@ fn start(
     let gated = Arc::new(GatedLimiter::new(limiter, settings.max_in_flight));
     let clients = Clients::new(Bounds {
         max_connections: settings.max_connections,
-        grace: Duration::ZERO,
+        grace: settings.grace,
     });
     let api = Api::new(Arc::clone(&gated), settings.token.clone(), Arc::default())
         .with_limit_changes(settings.allows_limit_changes);

@@ -240,6 +240,36 @@ async fn every_framing_of_http() -> usize {
     count
 }
 
+/// Bytes behind a request are no sign that its client is still there.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_is_noticed_whatever_it_sent_behind_its_request() {
+    let gated = gated().await;
+    let api = Arc::new(Api::new(Arc::clone(&gated), None, Arc::default()));
+    let slots = [Limit::concurrent("slots", 1).unwrap()];
+    let held = gated.limiter.acquire("e", "r").take("slots", 1);
+    let held = held.limits(&slots).lease(Duration::from_secs(3_600));
+    let Decision::Granted(_held) = held.send().await.unwrap() else {
+        panic!("the slot is free");
+    };
+    let limits = json!([{"name": "slots", "slots": 1}]);
+    let wait = json!({"entity": "e", "resource": "r", "take": {"slots": 1}, "limits": limits, "wait_ms": 3_000_000});
+    for framing in FRAMINGS
+        .lines()
+        .filter(|line| line.ends_with("|more") || line.ends_with("|whole"))
+        .filter(|line| !line.contains("expect"))
+    {
+        let (head, all, _) = framed("POST /v1/acquire", &wait.to_string(), framing);
+        // At once: a connection in memory shows its end behind bytes that were read.
+        let parts = &deliveries(head, all.as_bytes())[0];
+        let serve = async |clients: Clients, stream| {
+            json_api::serve_in_memory(Arc::clone(&api), &clients, stream).await;
+        };
+        let ended = converse(serve, parts, After::Leaves).await;
+        assert!(ended.is_some(), "the connection stays: {framing}");
+        assert_eq!(gated.gate.in_flight(), 0, "{framing}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_settlement_that_came_whole_is_made_although_its_client_has_left() {
     let gated = gated().await;

@@ -303,6 +303,32 @@ fn a_store_that_is_wrong_is_one_line_without_its_password() {
     }
 }
 
+/// The system tells that a client has left, also behind bytes that nothing reads.
+#[test]
+fn a_client_that_leaves_its_socket_is_noticed_whatever_it_sent_behind_its_request() {
+    let socket = temporary("leaves");
+    let agent = Process::new(&["--unix-socket", socket.to_str().unwrap()]);
+    agent.acquire(&json!({"entity": "e", "resource": "r", "take": {"slots": 20}}));
+    let wait = json!({"entity": "e", "resource": "r", "take": {"slots": 1}, "wait_ms": 3_000_000});
+    let behind = [
+        "\r\n".to_owned(),
+        "GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2_000),
+    ];
+    for bytes in behind {
+        for is_tcp in [true, false] {
+            let mut client = match is_tcp {
+                true => agent.connect(),
+                false => Client::to(UnixStream::connect(&socket).unwrap()),
+            };
+            client.write("POST", "/v1/acquire", &[], &wait.to_string());
+            client.write_raw(bytes.as_bytes());
+            agent.wait_for("weirgate_agent_in_flight", |found| found == 1.0);
+            drop(client);
+            agent.wait_for("weirgate_agent_in_flight", |found| found == 0.0);
+        }
+    }
+}
+
 #[test]
 fn what_needs_a_repair_is_one_line_of_the_log_for_each_entity_and_resource() {
     let socket = temporary("repair");

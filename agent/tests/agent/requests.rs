@@ -14,6 +14,19 @@ use crate::fixtures::{Agent, Client, START, Serving, Settings};
 const TAKE: &str = r#"{"entity": "e", "resource": "r", "take": {"rpm": 1}}"#;
 /// Limits of one resource alone.
 const OF_RESOURCE: &str = "weirgate: 1\nresources: {gpt-4: {limits: {rpm: {per_minute: 600}}}}\n";
+/// An entity with slots, whose parent has none.
+const OF_PARENTS: &str = "
+weirgate: 1
+entities:
+  kid:
+    parent: team
+    limits:
+      tpm: {per_minute: 100000}
+      slots: {concurrent: 20}
+  team:
+    limits:
+      tpm: {per_minute: 100000}
+";
 const THROTTLE: Fault = Fault::Throttle { key_range: true };
 
 /// Sends a request of the table; returns what its answer has.
@@ -53,9 +66,11 @@ fn requests_are_answered_as_the_table_says() {
             },
             ..Settings::default()
         };
-        let mut agent = match name.ends_with("(one resource)") {
-            true => Agent::with_limits(settings, OF_RESOURCE),
-            false => Agent::with(settings),
+        let own = [("(one resource)", OF_RESOURCE), ("(parents)", OF_PARENTS)];
+        let own = own.iter().find(|(what, _)| name.ends_with(what));
+        let mut agent = match own {
+            Some((_, limits)) => Agent::with_limits(settings, limits),
+            None => Agent::with(settings),
         };
         let mut grant = String::new();
         for step in steps.split("> ").skip(1) {
@@ -205,6 +220,144 @@ fn requests_beyond_the_bounds_are_refused_at_once_and_what_those_that_leave_took
         agent.settle(&json!({"grant": held["grant"], "end": "release"}));
         agent.acquire(&slots(20));
     }
+}
+
+#[test]
+fn limits_can_be_changed_while_all_places_are_of_requests_that_wait() {
+    let agent = Agent::with(Settings {
+        max_in_flight: 2,
+        allows_limit_changes: true,
+        ..Settings::default()
+    });
+    agent.acquire(&slots(20));
+    let _clients = waiting(&agent, 2, 100);
+    let level = json!({"level": "entity", "entity": "e"});
+    let limits = json!([{"name": "slots", "slots": 40}]);
+    let set = agent.post("/v1/limits/set", &json!({"level": level, "limits": limits}));
+    assert_eq!(set.status, 200, "{set:?}");
+    let deleted = agent.post("/v1/limits/delete", &json!({"level": level}));
+    assert_eq!(deleted.status, 200, "{deleted:?}");
+}
+
+/// A settlement in flight may be applied after its answer.
+#[test]
+fn the_answer_to_a_settlement_that_the_agents_end_drops_asks_for_no_repetition() {
+    let agent = Agent::with(Settings {
+        grace: Duration::from_secs(1),
+        ..Settings::default()
+    });
+    let grants: Vec<_> = (0..16)
+        .map(|_| agent.acquire(&slots(1))["grant"].clone())
+        .collect();
+    agent
+        .dynamo
+        .stall_when(|operation, _| operation == "UpdateItem");
+    let settle = |grant: &serde_json::Value| {
+        let mut client = agent.connect();
+        let settle = json!({"grant": grant, "end": "release"}).to_string();
+        client.write("POST", "/v1/settle", &[], &settle);
+        client
+    };
+    let clients: Vec<_> = grants.iter().map(settle).collect();
+    while agent.gated.settling.in_flight() < 16 {
+        agent.runtime.block_on(tokio::task::yield_now());
+    }
+    agent.runtime.block_on(agent.clients.end());
+    for mut client in clients {
+        if let Some(answer) = client.read() {
+            assert_eq!(answer.applied(), (503, json!("unknown")), "{answer:?}");
+            assert_eq!(answer.json()["retry"], false, "{answer:?}");
+        }
+    }
+}
+
+/// Nothing of a table that answers no read was changed.
+#[test]
+fn a_read_without_an_answer_has_changed_nothing_and_may_be_repeated() {
+    let mut agent = Agent::with(Settings {
+        allows_limit_changes: true,
+        ..Settings::default()
+    });
+    agent.acquire(&serde_json::from_str(TAKE).unwrap());
+    let reads = |operation: &str| ["BatchGetItem", "GetItem", "Query", "Scan"].contains(&operation);
+    for is_lost in [false, true] {
+        agent.restart();
+        match is_lost {
+            true => {
+                agent.dynamo.stall_when(|_, _| false);
+                agent.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
+            }
+            false => agent
+                .dynamo
+                .stall_when(move |operation, _| reads(operation)),
+        }
+        let (level, e) = (json!({"level": "entity", "entity": "e"}), "e");
+        let day = 86_400_000;
+        for (path, body) in [
+            ("/v1/acquire", serde_json::from_str(TAKE).unwrap()),
+            ("/v1/peek", json!({"entity": e, "resource": "r"})),
+            (
+                "/v1/usage",
+                json!({"scope": {"entity": e}, "by": "day", "from_ms": START.0 / day * day, "to_ms": START.0 / day * day + day}),
+            ),
+            ("/v1/limits", json!({"entity": e, "resource": "r"})),
+            ("/v1/limits/delete", json!({"level": level})),
+        ] {
+            let answer = agent.post(path, &body);
+            assert_eq!(answer.applied(), (503, json!("no")), "{path}: {answer:?}");
+            assert_eq!(answer.json()["retry"], true, "{path}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn the_head_of_an_answer_has_a_bound_however_many_limits_there_are() {
+    let limits: Vec<_> = (0..10)
+        .map(|at| format!("limit-with-a-name-{at}: {{per_minute: {}}}", 1_000 - at))
+        .collect();
+    let limits = format!(
+        "weirgate: 1\nsystem: {{limits: {{{}}}}}\n",
+        limits.join(", ")
+    );
+    let agent = Agent::with_limits(Settings::default(), &limits);
+    let bucket = |at: usize| json!({"entity": format!("entity-{at}"), "resource": "r", "take": {"limit-with-a-name-0": 1 + at}});
+    let buckets: Vec<_> = (0..100).map(bucket).collect();
+    let answer = agent.post("/v1/acquire", &json!({"buckets": buckets}));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    for name in ["ratelimit-policy", "ratelimit"] {
+        let field = answer.field(name);
+        assert!((4_096..=8_192).contains(&field.len()), "{name}: {field}");
+        let first = field.split(';').next().unwrap();
+        assert_eq!(first, "\"limit-with-a-name-0#100\"", "it is the strictest");
+    }
+    let (limits, grant) = (&answer.json()["limits"], &answer.json()["grant"]);
+    assert_eq!(limits.as_array().unwrap().len(), 1_000);
+    agent.settle(&json!({"grant": grant, "end": "release"}));
+}
+
+/// The report beside a settlement meets a table that does not answer it.
+#[test]
+fn a_settlement_does_not_wait_longer_than_the_timeout_for_the_report_beside_it() {
+    let agent = Agent::with(Settings {
+        limiter: |builder| builder.timeout(Duration::from_secs(2)),
+        ..Settings::default()
+    });
+    let granted = agent.acquire(&slots(20));
+    agent
+        .dynamo
+        .stall_when(|_, request| request.to_string().contains("\"pz\""));
+    let begun = agent
+        .runtime
+        .block_on(async { tokio::time::Instant::now() });
+    let vendor = json!({"status": 429, "headers": {"retry-after": "20"}});
+    let settle = json!({"grant": granted["grant"], "vendor": vendor, "end": "release"});
+    let settled = agent.settle(&settle);
+    assert_eq!(settled["settlement"], "settled", "{settled}");
+    assert_eq!(settled["paused_until_ms"], json!(null), "{settled}");
+    let lasted = agent.runtime.block_on(async { begun.elapsed() });
+    assert!(lasted <= Duration::from_secs(2), "{lasted:?}");
+    agent.dynamo.stall_when(|_, _| false);
+    agent.acquire(&slots(20));
 }
 
 /// A request in the line has its place as one that waits.

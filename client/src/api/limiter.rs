@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Resource};
 
@@ -116,6 +117,12 @@ impl RateLimiter {
         bucket
             .vendor_said(&self.session, report, None, &Amounts::new())
             .await
+    }
+
+    /// Returns the [time allowed for a decision](crate::Builder::timeout).
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.session.settings.timeout
     }
 
     /// Returns the counters of this limiter since it was built, and its gauges.

@@ -12,7 +12,8 @@ impl RateLimiter {
     /// token stays usable until the grant is released or rolled back. After an adjustment or more
     /// tokens, only a new token has the new amounts.
     ///
-    /// Under a lease a token settles once: the second time, the lease is gone. Without a lease
+    /// Under a lease a token ends once: the second time, the lease is gone, and the buckets without one do
+    /// not change either. Without a lease
     /// nothing in the table remembers the grant, so settling one token twice counts twice.
     ///
     /// ```no_run

@@ -239,7 +239,7 @@ impl Hold {
         self.parts.len()
     }
 
-    const fn has_lease(&self) -> bool {
+    pub(crate) const fn has_lease(&self) -> bool {
         matches!(self.parts.as_slice(), [HoldPart { lease: Some(_), .. }, ..])
     }
 

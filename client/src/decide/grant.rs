@@ -1,11 +1,11 @@
 //! Grants, their settlements (adjust, renew, release, roll back), and the tokens that hand them to
 //! other processes.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use weirgate_shared::{EntityId, EpochMillis, LimitName, MilliTokens, PlanName, Resource};
@@ -243,7 +243,8 @@ impl Grant {
         let session = self.session();
         let holds = self.holds.iter_mut().enumerate();
         let holds = holds.filter(|(at, _)| places.contains(at));
-        settle_all(session, holds.map(|(_, hold)| hold.adjust(limit, actual))).await
+        let holds = holds.map(|(_, hold)| hold);
+        settle_all(session, holds, |hold| hold.adjust(limit, actual), drop).await
     }
 
     /// Checks that [`adjust`](Self::adjust) can change a limit. Sends nothing.
@@ -321,7 +322,13 @@ impl Grant {
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
         self.check_renew(lasts)?;
         let session = self.session();
-        settle_all(session, self.holds.iter_mut().map(|hold| hold.renew(lasts))).await
+        settle_all(
+            session,
+            self.holds.iter_mut(),
+            |hold| hold.renew(lasts),
+            drop,
+        )
+        .await
     }
 
     /// Checks that [`renew`](Self::renew) can renew the lease. Sends nothing.
@@ -344,7 +351,7 @@ impl Grant {
     /// [`Error::Store`] if the outcome is not known; the lease then expires by itself.
     pub async fn release(self) -> Result<Settlement, Error> {
         let session = self.session();
-        settle_all(session, self.holds.into_iter().map(Hold::release)).await
+        settle_all(session, self.holds, Hold::release, drop).await
     }
 
     /// Ends the grant and returns all tokens.
@@ -356,7 +363,7 @@ impl Grant {
         self.local.into_iter().for_each(LocalHold::roll_back);
         // A rollback that cannot be awaited here is made when the holds are dropped.
         let holds = self.holds.into_iter().map(Hold::unclaim);
-        settle_all(session, holds.map(Hold::roll_back)).await
+        settle_all(session, holds, Hold::roll_back, |left| drop(left.claim())).await
     }
 
     /// Tells all callers what the vendor's answer says: a bucket is paused if it denied the call (status
@@ -419,15 +426,32 @@ impl Grant {
     }
 }
 
-/// Settles holds on the limiter's runtime. A failed one does not stop the others.
-async fn settle_all(
+/// Settles holds on the limiter's runtime, first those with a lease: only a lease remembers that the
+/// grant was settled before. If one is gone, `leave` gets the others, and if one could not be settled,
+/// they are dropped: so a repeated settlement counts once in their buckets too.
+async fn settle_all<H: Borrow<Hold>, S: Future<Output = Result<Settlement, Error>>>(
     session: Option<Arc<Session>>,
-    holds: impl Iterator<Item = impl Future<Output = Result<Settlement, Error>>>,
+    holds: impl IntoIterator<Item = H>,
+    settle: impl Fn(H) -> S,
+    leave: impl Fn(H),
 ) -> Result<Settlement, Error> {
     let Some(session) = session else {
         return Ok(Settlement::Applied);
     };
-    let settled = join_all(holds).map(Settlement::all);
+    let has_lease = |hold: &H| hold.borrow().has_lease();
+    let (leased, others): (Vec<_>, Vec<_>) = holds.into_iter().partition(has_lease);
+    let settled = async {
+        let mut settled = join_all(leased.into_iter().map(&settle)).await;
+        if settled
+            .iter()
+            .any(|one| matches!(one, Ok(Settlement::LeaseGone)))
+        {
+            others.into_iter().for_each(leave);
+        } else if settled.iter().all(Result::is_ok) {
+            settled.extend(join_all(others.into_iter().map(&settle)).await);
+        }
+        Settlement::all(settled)
+    };
     session.at_home(settled).await
 }
 

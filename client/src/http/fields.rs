@@ -5,6 +5,12 @@ use crate::http::{Policies, Policy};
 /// Quota unit of slots.
 const CONCURRENT: &str = "concurrent-requests";
 
+/// Largest value of a field in bytes, 8 KiB. Clients and proxies refuse heads that are too large, and an
+/// answer that cannot be read keeps what it granted.
+const MAX_FIELD: usize = 8 * 1024;
+/// Most bytes of a policy besides its name and unit: two numbers of 15 digits, their keys, and `, `.
+const PARAMETERS: usize = 38;
+
 /// Field of a decision without DynamoDB.
 pub(crate) const DEGRADED: (&str, &str) = ("x-ratelimit-degraded", "true");
 
@@ -13,7 +19,8 @@ impl Policies {
     /// `ratelimit`, `retry-after` after a denial, and if [enabled](Self::with_x_rate_limit)
     /// `x-ratelimit-limit`, `x-ratelimit-remaining` and `x-ratelimit-reset` of the
     /// [strictest](Self::strictest) limit, the last in seconds from now. `x-ratelimit-degraded: true`
-    /// if the decision was made [without DynamoDB](Self::with_degraded).
+    /// if the decision was made [without DynamoDB](Self::with_degraded). Of more limits than 8 KiB of a
+    /// field have room for, the strictest are named, in their order.
     ///
     /// If a response already has `ratelimit` fields of another limiter, append these: the fields
     /// are lists.
@@ -48,7 +55,7 @@ impl Policies {
     /// "slots";q=20;qu="concurrent-requests"`. Empty without limits; then no field is sent.
     #[must_use]
     pub fn rate_limit_policy(&self) -> String {
-        list(&self.policies, |policy| {
+        list(&self.bounded(), |policy| {
             let unit = match policy.window_seconds {
                 Some(_) => policy.unit,
                 None => Some(CONCURRENT),
@@ -64,16 +71,41 @@ impl Policies {
     /// no field is sent.
     #[must_use]
     pub fn rate_limit(&self) -> String {
-        list(&self.policies, |policy| match policy.seconds {
+        list(&self.bounded(), |policy| match policy.seconds {
             Some(seconds) => format!("r={};t={seconds}", policy.remaining),
             None => format!("r={}", policy.remaining),
         })
     }
 }
 
+impl Policies {
+    /// Returns the policies that a field names: all, or the strictest ones that surely fit.
+    fn bounded(&self) -> Vec<&Policy> {
+        let mut policies: Vec<_> = self.policies.iter().collect();
+        let size = |policy: &Policy| {
+            let unit = match policy.window_seconds {
+                Some(_) => policy.unit,
+                None => Some(CONCURRENT),
+            };
+            let unit = unit.map_or(0, |unit| ";qu=".len() + quoted(unit).len());
+            quoted(&policy.name).len() + unit + PARAMETERS
+        };
+        if policies.iter().map(|policy| size(policy)).sum::<usize>() <= MAX_FIELD {
+            return policies;
+        }
+        policies.sort_by_key(|policy| policy.leniency());
+        let mut left = MAX_FIELD;
+        let fits = |policy: &&Policy| {
+            left = left.saturating_sub(size(policy));
+            left > 0
+        };
+        policies.into_iter().take_while(fits).collect()
+    }
+}
+
 /// Returns a list of the policies' names, with parameters.
-fn list(policies: &[Policy], parameters: fn(&Policy) -> String) -> String {
-    let member = |policy: &Policy| format!("{};{}", quoted(&policy.name), parameters(policy));
+fn list(policies: &[&Policy], parameters: fn(&Policy) -> String) -> String {
+    let member = |policy: &&Policy| format!("{};{}", quoted(&policy.name), parameters(policy));
     policies.iter().map(member).collect::<Vec<_>>().join(", ")
 }
 

@@ -117,17 +117,7 @@ impl Policies {
     /// quota left.
     #[must_use]
     pub fn strictest(&self) -> Option<&Policy> {
-        let in_the_way = self
-            .policies
-            .iter()
-            .filter(|policy| policy.denied.is_some());
-        let left = |policy: &&Policy| {
-            i128::from(policy.remaining) * i128::from(SF_INTEGER_MAX)
-                / i128::from(policy.quota.max(1))
-        };
-        in_the_way
-            .max_by_key(|policy| policy.seconds.unwrap_or(SF_INTEGER_MAX))
-            .or_else(|| self.policies.iter().min_by_key(left))
+        self.policies.iter().min_by_key(|policy| policy.leniency())
     }
 
     fn new(
@@ -149,6 +139,19 @@ impl Policies {
             retry_after: None,
             has_x_rate_limit: false,
             is_degraded: false,
+        }
+    }
+}
+
+impl Policy {
+    /// Returns a number that is smaller the stricter the limit is: short limits come first, by the longest
+    /// wait, then the others by the part of their quota that is left.
+    pub(crate) fn leniency(&self) -> (bool, i128) {
+        let waits = self.seconds.unwrap_or(SF_INTEGER_MAX);
+        let left = i128::from(self.remaining) * i128::from(SF_INTEGER_MAX);
+        match self.denied {
+            Some(_) => (false, -i128::from(waits)),
+            None => (true, left / i128::from(self.quota.max(1))),
         }
     }
 }

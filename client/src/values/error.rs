@@ -150,10 +150,8 @@ impl Error {
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         match self {
-            Self::Store(error) => error.kind == ErrorKind::Unconfirmed,
-            Self::Timeout { last, .. } => last
-                .as_ref()
-                .is_some_and(|error| error.kind == ErrorKind::Unconfirmed),
+            Self::Store(error) => is_unconfirmed_write(error),
+            Self::Timeout { last, .. } => last.as_deref().is_some_and(is_unconfirmed_write),
             Self::Halfway(_) => true,
             _ => false,
         }
@@ -169,6 +167,10 @@ impl Error {
             _ => false,
         }
     }
+}
+
+fn is_unconfirmed_write(error: &StoreError) -> bool {
+    error.kind == ErrorKind::Unconfirmed && !error.is_read()
 }
 
 const fn store_name(kind: ErrorKind) -> &'static str {

@@ -26,6 +26,8 @@ export function rateLimit(options) {
   return async function limited(request, response, next) {
     // A client that leaves gives its slot back, also while it waits for one.
     const left = new AbortController();
+    // Its `close` event has passed, as after an authentication that took longer than the client stayed.
+    if (response.destroyed || response.closed) return;
     response.once("close", () => left.abort());
     let taken, entity, grant;
     try {
@@ -42,6 +44,7 @@ export function rateLimit(options) {
       const detail = `the entity of this request must be ${RULE}, got ${entity.length} characters that are not: send a valid key`;
       return refuse(response, 400, {}, problem(400, "Bad Request", detail));
     }
+    if (left.signal.aborted) return;
     try {
       grant = await client.acquire(entity, resource, taken, { ...ofAcquire, ...decisions, signal: left.signal });
     } catch (error) {

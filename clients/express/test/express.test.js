@@ -90,6 +90,13 @@ async function serving(t, options = {}, url = agent.url, ofClient = {}) {
   return served;
 }
 
+/** A promise, and what resolves it. */
+function deferred() {
+  const found = {};
+  found.promise = new Promise((resolve) => (found.resolve = resolve));
+  return found;
+}
+
 const A = { "x-api-key": "key-a" };
 const statuses = async (answers) => (await Promise.all(answers)).map(({ status }) => status);
 
@@ -161,6 +168,53 @@ test("a client that leaves while it waits takes nothing", async (t) => {
   await held.release();
   await served.slots(10);
   assert.equal(served.passed, 0);
+});
+
+test("a client that leaves before the limits are asked takes nothing", async (t) => {
+  // During an authentication before the middleware, within it, and while the agent decides.
+  for (const leaves of ["authenticate", "key", "take", "acquire"]) {
+    const arrived = deferred();
+    const left = deferred();
+    const waits = async () => {
+      arrived.resolve();
+      await left.promise;
+    };
+    const options = { take: async () => (leaves === "take" && (await waits()), { slots: 10 }) };
+    const served = await serving(t, options);
+    const { client, tenant } = served;
+    let asked = 0;
+    const acquire = client.acquire.bind(client);
+    client.acquire = async (...request) => {
+      asked += 1;
+      // Without the signal: a decision that was made already.
+      const grant = await acquire(...request.slice(0, 3), { limits: LIMITS });
+      if (leaves === "acquire") await waits();
+      return grant;
+    };
+    const key = async () => (leaves === "key" && (await waits()), `${tenant}-ann`);
+    const limited = rateLimit({ client, resource: "api", key, onUnavailable: "deny", ...options, limits: LIMITS });
+    const passed = [];
+    const server = http.createServer(async (request, response) => {
+      response.on("close", () => left.resolve());
+      if (leaves === "authenticate") await waits();
+      await limited(request, response, () => passed.push(request.url));
+      response.end();
+      done.resolve();
+    });
+    const done = deferred();
+    server.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    t.after(() => server.close());
+    const controller = new AbortController();
+    const got = fetch(`http://127.0.0.1:${server.address().port}/`, { signal: controller.signal });
+    await arrived.promise;
+    controller.abort();
+    await assert.rejects(got, { name: "AbortError" });
+    await done.promise;
+    assert.deepEqual([asked, passed], [leaves === "acquire" ? 1 : 0, []], leaves);
+    client.acquire = acquire;
+    await served.slots(10);
+  }
 });
 
 test("a request without a cost passes without a limit, and without a key", async (t) => {

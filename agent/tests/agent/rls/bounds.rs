@@ -202,6 +202,30 @@ async fn more_calls_than_may_be_in_flight_are_refused_at_once() {
         .unwrap();
 }
 
+/// What frees tokens never waits for the requests that wait for them.
+#[tokio::test]
+async fn reports_find_room_while_all_places_are_of_requests_that_wait() {
+    let agent = Agent::new(RULES).await;
+    let taken = request([hits(&[("tenant", "a")], 6)]);
+    agent.call(taken).await.unwrap();
+    let _held: Vec<_> = (0..100)
+        .map(|_| agent.gated.gate.enter(0).unwrap())
+        .collect();
+    // All but the one of the report.
+    let _settling: Vec<_> = (0..99)
+        .map(|_| agent.gated.settling.enter(0).unwrap())
+        .collect();
+    for report in [
+        refund(&[("tenant", "a")], 2),
+        hits(&[("used", "a"), ("model", "m")], 5),
+    ] {
+        let answer = agent.call(request([report])).await.unwrap();
+        assert_eq!(answer.overall_code(), Code::Ok);
+    }
+    assert_eq!(agent.left("a", "api", "rpd").await, 6);
+    assert_eq!(agent.left("a", "llm/m", "tpd").await, 995);
+}
+
 #[tokio::test]
 async fn calls_of_all_methods_show_the_secret_and_health_does_not() {
     let agent = Agent::with_secret("0123456789abcdef").await;
