@@ -268,8 +268,8 @@ mod tests {
         );
         // What a process leaves that was killed is replaced.
         drop((listener, waiting));
-        bind_unix(&path).await.unwrap();
-        std::fs::remove_file(&path).unwrap();
+        let _bound = bind_unix(&path).await.unwrap();
+        UnixStream::connect(&path).await.unwrap();
     }
 
     #[tokio::test]

@@ -27,6 +27,19 @@ entities:
     limits:
       tpm: {per_minute: 100000}
 ";
+/// An entity without limits, whose parent has slots, and the parent of that tokens.
+const OF_UNLIMITED: &str = "
+weirgate: 1
+entities:
+  kid: {parent: team, status: unlimited}
+  team:
+    parent: org
+    limits:
+      slots: {concurrent: 20}
+  org:
+    limits:
+      tpm: {per_minute: 100000}
+";
 const THROTTLE: Fault = Fault::Throttle { key_range: true };
 
 /// Sends a request of the table; returns what its answer has.
@@ -66,7 +79,11 @@ fn requests_are_answered_as_the_table_says() {
             },
             ..Settings::default()
         };
-        let own = [("(one resource)", OF_RESOURCE), ("(parents)", OF_PARENTS)];
+        let own = [
+            ("(one resource)", OF_RESOURCE),
+            ("(parents)", OF_PARENTS),
+            ("(unlimited)", OF_UNLIMITED),
+        ];
         let own = own.iter().find(|(what, _)| name.ends_with(what));
         let mut agent = match own {
             Some((_, limits)) => Agent::with_limits(settings, limits),

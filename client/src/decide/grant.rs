@@ -237,6 +237,9 @@ impl Grant {
         actual: MilliTokens,
     ) -> Result<Settlement, Error> {
         let places = self.adjustable(limit, actual)?;
+        if !self.has_lease_for(&places).await? {
+            return Ok(Settlement::LeaseGone);
+        }
         for local in &mut self.local {
             local.adjust(limit, actual);
         }
@@ -245,6 +248,22 @@ impl Grant {
         let holds = holds.filter(|(at, _)| places.contains(at));
         let holds = holds.map(|(_, hold)| hold);
         settle_all(session, holds, |hold| hold.adjust(limit, actual), drop).await
+    }
+
+    /// Returns whether the grant may still change the holds at these places: a change of none with a
+    /// lease would not show that another one is gone, so it is read.
+    async fn has_lease_for(&mut self, places: &[usize]) -> Result<bool, Error> {
+        let Some(session) = self.session() else {
+            return Ok(true);
+        };
+        if places.iter().any(|at| self.holds[*at].has_lease()) {
+            return Ok(true);
+        }
+        let leased = self.holds.iter_mut().find(|hold| hold.has_lease());
+        match leased.filter(|_| !places.is_empty()) {
+            Some(hold) => session.at_home(hold.finds_lease()).await,
+            None => Ok(true),
+        }
     }
 
     /// Checks that [`adjust`](Self::adjust) can change a limit. Sends nothing.

@@ -63,6 +63,17 @@ impl Hold {
         Ok(Settlement::Applied)
     }
 
+    /// Reads whether the lease is there, with the amounts that it has now.
+    pub(crate) async fn finds_lease(&mut self) -> Result<bool, Error> {
+        // Of a caller that is gone: only what the hold has then matters.
+        let _ = self.end_adjusting().await;
+        let Some(first) = self.parts.first_mut() else {
+            return Ok(false);
+        };
+        first.is_in_doubt = true;
+        first.end_doubt(&self.session).await
+    }
+
     async fn adjust_part(
         &mut self,
         at: usize,

@@ -259,7 +259,7 @@ async fn a_doubt_is_not_forgotten_over_a_later_refusal() {
 
 /// An answer slower than the request may take is one that was lost.
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_too_slow_is_unknown() {
+async fn a_read_whose_answer_is_too_slow_has_taken_nothing() {
     let fleet = Fleet::slow(secs(4)).await;
     let limiter = fleet.limiter().await;
     let error = ask(&limiter, &limits(), &[("rph", 7)])
@@ -267,13 +267,9 @@ async fn an_answer_that_is_too_slow_is_unknown() {
         .await
         .expect_err("it takes longer than 3 s");
     assert!(
-        error.is_unknown() && error.to_string().contains("timed out"),
+        !error.is_unknown() && error.is_transient() && error.to_string().contains("timed out"),
         "{error}"
     );
     pass(secs(10)).await;
-    assert_eq!(
-        limiter.stats().unconfirmed_millitokens,
-        7_000 * limiter.stats().unconfirmed,
-        "once for each write"
-    );
+    assert_eq!(limiter.stats().unconfirmed, 0, "no write was sent");
 }
