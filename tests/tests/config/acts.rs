@@ -11,7 +11,7 @@ use crate::fixtures::fleet::{Fleet, secs};
 use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
-const READS: [&str; 38] = [
+const READS: [&str; 41] = [
     "audit",
     "audit_all",
     "bucket",
@@ -40,6 +40,7 @@ const READS: [&str; 38] = [
     "plans",
     "prefetched",
     "preview_erasure",
+    "preview_plan_deletion",
     "read_configs",
     "read_entities",
     "resource_buckets",
@@ -47,6 +48,8 @@ const READS: [&str; 38] = [
     "stats",
     "stored_on_unavailable",
     "switches",
+    "switches_in_force",
+    "timeout",
     "usage",
     "usage_report",
     "vendor_advice",

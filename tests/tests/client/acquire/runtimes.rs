@@ -152,6 +152,7 @@ calls! {
         limiter.admin().plan_entities(&"pro".try_into().unwrap(), None).await
     };
     "Admin::plans", |limiter, _given| limiter.admin().plans(None).await;
+    "Admin::preview_plan_deletion", |limiter, _given| limiter.admin().preview_plan_deletion(&"pro".try_into().unwrap(), true).await;
     "Admin::delete_plan", |limiter, _given| limiter.admin().delete_plan(&"pro".try_into().unwrap(), true).await;
     "Admin::delete_entity", |limiter, _given| limiter.admin().delete_entity(&user().id).await;
     "Admin::erase_entity", |limiter, _given| {
@@ -186,6 +187,7 @@ calls! {
     "Admin::stored_on_unavailable", |limiter, _given| limiter.admin().stored_on_unavailable().await;
     "SwitchEdit::send", |limiter, _given| limiter.admin().stop(&other()).send().await;
     "Admin::switches", |limiter, _given| limiter.admin().switches().await;
+    "Admin::switches_in_force", |limiter, _given| limiter.admin().switches_in_force().await;
     "RateLimiter::shutdown", |limiter, _given| limiter.shutdown().await;
 }
 
