@@ -283,9 +283,9 @@ struct RowOfMoto {
 /// DynamoDB as another project wrote it, in Python. It takes one request after the other: no write
 /// of its is atomic otherwise.
 async fn moto() -> (Child, ConnectOptions, Table) {
-    const SERIAL: &str = "import moto.server as server; run = server.run_simple; \
+    const SERIAL: &str = "import sys, moto.server as server; run = server.run_simple; \
         server.run_simple = lambda *all, **options: run(*all, **{**options, 'threaded': False}); \
-        server.main()";
+        server.main(sys.argv[1:])";
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let port = free_port();
     let mut server = Command::new(format!("{root}/.venv/moto/bin/python"));
