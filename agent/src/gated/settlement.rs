@@ -157,15 +157,20 @@ pub(super) async fn settle(
     let granted = Granted(restore(limiter, &settle.grant).map_err(before)?);
     let steps = Steps::check(&granted.0, &settle).map_err(before)?;
     // In a task, so that it goes on beside a settlement that fails first.
-    let reported = report(&granted.0, measures, &settle);
-    let reported = tokio::spawn(timeout(limiter.timeout(), reported));
-    let settled = change_and_end(limiter, granted, steps, settle.end).await?;
-    let paused_until = reported.await.ok().and_then(|in_time| {
-        in_time.unwrap_or_else(|late| {
-            tracing::warn!(error = %late, "a bucket may not be paused");
-            None
-        })
+    let reported = settle.vendor.is_some().then(|| {
+        let reported = report(&granted.0, measures, &settle);
+        tokio::spawn(timeout(limiter.timeout(), reported))
     });
+    let settled = change_and_end(limiter, granted, steps, settle.end).await?;
+    let paused_until = match reported {
+        Some(reported) => reported.await.ok().and_then(|in_time| {
+            in_time.unwrap_or_else(|late| {
+                tracing::warn!(error = %late, "a bucket may not be paused");
+                None
+            })
+        }),
+        None => None,
+    };
     Ok(Settled {
         paused_until,
         ..settled

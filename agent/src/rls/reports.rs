@@ -23,9 +23,9 @@ struct Report {
     used: BTreeMap<Box<str>, i64>,
 }
 
-/// Writes what `steps` report, a call of so many `bytes` that are not admitted, and returns when that is done, or at the `deadline`: what is still
+/// Writes what `steps` report, and returns when that is done, or at the `deadline`: what is still
 /// being written then counts as written, because repeating the call would count it twice. Returns
-/// what became of the reports.
+/// what became of the reports. `bytes` are those of the call, if it was not admitted.
 ///
 /// # Errors
 /// `UNAVAILABLE` if nothing is written, because too many requests are in flight. After that only

@@ -56,10 +56,7 @@ impl Policies {
     #[must_use]
     pub fn rate_limit_policy(&self) -> String {
         list(&self.bounded(), |policy| {
-            let unit = match policy.window_seconds {
-                Some(_) => policy.unit,
-                None => Some(CONCURRENT),
-            };
+            let unit = unit(policy);
             let unit = unit.map_or_else(String::new, |unit| format!(";qu={}", quoted(unit)));
             let window = policy.window_seconds;
             let window = window.map_or_else(String::new, |window| format!(";w={window}"));
@@ -83,11 +80,7 @@ impl Policies {
     fn bounded(&self) -> Vec<&Policy> {
         let mut policies: Vec<_> = self.policies.iter().collect();
         let size = |policy: &Policy| {
-            let unit = match policy.window_seconds {
-                Some(_) => policy.unit,
-                None => Some(CONCURRENT),
-            };
-            let unit = unit.map_or(0, |unit| ";qu=".len() + quoted(unit).len());
+            let unit = unit(policy).map_or(0, |unit| ";qu=".len() + quoted(unit).len());
             quoted(&policy.name).len() + unit + PARAMETERS
         };
         if policies.iter().map(|policy| size(policy)).sum::<usize>() <= MAX_FIELD {
@@ -100,6 +93,14 @@ impl Policies {
             left > 0
         };
         policies.into_iter().take_while(fits).collect()
+    }
+}
+
+/// Returns the quota unit of a policy.
+const fn unit(policy: &Policy) -> Option<&'static str> {
+    match policy.window_seconds {
+        Some(_) => policy.unit,
+        None => Some(CONCURRENT),
     }
 }
 
