@@ -50,10 +50,14 @@ def forms(path):
     yield from (form(template, chosen) for chosen in FORMS)
 
 
-def combinations(template):
-    """Each set of choices that a deployment may make: all that the Rules of the template do not refuse."""
-    for chosen in itertools.product((False, True), repeat=len(CHOICES)):
-        names = [name for name, is_chosen in zip(CHOICES, chosen) if is_chosen]
+def combinations(template, most):
+    """Each of FORMS with at most so many choices changed, but for what the Rules of the template refuse.
+
+    Whatever depends on that many parameters is met in each way that is allowed, among few others and among many.
+    """
+    changes = [set(names) for count in range(most + 1) for names in itertools.combinations(CHOICES, count)]
+    chosen = {frozenset(change.symmetric_difference(names)) for names in FORMS for change in changes}
+    for names in sorted([name for name in CHOICES if name in each] for each in chosen):
         if is_allowed(template, names):
             yield names
 
