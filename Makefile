@@ -226,7 +226,7 @@ clients/typescript/check/node_modules/.installed: clients/typescript/check/packa
 .PHONY: page-check
 page-check: cargo browser local/page/check/node_modules/.installed ## Open the live page in Chromium, operate it, check its accessibility
 	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
-	$(page) --test local/page/check/page.test.mjs
+	$(page) --test --test-concurrency=2 local/page/check/*.test.mjs
 
 .PHONY: page-measure
 page-measure: cargo browser local/page/check/node_modules/.installed ## Measure the live page: first paint, bytes, what 1,000 live buckets cost
