@@ -65,104 +65,45 @@ fn a_text_leaves_defaults_out() {
     );
 }
 
+/// Texts of windows with a wrong field, and what the error begins with.
+const WRONG: &str = r#"
+ => every must be hour, day, week, month or year, got ""; write for example month
+fortnight => every must be hour, day, week, month or year, got "fortnight"
+month,day=0 => day must be 1 to 31, got "0"; write for example 15
+month,day=32 => day must be 1 to 31, got "32"
+month,day=300 => day must be 1 to 31, got "300"
+month,day=+3 => day must be 1 to 31, got "+3"
+month,day= => day must be 1 to 31, got ""
+month,day => day must be 1 to 31, got ""
+month,day=monday => day must be 1 to 31, got "monday"
+week,day=3 => day must be a day of the week, got "3"; write for example sunday
+week,day=Sunday => day must be a day of the week, got "Sunday"
+day,day=3 => day must be left out of an hour or a day, got "3"; remove it
+hour,day=friday => day must be left out of an hour or a day, got "friday"
+month,month=3 => month must be left out, except in a year, got "3"; remove it
+year,month=13 => month must be 1 to 12, got "13"; write for example 4
+year,month=0 => month must be 1 to 12, got "0"
+year,month=april => month must be 1 to 12, got "april"
+year,month=2,day=30 => day must be a day that the month has in some year, got "30 of
+year,month=4,day=31 => day must be a day that the month has in some year
+day,at=24:00 => at must be a time from 00:00 to 23:59, got "24:00"; write for
+day,at=09:60 => at must be a time from 00:00 to 23:59, got "09:60"
+day,at=9:00 => at must be a time from 00:00 to 23:59, got "9:00"
+day,at=:30 => at must be a time from 00:00 to 23:59, got ":30"
+hour,at=00:30 => at must be a minute from :00 to :59, got "00:30"; write for
+hour,at=:60 => at must be a minute from :00 to :59, got ":60"
+hour,at=30 => at must be a minute from :00 to :59, got "30"
+month,day=1,day=2 => day must be given once, got "2"; remove one
+month,tz=UTC,tz=UTC => tz must be given once, got "UTC"
+month,hour=3 => field must be day, month, at or tz, each with = and its value, got
+month, => field must be day, month, at or tz, each with = and its value, got ""
+month, day=3 => field must be day, month, at or tz
+"#;
+
 #[test]
 fn a_wrong_field_is_named_with_its_value_and_what_it_takes() {
-    for (text, message) in [
-        (
-            "",
-            r#"every must be hour, day, week, month or year, got ""; write for example month"#,
-        ),
-        (
-            "fortnight",
-            r#"every must be hour, day, week, month or year, got "fortnight""#,
-        ),
-        (
-            "month,day=0",
-            r#"day must be 1 to 31, got "0"; write for example 15"#,
-        ),
-        ("month,day=32", r#"day must be 1 to 31, got "32""#),
-        ("month,day=300", r#"day must be 1 to 31, got "300""#),
-        ("month,day=+3", r#"day must be 1 to 31, got "+3""#),
-        ("month,day=", r#"day must be 1 to 31, got """#),
-        ("month,day", r#"day must be 1 to 31, got """#),
-        ("month,day=monday", r#"day must be 1 to 31, got "monday""#),
-        (
-            "week,day=3",
-            r#"day must be a day of the week, got "3"; write for example sunday"#,
-        ),
-        (
-            "week,day=Sunday",
-            r#"day must be a day of the week, got "Sunday""#,
-        ),
-        (
-            "day,day=3",
-            r#"day must be left out of an hour or a day, got "3"; remove it"#,
-        ),
-        (
-            "hour,day=friday",
-            r#"day must be left out of an hour or a day, got "friday""#,
-        ),
-        (
-            "month,month=3",
-            r#"month must be left out, except in a year, got "3"; remove it"#,
-        ),
-        (
-            "year,month=13",
-            r#"month must be 1 to 12, got "13"; write for example 4"#,
-        ),
-        ("year,month=0", r#"month must be 1 to 12, got "0""#),
-        ("year,month=april", r#"month must be 1 to 12, got "april""#),
-        (
-            "year,month=2,day=30",
-            r#"day must be a day that the month has in some year, got "30 of"#,
-        ),
-        (
-            "year,month=4,day=31",
-            r#"day must be a day that the month has in some year"#,
-        ),
-        (
-            "day,at=24:00",
-            r#"at must be a time from 00:00 to 23:59, got "24:00"; write for"#,
-        ),
-        (
-            "day,at=09:60",
-            r#"at must be a time from 00:00 to 23:59, got "09:60""#,
-        ),
-        (
-            "day,at=9:00",
-            r#"at must be a time from 00:00 to 23:59, got "9:00""#,
-        ),
-        (
-            "day,at=:30",
-            r#"at must be a time from 00:00 to 23:59, got ":30""#,
-        ),
-        (
-            "hour,at=00:30",
-            r#"at must be a minute from :00 to :59, got "00:30"; write for"#,
-        ),
-        (
-            "hour,at=:60",
-            r#"at must be a minute from :00 to :59, got ":60""#,
-        ),
-        (
-            "hour,at=30",
-            r#"at must be a minute from :00 to :59, got "30""#,
-        ),
-        (
-            "month,day=1,day=2",
-            r#"day must be given once, got "2"; remove one"#,
-        ),
-        ("month,tz=UTC,tz=UTC", r#"tz must be given once, got "UTC""#),
-        (
-            "month,hour=3",
-            r#"field must be day, month, at or tz, each with = and its value, got "#,
-        ),
-        (
-            "month,",
-            r#"field must be day, month, at or tz, each with = and its value, got """#,
-        ),
-        ("month, day=3", r#"field must be day, month, at or tz"#),
-    ] {
+    for row in WRONG.trim_matches('\n').lines() {
+        let (text, message) = row.split_once(" => ").expect(row);
         let error = text.parse::<CalendarWindow>().unwrap_err();
         assert!(matches!(error, WindowError::Field { .. }));
         assert!(error.to_string().starts_with(message), "{text}: {error}");

@@ -25,79 +25,51 @@ fn error(rules: &[(&str, &str, &str, &str)]) -> String {
     schedule(rules).unwrap_err().to_string()
 }
 
+/// Rules with a wrong field: cron, length, scale and zone, and what the error begins with.
+const WRONG: &str = r#"
+0 0 8 * * 1 | 1m | 2/1 | UTC => cron must be five fields, so that it changes at most once a minute, got "0 0 8
+@daily | 1m | 2/1 | UTC => cron must be five fields
+ | 1m | 2/1 | UTC => cron must be five fields
+60 0 * * * | 1m | 2/1 | UTC => minute of cron must be *, or numbers, rising ranges and steps of 0 to 59, got "60"
+-1 0 * * * | 1m | 2/1 | UTC => minute of cron must be
++1 0 * * * | 1m | 2/1 | UTC => minute of cron must be
+1, 0 * * * | 1m | 2/1 | UTC => minute of cron must be
+5/15 0 * * * | 1m | 2/1 | UTC => minute of cron must be
+*/0 0 * * * | 1m | 2/1 | UTC => minute of cron must be
+*/60 0 * * * | 1m | 2/1 | UTC => minute of cron must be
+*/5/5 0 * * * | 1m | 2/1 | UTC => minute of cron must be
+0 24 * * * | 1m | 2/1 | UTC => hour of cron must be
+0 18-8 * * * | 1m | 2/1 | UTC => hour of cron must be *, or numbers, rising ranges and steps of 0 to 23, got "18-8"
+0 0 0 * * | 1m | 2/1 | UTC => day of the month of cron must be
+0 0 32 * * | 1m | 2/1 | UTC => day of the month of cron must be
+0 0 L * * | 1m | 2/1 | UTC => day of the month of cron must be
+0 0 * 13 * | 1m | 2/1 | UTC => month of cron must be
+0 0 * MON * | 1m | 2/1 | UTC => month of cron must be
+0 0 * * 8 | 1m | 2/1 | UTC => day of the week of cron must be
+0 0 * * FRI-SUN | 1m | 2/1 | UTC => day of the week of cron must be
+0 0 30 2 * | 1m | 2/1 | UTC => cron must be a day that some month of the fields has, got "0 0 30 2 *"
+0 0 31 2,4,6,9,11 * | 1m | 2/1 | UTC => cron must be a day that some month of the fields has
+0 8 * * * | 0s | 2/1 | UTC => for must be whole minutes from 1m to 366d, got "0s"
+0 8 * * * | 90s | 2/1 | UTC => for must be whole minutes
+0 8 * * * | 367d | 2/1 | UTC => for must be whole minutes
+0 8 * * * | 1h | 0/1 | UTC => scale must be a ratio of two numbers from 1 to 1000000, got "0/1"
+0 8 * * * | 1h | 1/0 | UTC => scale must be
+0 8 * * * | 1h | 2 | UTC => scale must be
+0 8 * * * | 1h | -2/1 | UTC => scale must be
+0 8 * * * | 1h | +2/1 | UTC => scale must be
+0 8 * * * | 1h | 1000001/1 | UTC => scale must be
+0 8 * * * | 1h | 2/1 | Mars/Base => tz must be a zone
+"#;
+
 #[test]
 fn a_wrong_field_of_a_rule_is_named_with_its_value_and_what_it_takes() {
     let cron = |cron: &str| rule(cron, "1m", "2/1", "UTC");
-    for (refused, message) in [
-        (
-            cron("0 0 8 * * 1"),
-            r#"cron must be five fields, so that it changes at most once a minute, got "0 0 8"#,
-        ),
-        (cron("@daily"), r#"cron must be five fields"#),
-        (cron(""), r#"cron must be five fields"#),
-        (
-            cron("60 0 * * *"),
-            r#"minute of cron must be *, or numbers, rising ranges and steps of 0 to 59, got "60""#,
-        ),
-        (cron("-1 0 * * *"), r#"minute of cron must be"#),
-        (cron("+1 0 * * *"), r#"minute of cron must be"#),
-        (cron("1, 0 * * *"), r#"minute of cron must be"#),
-        (cron("5/15 0 * * *"), r#"minute of cron must be"#),
-        (cron("*/0 0 * * *"), r#"minute of cron must be"#),
-        (cron("*/60 0 * * *"), r#"minute of cron must be"#),
-        (cron("*/5/5 0 * * *"), r#"minute of cron must be"#),
-        (cron("0 24 * * *"), r#"hour of cron must be"#),
-        (
-            cron("0 18-8 * * *"),
-            r#"hour of cron must be *, or numbers, rising ranges and steps of 0 to 23, got "18-8""#,
-        ),
-        (cron("0 0 0 * *"), r#"day of the month of cron must be"#),
-        (cron("0 0 32 * *"), r#"day of the month of cron must be"#),
-        (cron("0 0 L * *"), r#"day of the month of cron must be"#),
-        (cron("0 0 * 13 *"), r#"month of cron must be"#),
-        (cron("0 0 * MON *"), r#"month of cron must be"#),
-        (cron("0 0 * * 8"), r#"day of the week of cron must be"#),
-        (
-            cron("0 0 * * FRI-SUN"),
-            r#"day of the week of cron must be"#,
-        ),
-        (
-            cron("0 0 30 2 *"),
-            r#"cron must be a day that some month of the fields has, got "0 0 30 2 *""#,
-        ),
-        (
-            cron("0 0 31 2,4,6,9,11 *"),
-            r#"cron must be a day that some month of the fields has"#,
-        ),
-        (
-            rule("0 8 * * *", "0s", "2/1", "UTC"),
-            r#"for must be whole minutes from 1m to 366d, got "0s""#,
-        ),
-        (
-            rule("0 8 * * *", "90s", "2/1", "UTC"),
-            r#"for must be whole minutes"#,
-        ),
-        (
-            rule("0 8 * * *", "367d", "2/1", "UTC"),
-            r#"for must be whole minutes"#,
-        ),
-        (
-            rule("0 8 * * *", "1h", "0/1", "UTC"),
-            r#"scale must be a ratio of two numbers from 1 to 1000000, got "0/1""#,
-        ),
-        (rule("0 8 * * *", "1h", "1/0", "UTC"), r#"scale must be"#),
-        (rule("0 8 * * *", "1h", "2", "UTC"), r#"scale must be"#),
-        (rule("0 8 * * *", "1h", "-2/1", "UTC"), r#"scale must be"#),
-        (rule("0 8 * * *", "1h", "+2/1", "UTC"), r#"scale must be"#),
-        (
-            rule("0 8 * * *", "1h", "1000001/1", "UTC"),
-            r#"scale must be"#,
-        ),
-        (
-            rule("0 8 * * *", "1h", "2/1", "Mars/Base"),
-            r#"tz must be a zone"#,
-        ),
-    ] {
+    for row in WRONG.trim_matches('\n').lines() {
+        let (fields, message) = row.split_once(" => ").expect(row);
+        let [cron, length, scale, zone] = fields.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
+        let refused = rule(cron, length, scale, zone);
         let error = refused.unwrap_err().to_string();
         assert!(error.starts_with(message), "{error}");
     }

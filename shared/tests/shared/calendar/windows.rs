@@ -16,137 +16,46 @@ fn bounds(text: &str, at: &str) -> (EpochMillis, EpochMillis) {
     window(text).bounds(utc(at))
 }
 
+/// Windows of days on which clocks change, each with its start and its end in UTC.
+const CHANGES: &str = "\
+# The clock skips 2:00 to 3:00, and repeats 1:00 to 2:00.
+day,tz=America/New_York 2026-03-08T05:00 2026-03-09T04:00
+day,tz=America/New_York 2026-11-01T04:00 2026-11-02T05:00
+day,at=02:30,tz=America/New_York 2026-03-07T07:30 2026-03-08T07:00
+day,at=02:30,tz=America/New_York 2026-03-08T07:00 2026-03-09T06:30
+day,at=01:30,tz=America/New_York 2026-11-01T05:30 2026-11-02T06:30
+hour,tz=America/New_York 2026-03-08T06:00 2026-03-08T07:00
+hour,tz=America/New_York 2026-11-01T05:00 2026-11-01T07:00
+month,tz=America/New_York 2026-03-01T05:00 2026-04-01T04:00
+# Midnight is skipped: the day begins at 1:00.
+day,tz=America/Santiago 2026-09-05T04:00 2026-09-06T04:00
+day,tz=America/Santiago 2026-09-06T04:00 2026-09-07T03:00
+day,tz=Asia/Beirut 2026-03-28T22:00 2026-03-29T21:00
+day,tz=America/Sao_Paulo 2018-11-04T03:00 2018-11-05T02:00
+# Midnight occurs twice.
+day,tz=America/Santiago 2026-04-04T03:00 2026-04-05T04:00
+day,tz=America/Sao_Paulo 2018-02-17T02:00 2018-02-18T03:00
+# Changes of half an hour, and a zone of 12:45.
+hour,tz=Australia/Lord_Howe 2026-10-03T15:30 2026-10-03T16:00
+hour,tz=Australia/Lord_Howe 2026-04-04T14:00 2026-04-04T15:30
+hour,tz=Pacific/Chatham 2026-07-01T00:15 2026-07-01T01:15
+hour,at=:30,tz=Asia/Kolkata 2026-07-01T00:00 2026-07-01T01:00
+# 30 December 2011 does not exist.
+day,tz=Pacific/Apia 2011-12-29T10:00 2011-12-30T10:00
+day,tz=Pacific/Apia 2011-12-30T10:00 2011-12-31T10:00
+day,at=09:00,tz=Pacific/Apia 2011-12-30T10:00 2011-12-30T19:00
+month,day=30,tz=Pacific/Apia 2011-12-30T10:00 2012-01-29T10:00
+day,tz=Pacific/Kwajalein 1993-08-20T12:00 1993-08-21T12:00
+day,tz=Pacific/Kwajalein 1993-08-21T12:00 1993-08-22T12:00
+# 4 July 1892 occurs twice.
+day,tz=Pacific/Apia 1892-07-03T11:26:56 1892-07-05T11:26:56";
+
 #[test]
 fn days_on_which_clocks_change_have_one_window() {
-    for (text, start, end) in [
-        // The clock skips 2:00 to 3:00, and repeats 1:00 to 2:00.
-        (
-            "day,tz=America/New_York",
-            "2026-03-08T05:00",
-            "2026-03-09T04:00",
-        ),
-        (
-            "day,tz=America/New_York",
-            "2026-11-01T04:00",
-            "2026-11-02T05:00",
-        ),
-        (
-            "day,at=02:30,tz=America/New_York",
-            "2026-03-07T07:30",
-            "2026-03-08T07:00",
-        ),
-        (
-            "day,at=02:30,tz=America/New_York",
-            "2026-03-08T07:00",
-            "2026-03-09T06:30",
-        ),
-        (
-            "day,at=01:30,tz=America/New_York",
-            "2026-11-01T05:30",
-            "2026-11-02T06:30",
-        ),
-        (
-            "hour,tz=America/New_York",
-            "2026-03-08T06:00",
-            "2026-03-08T07:00",
-        ),
-        (
-            "hour,tz=America/New_York",
-            "2026-11-01T05:00",
-            "2026-11-01T07:00",
-        ),
-        (
-            "month,tz=America/New_York",
-            "2026-03-01T05:00",
-            "2026-04-01T04:00",
-        ),
-        // Midnight is skipped: the day begins at 1:00.
-        (
-            "day,tz=America/Santiago",
-            "2026-09-05T04:00",
-            "2026-09-06T04:00",
-        ),
-        (
-            "day,tz=America/Santiago",
-            "2026-09-06T04:00",
-            "2026-09-07T03:00",
-        ),
-        ("day,tz=Asia/Beirut", "2026-03-28T22:00", "2026-03-29T21:00"),
-        (
-            "day,tz=America/Sao_Paulo",
-            "2018-11-04T03:00",
-            "2018-11-05T02:00",
-        ),
-        // Midnight occurs twice.
-        (
-            "day,tz=America/Santiago",
-            "2026-04-04T03:00",
-            "2026-04-05T04:00",
-        ),
-        (
-            "day,tz=America/Sao_Paulo",
-            "2018-02-17T02:00",
-            "2018-02-18T03:00",
-        ),
-        // Changes of half an hour, and a zone of 12:45.
-        (
-            "hour,tz=Australia/Lord_Howe",
-            "2026-10-03T15:30",
-            "2026-10-03T16:00",
-        ),
-        (
-            "hour,tz=Australia/Lord_Howe",
-            "2026-04-04T14:00",
-            "2026-04-04T15:30",
-        ),
-        (
-            "hour,tz=Pacific/Chatham",
-            "2026-07-01T00:15",
-            "2026-07-01T01:15",
-        ),
-        (
-            "hour,at=:30,tz=Asia/Kolkata",
-            "2026-07-01T00:00",
-            "2026-07-01T01:00",
-        ),
-        // 30 December 2011 does not exist.
-        (
-            "day,tz=Pacific/Apia",
-            "2011-12-29T10:00",
-            "2011-12-30T10:00",
-        ),
-        (
-            "day,tz=Pacific/Apia",
-            "2011-12-30T10:00",
-            "2011-12-31T10:00",
-        ),
-        (
-            "day,at=09:00,tz=Pacific/Apia",
-            "2011-12-30T10:00",
-            "2011-12-30T19:00",
-        ),
-        (
-            "month,day=30,tz=Pacific/Apia",
-            "2011-12-30T10:00",
-            "2012-01-29T10:00",
-        ),
-        (
-            "day,tz=Pacific/Kwajalein",
-            "1993-08-20T12:00",
-            "1993-08-21T12:00",
-        ),
-        (
-            "day,tz=Pacific/Kwajalein",
-            "1993-08-21T12:00",
-            "1993-08-22T12:00",
-        ),
-        // 4 July 1892 occurs twice.
-        (
-            "day,tz=Pacific/Apia",
-            "1892-07-03T11:26:56",
-            "1892-07-05T11:26:56",
-        ),
-    ] {
+    for row in CHANGES.lines().filter(|row| !row.starts_with('#')) {
+        let [text, start, end] = row.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
         let expected = (utc(start), utc(end));
         let window = window(text);
         assert_eq!(window.bounds(expected.0), expected, "{text} from {start}");
