@@ -98,172 +98,70 @@ fn a_doctor_names_the_commands_that_the_user_may_not_run() {
     }
 }
 
+/// Options of a store that are wrong, the exit code, and what the error must name.
+const WRONG: &str = "\
+--store {plain} => 2 does not accept the user and password | {here} | --store-password-file
+--store {wrong} => 2 does not accept the user and password | {here} | correct them in the URL
+--store redis://:{encoded}@127.0.0.1:{closed} => 6 127.0.0.1 | refuses connections | check --store
+--store rediss://:{encoded}@{here} => 6 {here} | nothing was sent | check --store
+--store {evicting} => 1 maxmemory-policy | allkeys-lfu | CONFIG SET
+--table valkey://some:s3cret@host => 2 must be a name or an ARN | got valkey://.. | --store
+--table redis://some:s3cret@host => 2 must be a name or an ARN | got redis://.. | --store
+--store redis://some:12#s3cret@host => 2 got redis://.. | with a # | percent-encode
+--store s3cret => 2 the URL of the store must be | without a scheme | redis://
+--store http://:s3cret@h => 2 must be redis:// | got http://.. | begin it
+--store redis://u:s3cret/1@{here} => 2 must be redis:// | got redis://.. | percent-encode
+--store redis://:s3cret@{here}/x => 2 must be redis:// | a path that is no number | leave it out
+--store redis://:s3cret@{here}?tabel=x => 2 must be redis:// | neither table nor | leave it out
+--store {plain} --store-password-file /no/such => 2 the password of the store | /no/such | check --store-password-file
+--store {plain} --store-password-file {empty} => 2 must be one line | got none | correct the file
+--store {plain} --store-password-file {two} => 2 must be one line | got several | correct the file
+--store {wrong} --store-password-file {two} => 2 must be in one place | {two} | leave one out
+--store {plain} --table limits => 2 '--store <URL>' | cannot be used with | '--table <NAME>'
+--store {plain} --region eu-west-1 => 2 '--store <URL>' | cannot be used with | '--region <REGION>'
+--table limits --store-password-file x => 2 '--store-password-file <PATH>' | needs | '--store <URL>'";
+
 #[test]
 fn what_is_wrong_with_a_store_is_one_line_with_its_remedy_and_without_its_password() {
     let server = RedisServer::with(&["--requirepass", "right"]);
-    let evicting = RedisServer::with(&["--maxmemory-policy", "allkeys-lfu"]);
+    let evicting_server = RedisServer::with(&["--maxmemory-policy", "allkeys-lfu"]);
     let here = format!("127.0.0.1:{}", server.port());
-    let (plain, wrong) = (
-        format!("redis://{here}/"),
-        format!("redis://some:{ENCODED}@{here}/"),
-    );
-    let (closed, tls) = (
-        format!("redis://:{ENCODED}@127.0.0.1:{}", free_port()),
-        format!("rediss://:{ENCODED}@{here}"),
-    );
+    let evicting = evicting_server.url();
     let (empty, two) = (
         File::new("empty", "\n"),
         File::new("two", "s3cret\nor not\n"),
     );
-    let (bare, table) = (["--store", &plain], ["--table", "limits"]);
-    let with_file = |url: &str, path: &str| {
-        ["--store", url, "--store-password-file", path]
-            .map(str::to_owned)
-            .to_vec()
-    };
-    let with_file = |url: &str, path: &str| {
-        with_file(url, path)
-            .iter()
-            .map(String::as_str)
-            .collect::<Vec<_>>()
-            .join("|")
-    };
-    for (options, code, parts) in [
-        (
-            bare.join("|"),
-            2,
-            [
-                "does not accept the user and password",
-                &here,
-                "--store-password-file",
-            ],
-        ),
-        (
-            format!("--store|{wrong}"),
-            2,
-            [
-                "does not accept the user and password",
-                &here,
-                "correct them in the URL",
-            ],
-        ),
-        (
-            format!("--store|{closed}"),
-            6,
-            ["127.0.0.1", "refuses connections", "check --store"],
-        ),
-        (
-            format!("--store|{tls}"),
-            6,
-            [&*here, "nothing was sent", "check --store"],
-        ),
-        (
-            format!("--store|{}", evicting.url()),
-            1,
-            ["maxmemory-policy", "allkeys-lfu", "CONFIG SET"],
-        ),
-        (
-            "--table|valkey://some:s3cret@host".to_owned(),
-            2,
-            ["must be a name or an ARN", "got valkey://..", "--store"],
-        ),
-        (
-            "--table|redis://some:s3cret@host".to_owned(),
-            2,
-            ["must be a name or an ARN", "got redis://..", "--store"],
-        ),
-        (
-            "--store|redis://some:12#s3cret@host".to_owned(),
-            2,
-            ["got redis://..", "with a #", "percent-encode"],
-        ),
-        (
-            "--store|s3cret".to_owned(),
-            2,
-            [
-                "the URL of the store must be",
-                "without a scheme",
-                "redis://",
-            ],
-        ),
-        (
-            "--store|http://:s3cret@h".to_owned(),
-            2,
-            ["must be redis://", "got http://..", "begin it"],
-        ),
-        (
-            format!("--store|redis://u:s3cret/1@{here}"),
-            2,
-            ["must be redis://", "got redis://..", "percent-encode"],
-        ),
-        (
-            format!("--store|redis://:s3cret@{here}/x"),
-            2,
-            [
-                "must be redis://",
-                "a path that is no number",
-                "leave it out",
-            ],
-        ),
-        (
-            format!("--store|redis://:s3cret@{here}?tabel=x"),
-            2,
-            ["must be redis://", "neither table nor", "leave it out"],
-        ),
-        (
-            with_file(&plain, "/no/such"),
-            2,
-            [
-                "the password of the store",
-                "/no/such",
-                "check --store-password-file",
-            ],
-        ),
-        (
-            with_file(&plain, empty.path()),
-            2,
-            ["must be one line", "got none", "correct the file"],
-        ),
-        (
-            with_file(&plain, two.path()),
-            2,
-            ["must be one line", "got several", "correct the file"],
-        ),
-        (
-            with_file(&wrong, two.path()),
-            2,
-            ["must be in one place", two.path(), "leave one out"],
-        ),
-        (
-            [bare, table].concat().join("|"),
-            2,
-            ["'--store <URL>'", "cannot be used with", "'--table <NAME>'"],
-        ),
-        (
-            [&bare[..], &["--region", "eu-west-1"]].concat().join("|"),
-            2,
-            [
-                "'--store <URL>'",
-                "cannot be used with",
-                "'--region <REGION>'",
-            ],
-        ),
-        (
-            [&table[..], &["--store-password-file", "x"]]
-                .concat()
-                .join("|"),
-            2,
-            ["'--store-password-file <PATH>'", "needs", "'--store <URL>'"],
-        ),
-    ] {
+    let (plain, wrong) = (
+        format!("redis://{here}/"),
+        format!("redis://some:{ENCODED}@{here}/"),
+    );
+    let closed = free_port().to_string();
+    let names = [
+        ("{plain}", &*plain),
+        ("{wrong}", &*wrong),
+        ("{here}", &*here),
+        ("{encoded}", ENCODED),
+        ("{closed}", &*closed),
+        ("{evicting}", &*evicting),
+        ("{empty}", empty.path()),
+        ("{two}", two.path()),
+    ];
+    let rows = names
+        .into_iter()
+        .fold(WRONG.to_owned(), |rows, (name, value)| {
+            rows.replace(name, value)
+        });
+    for row in rows.lines() {
+        let (options, error) = row.split_once(" => ").expect(row);
+        let (code, parts) = error.split_once(' ').expect(row);
+        let parts: Vec<_> = parts.split(" | ").collect();
         for command in [
             "switches",
-            "peek|user|gpt-4",
-            "limits|set|--system|rpm=5/minute",
+            "peek user gpt-4",
+            "limits set --system rpm=5/minute",
         ] {
-            let line = format!("--timeout|2s|{options}|{command}");
-            let run = weirgate(line.split('|').collect::<Vec<_>>());
-            fails(&line, &run, code, &parts);
+            let line = format!("--timeout 2s {options} {command}");
+            fails(&line, &weirgate(&*line), code.parse().expect(row), &parts);
         }
     }
     let both = [("WEIRGATE_STORE", &*wrong), ("WEIRGATE_TABLE", "limits")];
