@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use weirgate_tests::stored::set_config;
 
 use weirgate::{
     Config, ConfigLevel, ConfigStatus, ConnectOptions, Every, Limit, LimitsFileContents,
@@ -309,7 +310,7 @@ async fn weirgate_fails_no_call_while_zae_limiter_decides() {
         ..Config::default()
     };
     let limiter = place.limiter().await;
-    limiter.admin().set_config(&level, &disabled).await.unwrap();
+    set_config(&limiter, &level, &disabled).await;
 
     let agent = Agent::start(&place);
     assert_eq!(

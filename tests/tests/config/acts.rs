@@ -1,6 +1,7 @@
 //! Every call of an operator leaves an audit event. The list of calls is that of the public surface.
 
 use std::collections::{BTreeMap, BTreeSet};
+use weirgate_tests::stored::{set_config, set_entity, stop};
 
 use weirgate::{
     AuditSubject, Config, ConfigChange, ConfigLevel, Entity, EntityDescription, Error, LiveLeases,
@@ -213,18 +214,10 @@ fn pro() -> PlanName {
 async fn world(fleet: &Fleet) -> RateLimiter {
     let limiter = fleet.limiter_with(|builder| builder.principal("ann")).await;
     let limits = Config::of([rpm(60)]);
-    limiter
-        .admin()
-        .set_config(&ConfigLevel::System, &limits)
-        .await
-        .unwrap();
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "team"))
-        .await
-        .unwrap();
+    set_config(&limiter, &ConfigLevel::System, &limits).await;
+    set_entity(&limiter, &child("e-1", "team")).await;
     let stopped = of_entity("stopped");
-    let _ = limiter.admin().stop(&stopped).send().await.unwrap();
+    stop(&limiter, &stopped).await;
     let held = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
     let held = held.lease(secs(600)).send().await.unwrap().granted();
     std::mem::forget(held.unwrap());

@@ -9,6 +9,7 @@ use serde_json::json;
 use weirgate::{
     AuditChange, AuditEvent, AuditSubject, Config, ConfigLevel, ConfigStatus, Entity, PageToken,
 };
+use weirgate_tests::stored::{delete_config, set_config, set_entity};
 
 /// Whose change it was, and what came of it.
 fn told(events: Vec<AuditEvent>) -> Vec<(String, AuditChange)> {
@@ -32,37 +33,25 @@ async fn every_change_is_told_the_newest_first() {
             ..Config::default()
         },
     );
-    ann.admin().set_config(&own, &five).await.unwrap();
-    ann.admin()
-        .set_config(&of_entity("e-1"), &five)
-        .await
-        .unwrap();
+    set_config(&ann, &own, &five).await;
+    set_config(&ann, &of_entity("e-1"), &five).await;
     pass(secs(1)).await;
-    bob.admin().set_config(&own, &off).await.unwrap();
+    set_config(&bob, &own, &off).await;
     pass(secs(1)).await;
-    anonymous
-        .admin()
-        .set_entity(&child("e-1", "team"))
-        .await
-        .unwrap();
+    set_entity(&anonymous, &child("e-1", "team")).await;
     pass(secs(1)).await;
-    ann.admin()
-        .set_entity(&Entity {
+    set_entity(
+        &ann,
+        &Entity {
             cascades: false,
             ..child("e-1", "team")
-        })
-        .await
-        .unwrap();
+        },
+    )
+    .await;
     ann.admin().delete_entity(&entity("e-1")).await.unwrap();
-    ann.admin().delete_config(&own).await.unwrap();
-    bob.admin()
-        .set_config(&of_resource("gpt-4"), &five)
-        .await
-        .unwrap();
-    bob.admin()
-        .set_config(&ConfigLevel::System, &off)
-        .await
-        .unwrap();
+    delete_config(&ann, &own).await;
+    set_config(&bob, &of_resource("gpt-4"), &five).await;
+    set_config(&bob, &ConfigLevel::System, &off).await;
 
     let of_config = |level: &ConfigLevel, before: Option<&Config>, after: Option<&Config>| {
         AuditChange::Config {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weirgate_tests::assert_has;
+use weirgate_tests::stored::set_entity;
 
 use crate::fixtures::fleet::{Fleet, millis, pass, secs, tokens, tpm};
 use crate::fixtures::stored::{
@@ -261,11 +262,7 @@ async fn what_this_limiter_changes_holds_for_it_at_once() {
     assert!(take(&limiter, 1).await.is_err());
     fleet.fail_reads(None);
     let _ = take(&limiter, 1).await.unwrap();
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "team"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-1", "team")).await;
     fail();
     assert!(
         take(&limiter, 1).await.is_err(),
@@ -381,11 +378,7 @@ async fn a_process_that_always_changes_other_items_caches_limits_and_switches() 
         let level = random.choice(level).unwrap();
         let limiter = configured(&fleet, &of_plan("pro"), [rpm(60_000)]).await;
         configure(&limiter, &level, [rpm(60_000)]).await;
-        limiter
-            .admin()
-            .set_entity(&child("e-1", "team"))
-            .await
-            .unwrap();
+        set_entity(&limiter, &child("e-1", "team")).await;
         set_plan(&limiter, "e-1", "pro").await.unwrap();
         let (limiter, switches_reads) = (&limiter, Arc::new(AtomicU64::new(0)));
         let seen = Arc::clone(&switches_reads);

@@ -1,6 +1,7 @@
 //! Display names and labels of entities.
 
 use std::collections::BTreeMap;
+use weirgate_tests::stored::set_entity;
 
 use serde_json::json;
 use weirgate::{AuditChange, AuditSubject, EntityDescription, Error};
@@ -26,11 +27,7 @@ async fn a_description_and_the_parent_do_not_change_each_other() {
     assert!(absent.to_string().contains("set it first"), "{absent}");
     assert_eq!(limiter.admin().entity_description(&id).await.unwrap(), None);
 
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "team"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-1", "team")).await;
     let none = limiter.admin().entity_description(&id).await.unwrap();
     assert_eq!(none, Some(EntityDescription::default()));
     limiter
@@ -40,11 +37,7 @@ async fn a_description_and_the_parent_do_not_change_each_other() {
         .unwrap();
     let found = limiter.admin().entity(&id).await.unwrap().unwrap();
     assert_eq!(found, child("e-1", "team"));
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "other"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-1", "other")).await;
     let kept = limiter.admin().entity_description(&id).await.unwrap();
     assert_eq!(kept, Some(acme()));
 
@@ -95,11 +88,7 @@ async fn a_description_and_the_parent_do_not_change_each_other() {
 async fn a_damaged_description_is_named_and_stops_no_acquire() {
     let (fleet, [limiter]) = Fleet::of().await;
     let id = entity("e-1");
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "team"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-1", "team")).await;
     limiter
         .admin()
         .set_entity_description(&id, &acme())
@@ -135,11 +124,7 @@ async fn labels_that_operators_set_at_once_are_all_kept() {
         let fleet = Fleet::slow(millis(latency_ms)).await;
         let id = entity("e-1");
         let operator = fleet.limiter().await;
-        operator
-            .admin()
-            .set_entity(&child("e-1", "team"))
-            .await
-            .unwrap();
+        set_entity(&operator, &child("e-1", "team")).await;
         let mut edits = tokio::task::JoinSet::new();
         for at in 0..6 {
             let (limiter, id) = (fleet.limiter().await, id.clone());

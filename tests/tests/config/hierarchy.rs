@@ -7,6 +7,7 @@ use weirgate::{Config, ConfigStatus, Decision, Entity, Error, Limit, PageToken, 
 use weirgate_shared::BucketKey;
 use weirgate_testkit::leased::load;
 use weirgate_tests::assert_has;
+use weirgate_tests::stored::{delete_config, set_config, set_entity};
 
 /// What is left of a limit of an entity on `gpt-4`, in tokens; `None` if it has no bucket, or not
 /// this limit.
@@ -23,16 +24,8 @@ async fn company(fleet: &Fleet) -> RateLimiter {
     for (name, rate) in [("e-1", 10), ("team", 15), ("company", 20)] {
         configure(&limiter, &of_entity(name), [rpm(rate)]).await;
     }
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "team"))
-        .await
-        .unwrap();
-    limiter
-        .admin()
-        .set_entity(&child("team", "company"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-1", "team")).await;
+    set_entity(&limiter, &child("team", "company")).await;
     limiter
 }
 
@@ -52,11 +45,7 @@ async fn a_take_is_made_from_every_ancestor_or_from_none() {
     assert_eq!(all_left(&fleet).await, [Some(6), Some(11), Some(16)]);
     assert_eq!(grant.limits().len(), 3);
     // The team runs dry through another of its parts.
-    limiter
-        .admin()
-        .set_entity(&child("e-2", "team"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-2", "team")).await;
     configure(&limiter, &of_entity("e-2"), [rpm(99)]).await;
     assert!(
         take_of(&limiter, ["e-2", "gpt-4"], "rpm", 11)
@@ -109,7 +98,7 @@ async fn limits_of_the_call_cascade_to_ancestors_on_request() {
         status: ConfigStatus::Disabled,
         ..Config::default()
     };
-    limiter.admin().set_config(&team, &disabled).await.unwrap();
+    set_config(&limiter, &team, &disabled).await;
     let decision = ask(1).cascading().send().await.unwrap();
     let Decision::Disabled(by) = decision else {
         panic!("the company is disabled, not {decision:?}")
@@ -122,24 +111,24 @@ async fn limits_of_the_call_cascade_to_ancestors_on_request() {
 async fn an_entity_that_does_not_cascade_ends_the_chain() {
     let fleet = Fleet::new().await;
     let limiter = company(&fleet).await;
-    limiter
-        .admin()
-        .set_entity(&Entity {
+    set_entity(
+        &limiter,
+        &Entity {
             cascades: false,
             ..child("team", "company")
-        })
-        .await
-        .unwrap();
+        },
+    )
+    .await;
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(9), Some(14), None]);
-    limiter
-        .admin()
-        .set_entity(&Entity {
+    set_entity(
+        &limiter,
+        &Entity {
             cascades: false,
             ..child("e-1", "team")
-        })
-        .await
-        .unwrap();
+        },
+    )
+    .await;
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(8), Some(14), None]);
     assert!(limiter.admin().delete_entity(&entity("e-1")).await.unwrap());
@@ -153,23 +142,16 @@ async fn an_ancestor_is_asked_for_the_limits_it_has() {
     let limiter = company(&fleet).await;
     let tpm = |rate| Limit::per_minute("tpm", rate).unwrap();
     let slots = Limit::concurrent("slots", 2).unwrap();
-    limiter
-        .admin()
-        .set_config(&of_entity("e-1"), &Config::of([rpm(10), tpm(90)]))
-        .await
-        .unwrap();
+    set_config(&limiter, &of_entity("e-1"), &Config::of([rpm(10), tpm(90)])).await;
     // The team has no limits at all, the company only one of those that are asked and one that is
     // not.
-    limiter
-        .admin()
-        .delete_config(&of_entity("team"))
-        .await
-        .unwrap();
-    limiter
-        .admin()
-        .set_config(&of_entity("company"), &Config::of([tpm(100), slots]))
-        .await
-        .unwrap();
+    delete_config(&limiter, &of_entity("team")).await;
+    set_config(
+        &limiter,
+        &of_entity("company"),
+        &Config::of([tpm(100), slots]),
+    )
+    .await;
     let ask = || {
         limiter
             .acquire("e-1", "gpt-4")
@@ -199,11 +181,7 @@ async fn slots_of_an_ancestor_have_a_lease_and_go_back_with_the_grant() {
     let limiter = company(&fleet).await;
     let slots = |count| Config::of([Limit::concurrent("slots", count).unwrap()]);
     for (name, count) in [("e-1", 5), ("company", 2)] {
-        limiter
-            .admin()
-            .set_config(&of_entity(name), &slots(count))
-            .await
-            .unwrap();
+        set_config(&limiter, &of_entity(name), &slots(count)).await;
     }
     let ask = || limiter.acquire("e-1", "gpt-4").take("slots", 2).send();
     let grant = ask().await.unwrap().granted().unwrap();
@@ -226,11 +204,7 @@ async fn the_status_of_an_ancestor_counts() {
             status,
             is_shadow: false,
         };
-        limiter
-            .admin()
-            .set_config(&of_entity(name), &config)
-            .await
-            .unwrap();
+        set_config(&limiter, &of_entity(name), &config).await;
     };
     set("company", ConfigStatus::Disabled).await;
     let Decision::Disabled(disabled) = take(&limiter, 1).await.unwrap() else {
@@ -269,30 +243,22 @@ async fn a_chain_is_one_read_for_each_of_it_and_then_none() {
 async fn children_are_listed_in_pages() {
     let (_fleet, [limiter]) = Fleet::of().await;
     for at in 0..120 {
-        limiter
-            .admin()
-            .set_entity(&child(&format!("e-{at:03}"), "team"))
-            .await
-            .unwrap();
+        set_entity(&limiter, &child(&format!("e-{at:03}"), "team")).await;
     }
-    limiter
-        .admin()
-        .set_entity(&child("e-000", "other"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-000", "other")).await;
     limiter
         .admin()
         .delete_entity(&entity("e-001"))
         .await
         .unwrap();
-    limiter
-        .admin()
-        .set_entity(&Entity {
+    set_entity(
+        &limiter,
+        &Entity {
             parent: None,
             ..child("e-002", "team")
-        })
-        .await
-        .unwrap();
+        },
+    )
+    .await;
     let (mut all, mut next): (Vec<_>, Option<PageToken>) = (vec![], None);
     loop {
         let page = limiter
@@ -343,10 +309,6 @@ async fn a_manually_written_cycle_of_parents_is_an_error() {
         .await
         .unwrap_err();
     assert!(matches!(error, Error::Invalid(_)), "{error}");
-    limiter
-        .admin()
-        .set_entity(&child("team", "company"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("team", "company")).await;
     assert!(take(&limiter, 1).await.unwrap().is_granted());
 }

@@ -1,6 +1,7 @@
 //! No entity becomes its own ancestor, with any concurrent changes of parents.
 
 use std::collections::BTreeSet;
+use weirgate_tests::stored::{set_config, set_entity};
 
 use crate::fixtures::fleet::{Fleet, config, millis, pass, runtime, secs};
 use crate::fixtures::stored::{child, entity, rpm, take_of};
@@ -16,9 +17,9 @@ fn is_circle(error: &Error) -> bool {
 async fn a_circle_is_refused_by_the_names_that_make_it() {
     let (_fleet, [limiter]) = Fleet::of().await;
     for parent in ["a", "b", "c"] {
-        limiter.admin().set_entity(&child("d", "c")).await.unwrap();
-        limiter.admin().set_entity(&child("c", "b")).await.unwrap();
-        limiter.admin().set_entity(&child("b", "a")).await.unwrap();
+        set_entity(&limiter, &child("d", "c")).await;
+        set_entity(&limiter, &child("c", "b")).await;
+        set_entity(&limiter, &child("b", "a")).await;
         let error = limiter
             .admin()
             .set_entity(&child(parent, "d"))
@@ -167,7 +168,7 @@ async fn chains_that_are_joined_are_no_longer_than_an_acquire_takes() {
         }
         let limits = weirgate::Config::of([rpm(60)]);
         let level = weirgate::ConfigLevel::System;
-        limiter.admin().set_config(&level, &limits).await.unwrap();
+        set_config(&limiter, &level, &limits).await;
         let lowest = format!("l-{}", lower - 1);
         let acquire = limiter.acquire(&lowest, "gpt-4").take("rpm", 1);
         let grant = acquire.send().await.unwrap().granted().unwrap();
@@ -244,10 +245,10 @@ proptest! {
         runtime().block_on(async {
             let (_fleet, [operator, caller]) = Fleet::of().await;
             let limits = weirgate::Config::of([rpm(1_000)]);
-            operator.admin().set_config(&weirgate::ConfigLevel::System, &limits).await.unwrap();
+            set_config(&operator, &weirgate::ConfigLevel::System, &limits).await;
             for (forest, at, seconds) in forests {
                 for next in operator.admin().order_entities(&entities(&forest)).await.unwrap() {
-                    operator.admin().set_entity(&next).await.unwrap();
+                    set_entity(&operator, &next).await;
                 }
                 for at in [at, (at + 1) % NAMES.len()] {
                     let taken = take_of(&caller, [NAMES[at], "gpt-4"], "rpm", 1).await;

@@ -2,6 +2,7 @@
 //! nothing.
 
 use std::collections::BTreeSet;
+use weirgate_tests::stored::{delete_config, set_config, set_entity};
 
 use crate::fixtures::fleet::{Fleet, pass, secs, tokens};
 use crate::fixtures::stored::{File, child, configure, of_entity, of_resource, on, take_of};
@@ -217,7 +218,7 @@ impl Both {
     async fn store(self, operator: &RateLimiter, level: &ConfigLevel, capacity: i64) {
         let config = match self.table {
             Says::Nothing => {
-                operator.admin().delete_config(level).await.unwrap();
+                delete_config(&operator, level).await;
                 return;
             }
             Says::Limits => Config::of([Limit::per_minute("rpm", capacity).unwrap()]),
@@ -226,7 +227,7 @@ impl Both {
                 ..Config::default()
             },
         };
-        operator.admin().set_config(level, &config).await.unwrap();
+        set_config(&operator, level, &config).await;
     }
 
     /// Returns the lines of this level in the file.
@@ -311,11 +312,7 @@ async fn no_broad_level_of_one_place_hides_a_narrow_level_of_the_other() {
             case.on_resource.store(&operator, &level, 1_000).await;
         }
         if case.parents.1 {
-            operator
-                .admin()
-                .set_entity(&child(name, "in-table"))
-                .await
-                .unwrap();
+            set_entity(&operator, &child(name, "in-table")).await;
         }
         entities += &case.text();
     }
@@ -484,11 +481,7 @@ async fn effective_limits_have_the_level_that_each_bucket_has_them_from() {
     assert_eq!(own_only.unwrap().buckets, [own]);
 
     let empty = fleet.limiter().await;
-    empty
-        .admin()
-        .delete_config(&ConfigLevel::System)
-        .await
-        .unwrap();
+    delete_config(&empty, &ConfigLevel::System).await;
     let (entity, resource) = ("no-one".try_into().unwrap(), "x".try_into().unwrap());
     let none = empty
         .admin()

@@ -1,6 +1,7 @@
 //! Plans where they meet files, deletions, stops, and each other.
 
 use std::time::Duration;
+use weirgate_tests::stored::{delete_config, set_config, set_entity, start, stop};
 
 use weirgate::{
     Config, ConfigLevel, Decision, Entity, Error, Granularity, Limit, LiveLeases, Purge,
@@ -65,11 +66,7 @@ async fn a_forced_deletion_of_a_plan_is_whole_or_changes_nothing() {
     configure(&admin, &of_plan("pro"), [rpm(600)]).await;
     let slots = Limit::concurrent("rpm", 5).unwrap();
     let level = of_plan_on("pro", "gpt-4");
-    admin
-        .admin()
-        .set_config(&level, &Config::of([slots]))
-        .await
-        .unwrap();
+    set_config(&admin, &level, &Config::of([slots])).await;
     set_plan(&admin, "e-1", "pro").await.unwrap();
     assert_eq!(capacity(&admin, ["e-1", "gpt-4"]).await, 5);
     let deleted = admin.admin().delete_plan(&plan("pro"), true).await;
@@ -91,7 +88,7 @@ async fn a_plan_is_deleted_whatever_its_levels_say_among_each_other() {
     let (_fleet, [admin]) = Fleet::of().await;
     let slots = |count| Config::of([Limit::concurrent("rpm", count).unwrap()]);
     let set = async |level: &ConfigLevel, config: &Config| {
-        admin.admin().set_config(level, config).await.unwrap();
+        set_config(&admin, level, config).await;
     };
     set(&of_plan("pro"), &Config::of([rpm(600)])).await;
     // The resource sorts before `_default_`.
@@ -108,18 +105,8 @@ async fn a_plan_is_deleted_whatever_its_levels_say_among_each_other() {
 async fn a_stopped_system_reads_no_entity_because_another_entity_is_stopped() {
     let (fleet, [admin, limiter]) = Fleet::of().await;
     configure(&admin, &ConfigLevel::System, [rpm(600)]).await;
-    let _ = admin
-        .admin()
-        .stop(&of_entity("other"))
-        .send()
-        .await
-        .unwrap();
-    let _ = admin
-        .admin()
-        .stop(&ConfigLevel::System)
-        .send()
-        .await
-        .unwrap();
+    stop(&admin, &of_entity("other")).await;
+    stop(&admin, &ConfigLevel::System).await;
     let is_disabled = async |id: &str| {
         let ask = limiter
             .acquire(id, "gpt-4")
@@ -192,11 +179,7 @@ async fn an_erased_entity_that_is_made_again_has_nothing_of_its_plan() {
     let _ = admin.admin().delete_entity(&entity("e-1")).await.unwrap();
     assert_eq!(admin.admin().entity(&entity("e-1")).await.unwrap(), None);
     assert_eq!(capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await, 60);
-    admin
-        .admin()
-        .set_entity(&Entity::new(entity("e-1")))
-        .await
-        .unwrap();
+    set_entity(&admin, &Entity::new(entity("e-1"))).await;
     let page = admin
         .admin()
         .plan_entities(&plan("pro"), None)
@@ -210,11 +193,7 @@ async fn an_erased_entity_that_is_made_again_has_nothing_of_its_plan() {
     );
     configure(&admin, &on("e-1", "gpt-4"), [rpm(5)]).await;
     assert_eq!(capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await, 5);
-    let _ = admin
-        .admin()
-        .delete_config(&on("e-1", "gpt-4"))
-        .await
-        .unwrap();
+    delete_config(&admin, &on("e-1", "gpt-4")).await;
     set_plan(&admin, "e-1", "").await.unwrap();
     configure(&admin, &of_resource("gpt-4"), [rpm(30)]).await;
     assert_eq!(capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await, 30);
@@ -227,7 +206,7 @@ async fn a_parents_missing_plan_is_told() {
     configure(&admin, &of_plan("pro"), [rpm(600)]).await;
     set_plan(&admin, "team", "pro").await.unwrap();
     let user = Entity::new(entity("user")).child_of(entity("team"), true);
-    admin.admin().set_entity(&user).await.unwrap();
+    set_entity(&admin, &user).await;
     admin.admin().delete_plan(&plan("pro"), true).await.unwrap();
     let effective = admin.admin();
     let effective = effective
@@ -243,12 +222,7 @@ async fn a_parents_missing_plan_is_told() {
 }
 
 async fn purge(limiter: &RateLimiter) {
-    let _ = limiter
-        .admin()
-        .stop(&ConfigLevel::System)
-        .send()
-        .await
-        .unwrap();
+    stop(&limiter, &ConfigLevel::System).await;
     pass(secs(61)).await;
     let mut after = None;
     loop {
@@ -260,12 +234,7 @@ async fn purge(limiter: &RateLimiter) {
             break;
         }
     }
-    let _ = limiter
-        .admin()
-        .start(&ConfigLevel::System)
-        .send()
-        .await
-        .unwrap();
+    start(&limiter, &ConfigLevel::System).await;
     pass(secs(61)).await;
 }
 
@@ -381,7 +350,7 @@ async fn plans_with_schedules_are_followed_through_boundaries_and_moves() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_of_a_plan_is_listed() {
     let (_fleet, [admin]) = Fleet::of().await;
-    let _ = admin.admin().stop(&of_plan("pro")).send().await.unwrap();
+    stop(&admin, &of_plan("pro")).await;
     let switches = admin.admin().switches().await.unwrap();
     let switches: Vec<_> = switches.items.into_iter().collect();
     assert_eq!(switches, [(of_plan("pro"), Switch::Stopped)]);
@@ -409,7 +378,7 @@ async fn a_parents_plan_limits_a_cascade() {
     configure(&admin, &of_resource("gpt-4"), [rpm(100)]).await;
     set_plan(&admin, "team", "pro").await.unwrap();
     let user = weirgate::Entity::new(entity("user")).child_of(entity("team"), true);
-    admin.admin().set_entity(&user).await.unwrap();
+    set_entity(&admin, &user).await;
     let limiter = fleet.limiter().await;
     for expected in [true, false] {
         let decision = take_of(&limiter, ["user", "gpt-4"], "rpm", 4)
@@ -466,7 +435,7 @@ async fn a_stop_of_a_plan_reaches_entities_that_have_it_by_a_file() {
     let limiter = fleet.builder().await.limits_file(file.limits());
     let limiter = limiter.build().await.unwrap();
     assert_eq!(capacity(&limiter, ["e-1", "gpt-4"]).await, 400);
-    let _ = admin.admin().stop(&of_plan("edge")).send().await.unwrap();
+    stop(&admin, &of_plan("edge")).await;
     pass(secs(61)).await;
     for (id, expected) in [("e-1", true), ("e-2", false)] {
         let decision = take_of(&limiter, [id, "gpt-4"], "rpm", 1).await.unwrap();

@@ -1,6 +1,7 @@
 //! Plans: limits of all entities that have one.
 
 use std::collections::BTreeMap;
+use weirgate_tests::stored::{exempt, set_entity, stop};
 
 use proptest::prelude::*;
 use weirgate::{
@@ -401,11 +402,7 @@ async fn a_stop_of_a_plan_reaches_its_entities_and_their_descendants() {
     for id in ["e-1", "team"] {
         set_plan(&admin, id, "free").await.unwrap();
     }
-    admin
-        .admin()
-        .set_entity(&child("user", "team"))
-        .await
-        .unwrap();
+    set_entity(&admin, &child("user", "team")).await;
     let limiter = fleet.limiter().await;
     let is_disabled = async |id: &str| {
         let brought = limiter
@@ -426,21 +423,11 @@ async fn a_stop_of_a_plan_reaches_its_entities_and_their_descendants() {
     pass(secs(61)).await;
     assert!(is_disabled("e-1").await && is_disabled("user").await);
     assert!(!is_disabled("lone").await);
-    let _ = admin
-        .admin()
-        .exempt(&of_entity("e-1"))
-        .send()
-        .await
-        .unwrap();
+    exempt(&admin, &of_entity("e-1")).await;
     pass(secs(61)).await;
     assert!(!is_disabled("e-1").await && is_disabled("user").await);
     // A system that is stopped goes on for a plan that is exempt.
-    let _ = admin
-        .admin()
-        .stop(&ConfigLevel::System)
-        .send()
-        .await
-        .unwrap();
+    stop(&admin, &ConfigLevel::System).await;
     let exempt = admin.admin().exempt(&of_plan_on("free", "gpt-4"));
     let _ = exempt.send().await.unwrap();
     pass(secs(61)).await;

@@ -7,6 +7,7 @@ use crate::fixtures::stored::{
 };
 use weirgate::{Config, ConfigLevel, ConfigStatus, Decision, Error, Limit};
 use weirgate_tests::assert_has;
+use weirgate_tests::stored::set_config;
 
 /// Every level that an entity and a resource have, the one that wins first.
 fn levels() -> [ConfigLevel; 4] {
@@ -58,14 +59,12 @@ async fn a_limit_that_is_new_is_found_before_it_is_refused() {
     let admin = configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
     let limiter = fleet.limiter().await;
     let _ = take(&limiter, 1).await.unwrap();
-    admin
-        .admin()
-        .set_config(
-            &ConfigLevel::System,
-            &Config::of([rpm(5), Limit::per_minute("tpm", 9).unwrap()]),
-        )
-        .await
-        .unwrap();
+    set_config(
+        &admin,
+        &ConfigLevel::System,
+        &Config::of([rpm(5), Limit::per_minute("tpm", 9).unwrap()]),
+    )
+    .await;
     pass(secs(1)).await;
     assert!(
         take_of(&limiter, ["e-1", "gpt-4"], "tpm", 9)
@@ -88,27 +87,21 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
             status: ConfigStatus::Disabled,
             is_shadow: false,
         };
-        limiter
-            .admin()
-            .set_config(&of_entity, &config)
-            .await
-            .unwrap();
+        set_config(&limiter, &of_entity, &config).await;
         let _ = fleet.writes();
         let Decision::Disabled(disabled) = take(&limiter, 1).await.unwrap() else {
             panic!("it is disabled")
         };
         assert_has!(disabled, entity: entity("e-1"), resource: resource("gpt-4"));
-        limiter
-            .admin()
-            .set_config(
-                &of_entity,
-                &Config {
-                    status: ConfigStatus::Unlimited,
-                    ..config
-                },
-            )
-            .await
-            .unwrap();
+        set_config(
+            &limiter,
+            &of_entity,
+            &Config {
+                status: ConfigStatus::Unlimited,
+                ..config
+            },
+        )
+        .await;
         let grant = limiter
             .acquire("e-1", "gpt-4")
             .take("anything", 1_000)
@@ -133,11 +126,7 @@ async fn a_configuration_in_shadow_mode_denies_no_request() {
         status: ConfigStatus::Enforced,
         is_shadow: true,
     };
-    limiter
-        .admin()
-        .set_config(&ConfigLevel::System, &config)
-        .await
-        .unwrap();
+    set_config(&limiter, &ConfigLevel::System, &config).await;
     for (need, would_deny) in [(2, false), (1, true), (99, true)] {
         let grant = take(&limiter, need).await.unwrap().granted().unwrap();
         assert_eq!(grant.would_deny().is_some(), would_deny, "{need}");

@@ -9,6 +9,7 @@ use weirgate::{Config, ConfigLevel, Error};
 use weirgate_shared::SCHEMA_VERSION;
 use weirgate_store::ErrorKind;
 use weirgate_testkit::{Dynamo, Fault};
+use weirgate_tests::stored::set_entity;
 
 const PK: &str = "default/SYSTEM#";
 const SK: &str = "#VERSION";
@@ -35,11 +36,7 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
         fleet.dynamo.item(PK, SK).is_null(),
         "looking changes nothing"
     );
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "team"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-1", "team")).await;
     let item = fleet.dynamo.item(PK, SK);
     assert_eq!(item["schema"]["N"], SCHEMA_VERSION.to_string());
     // Changes that all touch one item would stand in each other's way.

@@ -2,6 +2,7 @@
 
 use crate::fixtures::fleet;
 use std::collections::VecDeque;
+use weirgate_tests::stored::{delete_config, set_config, set_entity};
 
 use crate::fixtures::fleet::{Fleet, secs, tokens};
 use crate::fixtures::stored::{
@@ -63,11 +64,12 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
 async fn saying_again_what_is_said_changes_nothing() {
     let fleet = Fleet::new().await;
     let limiter = configured(&fleet, &ConfigLevel::System, [rpm(5), rpm_h()]).await;
-    limiter
-        .admin()
-        .set_config(&ConfigLevel::System, &Config::of([rpm_h(), rpm(5)]))
-        .await
-        .unwrap();
+    set_config(
+        &limiter,
+        &ConfigLevel::System,
+        &Config::of([rpm_h(), rpm(5)]),
+    )
+    .await;
     assert_eq!(version(&fleet), Some(1));
     assert_eq!(
         limiter
@@ -217,16 +219,8 @@ async fn configurations_are_listed_by_what_they_are_for() {
     }
     set(of_resource("gpt-4"), 7).await;
     set(ConfigLevel::System, 9).await;
-    limiter
-        .admin()
-        .delete_config(&on("e-2", "gpt-4"))
-        .await
-        .unwrap();
-    limiter
-        .admin()
-        .delete_config(&of_entity("e-3"))
-        .await
-        .unwrap();
+    delete_config(&limiter, &on("e-2", "gpt-4")).await;
+    delete_config(&limiter, &of_entity("e-3")).await;
     // Buckets and usage are in the same partitions.
     let _ = take(&limiter, 1).await.unwrap();
 
@@ -517,9 +511,9 @@ async fn a_configuration_is_replaced_only_at_the_version_that_was_read() {
         (true, vec![1, 0]),
         "a repeated call finds its own change"
     );
-    other.admin().set_config(&levels[0], &less).await.unwrap();
+    set_config(&other, &levels[0], &less).await;
     assert_eq!(replaced(1, Some(&more)).await, (false, vec![2, 0]));
-    other.admin().set_config(&levels[0], &more).await.unwrap();
+    set_config(&other, &levels[0], &more).await;
     assert_eq!(
         replaced(1, Some(&more)).await,
         (false, vec![3, 0]),
@@ -540,7 +534,7 @@ async fn a_configuration_is_replaced_only_at_the_version_that_was_read() {
 async fn entities_are_read_in_the_order_asked_for() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let child = child("e-1", "team");
-    limiter.admin().set_entity(&child).await.unwrap();
+    set_entity(&limiter, &child).await;
     let ids = ["none", "e-1", "none"].map(entity);
     let read = limiter.admin().read_entities(&ids).await.unwrap();
     assert_eq!(read, [None, Some(child), None]);

@@ -1,6 +1,7 @@
 //! Every kind of request below a stopped level is stopped, whatever brings its limits and parents.
 
 use std::collections::BTreeSet;
+use weirgate_tests::stored::{set_config, set_entity, start, stop};
 
 use fastrand::Rng;
 use futures_util::FutureExt;
@@ -78,7 +79,7 @@ impl World {
         };
         if let Some(level) = level {
             let config = Config::of(limits());
-            admin.admin().set_config(&level, &config).await.unwrap();
+            set_config(&admin, &level, &config).await;
         }
         if from == LimitsFrom::File {
             text += "system:\n  limits:\n    rpm: {per_minute: 6000000}\n    soft: {per_minute: 6000000, mode: soft}\n    slots: {concurrent: 1000}\n";
@@ -87,7 +88,7 @@ impl World {
             for (id, parent) in [("e-1", "team"), ("team", "org")] {
                 let entity = Entity::new(entity(id))
                     .child_of(entity(parent), parents != ParentsFrom::Beside);
-                admin.admin().set_entity(&entity).await.unwrap();
+                set_entity(&admin, &entity).await;
             }
         }
         if parents.is_in_file() {
@@ -199,7 +200,7 @@ async fn check(from: LimitsFrom, parents: ParentsFrom) {
         let mut grant = world.grant(&caller).await;
         drop(world.grant(&operator).await);
         drop(world.grant(&prefetching).await);
-        operator.admin().stop(&level).send().await.unwrap();
+        stop(&operator, &level).await;
         let stopped = async |limiter, at: &str, most| {
             world.are_stopped(limiter, &level, &when(at), most).await;
         };
@@ -221,7 +222,7 @@ async fn check(from: LimitsFrom, parents: ParentsFrom) {
             stopped(limiter, "in an outage", 1).await;
         }
         world.fleet.fail_reads(None);
-        operator.admin().start(&level).send().await.unwrap();
+        start(&operator, &level).await;
         pass(secs(60)).await;
     }
 }
@@ -251,7 +252,7 @@ async fn a_stop_of_a_parent_on_a_resource_reaches_its_children_there_alone() {
     let world = World::new(LimitsFrom::Call, ParentsFrom::Table).await;
     let limiter = world.limiter().await;
     let stop = async |level: ConfigLevel| {
-        limiter.admin().stop(&level).send().await.unwrap();
+        stop(&limiter, &level).await;
     };
     stop(on("team", "api")).await;
     stop(of_entity("e-2")).await;
@@ -280,14 +281,7 @@ async fn ancestors_are_read_once_a_minute_while_an_entity_is_stopped() {
         0
     );
     let other = of_entity("e-2");
-    world
-        .limiter()
-        .await
-        .admin()
-        .stop(&other)
-        .send()
-        .await
-        .unwrap();
+    stop(&world.limiter().await, &other).await;
     pass(secs(60)).await;
     for _minute in 0..3 {
         let _ = reads();
@@ -453,7 +447,7 @@ async fn limits_that_cannot_be_read_hide_no_stop() {
         let (fleet, [operator, caller]) = Fleet::of().await;
         let config = Config::of(limits());
         let level = ConfigLevel::System;
-        operator.admin().set_config(&level, &config).await.unwrap();
+        set_config(&operator, &level, &config).await;
         let ask = |id: &str| {
             caller
                 .acquire(id, "gpt-4")
@@ -468,7 +462,7 @@ async fn limits_that_cannot_be_read_hide_no_stop() {
                 .then_some(Fault::ServerError)
         });
         pass(secs(59)).await;
-        operator.admin().stop(&level).send().await.unwrap();
+        stop(&operator, &level).await;
         for _ in 0..3 {
             pass(secs(1)).await;
             let unknown = ask("e-2").send().await;

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 use weirgate_tests::assert_has;
+use weirgate_tests::stored::{exempt, set_entity, start, stop};
 
 use serde_json::json;
 use weirgate::{
@@ -55,7 +56,7 @@ async fn a_stop_says_what_it_changed_and_shows_in_peeks_and_lists() {
         operator.admin().switches().await.unwrap().items,
         [(gpt4(), Switch::Stopped)]
     );
-    let _ = operator.admin().start(&gpt4()).send().await.unwrap();
+    start(&operator, &gpt4()).await;
     assert_eq!(operator.admin().switches().await.unwrap().items, []);
 }
 
@@ -63,36 +64,27 @@ async fn a_stop_says_what_it_changed_and_shows_in_peeks_and_lists() {
 async fn the_narrowest_switch_decides_and_a_stopped_parent_stops_its_children() {
     let (_fleet, [limiter]) = Fleet::of().await;
     configure(&limiter, &ConfigLevel::System, limits()).await;
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "team"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-1", "team")).await;
     let configured = async |id| stopped(take_of(&limiter, [id, "gpt-4"], "rpm", 1)).await;
-    let _ = limiter
-        .admin()
-        .stop(&ConfigLevel::System)
-        .send()
-        .await
-        .unwrap();
+    stop(&limiter, &ConfigLevel::System).await;
     assert_eq!(configured("e-1").await, Some(ConfigLevel::System));
     // A child goes on although its parent falls under a wider stop.
     let exempt = of_entity("e-1");
-    let _ = limiter.admin().exempt(&exempt).send().await.unwrap();
+    exempt(&limiter, &exempt).await;
     assert_eq!(configured("e-1").await, None);
     assert_eq!(configured("team").await, Some(ConfigLevel::System));
-    let _ = limiter.admin().start(&exempt).send().await.unwrap();
-    let _ = limiter.admin().exempt(&gpt4()).send().await.unwrap();
+    start(&limiter, &exempt).await;
+    exempt(&limiter, &gpt4()).await;
     assert_eq!(configured("e-1").await, None);
     // A stop of the parent itself is meant for its children.
     let team = of_entity("team");
-    let _ = limiter.admin().stop(&team).send().await.unwrap();
+    stop(&limiter, &team).await;
     assert_eq!(configured("e-1").await, Some(team.clone()));
     // Also a request that takes nothing from the parent.
     assert_eq!(stopped_in_code(&limiter).await, Some(team.clone()));
     let cascading = ask(&limiter, &limits(), &[("rpm", 1)]).cascading();
     assert_eq!(stopped(cascading.send()).await, Some(team.clone()));
-    let _ = limiter.admin().stop(&own()).send().await.unwrap();
+    stop(&limiter, &own()).await;
     assert_eq!(stopped_in_code(&limiter).await, Some(own()));
     let expected = [
         (own(), Switch::Stopped),
@@ -108,7 +100,7 @@ async fn the_narrowest_switch_decides_and_a_stopped_parent_stops_its_children() 
 async fn a_stop_is_known_after_a_freeze_before_anything_is_granted() {
     let (fleet, [operator, caller]) = Fleet::of().await;
     let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
-    let _ = operator.admin().stop(&gpt4()).send().await.unwrap();
+    stop(&operator, &gpt4()).await;
     fleet.clock.skew(3_600_000);
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
 }
@@ -131,7 +123,7 @@ async fn a_request_that_waits_ends_when_it_is_stopped() {
         assert_eq!(level, Some(own()));
         assert!(began.elapsed() <= secs(61), "{:?}", began.elapsed());
         // One that is not stopped gets its token anyway.
-        let _ = operator.admin().start(&own()).send().await.unwrap();
+        start(&operator, &own()).await;
         pass(secs(60)).await;
         drop(held);
         assert_eq!(stopped(waiting().send()).await, None);
@@ -144,7 +136,7 @@ async fn i3_a_stopped_request_leaves_nothing_taken_and_no_acquire() {
     let fleet = Fleet::slow(secs(1)).await;
     let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
     let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
-    let _ = operator.admin().stop(&gpt4()).send().await.unwrap();
+    stop(&operator, &gpt4()).await;
     pass(secs(61)).await;
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
     pass(secs(5)).await;
@@ -152,7 +144,7 @@ async fn i3_a_stopped_request_leaves_nothing_taken_and_no_acquire() {
     assert_eq!(fleet.bucket().await.acquires.total, 1);
     // A request that is dropped when its tokens are taken, and the switches are still being read:
     // their read begins when that of another dropped request ends.
-    let _ = operator.admin().start(&gpt4()).send().await.unwrap();
+    start(&operator, &gpt4()).await;
     pass(secs(61)).await;
     let ask = || ask(&caller, &limits(), &[("rpm", 1)]).send();
     let first = tokio::time::timeout(millis(950), ask());
@@ -173,12 +165,7 @@ async fn a_stop_reaches_requests_with_less_time_than_a_read_takes() {
     let fleet = Fleet::slow(millis(20)).await;
     let (limiter, operator) = (fleet.limiter().await, fleet.limiter().await);
     let _ = granted(&limiter, &limits(), &[("rpm", 1)]).await;
-    let _ = operator
-        .admin()
-        .stop(&ConfigLevel::System)
-        .send()
-        .await
-        .unwrap();
+    stop(&operator, &ConfigLevel::System).await;
     pass(secs(61)).await;
     let limits = limits();
     let short = || {
@@ -244,7 +231,7 @@ async fn switches_that_cannot_be_read_stop_nothing_and_start_nothing() {
     });
     assert_eq!(stopped_in_code(&caller).await, None);
     *fails.lock().unwrap() = false;
-    let _ = operator.admin().stop(&gpt4()).send().await.unwrap();
+    stop(&operator, &gpt4()).await;
     pass(secs(2)).await;
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
     *fails.lock().unwrap() = true;
@@ -295,8 +282,8 @@ async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
             let (fleet, [operator]) = Fleet::of().await;
             let other = of_entity("e-2");
             let third = of_resource("zzz");
-            let _ = operator.admin().stop(&other).send().await.unwrap();
-            let _ = operator.admin().stop(&third).send().await.unwrap();
+            stop(&operator, &other).await;
+            stop(&operator, &third).await;
             let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
             item["switches"]["M"][place] = value.clone();
             fleet.dynamo.put(&item);
@@ -315,8 +302,8 @@ async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
             let error = &list.unreadable[0].error;
             let has_place = error.contains(&format!("switches.{place} "));
             assert!(has_place && !error.contains("delete the item"), "{error}");
-            let _ = operator.admin().start(&third).send().await.unwrap();
-            let _ = operator.admin().exempt(&other).send().await.unwrap();
+            start(&operator, &third).await;
+            exempt(&operator, &other).await;
             let stored = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
             assert_eq!(stored["switches"]["M"][place], *value);
             let list = listed().await;
@@ -331,7 +318,7 @@ async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
             assert!(list.items.contains(&(level.clone(), Switch::Stopped)));
             assert_eq!((list.items.len(), list.unreadable.len()), (2, 0));
             fleet.dynamo.put(&item);
-            let _ = operator.admin().start(&level).send().await.unwrap();
+            start(&operator, &level).await;
             let list = listed().await;
             assert_eq!((list.items.len(), list.unreadable.len()), (2, 0));
         }
@@ -343,13 +330,13 @@ async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
 async fn a_decision_for_outages_that_cannot_be_read_hides_no_switch() {
     for policy in [None, Some(OnUnavailable::Deny)] {
         let (fleet, [operator]) = Fleet::of().await;
-        let _ = operator.admin().stop(&gpt4()).send().await.unwrap();
+        stop(&operator, &gpt4()).await;
         let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
         item["on_unavailable"] = json!({"S": "guess"});
         fleet.dynamo.put(&item);
         let caller = fleet.limiter().await;
         assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
-        let _ = operator.admin().start(&gpt4()).send().await.unwrap();
+        start(&operator, &gpt4()).await;
         let stored = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
         assert_eq!(stored["on_unavailable"], item["on_unavailable"]);
         assert_eq!(
@@ -408,7 +395,7 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
     pass(secs(1)).await;
     let again = limiter.admin().stop(&gpt4()).send().await.unwrap();
     assert_has!(again, outcome: OperationOutcome::Unchanged, before: Some(Switch::Stopped));
-    let _ = limiter.admin().start(&gpt4()).send().await.unwrap();
+    start(&limiter, &gpt4()).await;
     // A late repetition of the stop.
     let late = stop().await;
     assert_has!(late, outcome: OperationOutcome::AppliedBefore(at), before: None, after: None);
@@ -508,7 +495,7 @@ async fn more_switches_than_fit_are_refused() {
             .starts_with("entity e-200 has no room: 200 levels"),
         "{error}"
     );
-    let _ = limiter.admin().start(&level(7)).send().await.unwrap();
+    start(&limiter, &level(7)).await;
     assert_eq!(
         limiter
             .admin()
@@ -533,8 +520,8 @@ async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() 
     let applied = OperationOutcome::Applied;
     assert_eq!(store(Some(policy)).await.unwrap(), (applied, None));
     // Switches stay as they are.
-    let _ = operator.admin().stop(&own()).send().await.unwrap();
-    let _ = operator.admin().start(&own()).send().await.unwrap();
+    stop(&operator, &own()).await;
+    start(&operator, &own()).await;
     assert_eq!(
         operator.admin().stored_on_unavailable().await.unwrap(),
         Some(policy)

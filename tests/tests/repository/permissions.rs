@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use weirgate_tests::stored::stop;
 
 use crate::fixtures::fleet::{Fleet, config, secs};
 use crate::fixtures::stored::{child, entity, of_resource, on, resource, rpm, take_of};
@@ -456,12 +457,7 @@ async fn purging_takes_the_purge_policy_beside_the_admin_policy() {
     let _ = enforce(&fleet.dynamo, None, None);
     changes(&fleet, "acme").await.unwrap();
     let limiter = limiter(&fleet, "acme").await;
-    limiter
-        .admin()
-        .stop(&ConfigLevel::System)
-        .send()
-        .await
-        .unwrap();
+    stop(&limiter, &ConfigLevel::System).await;
     let [admin, purge] = [ADMIN, PURGE].map(|name| Policy::of(name, false));
     let before = fleet.dynamo.items();
     let _ = enforce(&fleet.dynamo, Some(admin.clone()), None);

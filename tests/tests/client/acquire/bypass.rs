@@ -8,6 +8,7 @@ use weirgate::{
 use weirgate_shared::BucketKey;
 use weirgate_testkit::Fault;
 use weirgate_testkit::leased::load;
+use weirgate_tests::stored::set_entity;
 
 use weirgate_tests::fleet::shards::{holds, shards, split, troubles};
 use weirgate_tests::fleet::{
@@ -308,11 +309,7 @@ async fn parents_are_bypassed_too() {
         let level = ConfigLevel::Entity(entity(name));
         configure(&limiter, &level, [rpm(rate)]).await;
     }
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "team"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-1", "team")).await;
     let take = || limiter.acquire("e-1", "gpt-4").take("rpm", 5);
     assert!(take().send().await.unwrap().is_granted());
     assert!(

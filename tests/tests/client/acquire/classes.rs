@@ -1,6 +1,7 @@
 //! Classes of callers: a class has its part of a limit, and uses the rest as far as it leaves enough.
 
 use std::time::Duration;
+use weirgate_tests::stored::set_config;
 
 use futures_util::future::join_all;
 use weirgate::{
@@ -271,7 +272,7 @@ async fn a_peek_has_the_wait_of_an_acquire() {
             class: class.map(|class| class.try_into().unwrap()),
             ..Config::of(with_batch(100))
         };
-        limiter.admin().set_config(&level, &config).await.unwrap();
+        set_config(&limiter, &level, &config).await;
         for amount in [63, 9, 1, 18, 5, 5, 40, 9, 2] {
             let balances = limiter.peek("e-1", "gpt-4").need("rpm", amount).send();
             let wait = balances.await.unwrap().retry_after;
@@ -297,7 +298,7 @@ async fn a_refund_returns_what_the_pools_of_a_limit_consumed_together() {
             class: class.map(|class| class.try_into().unwrap()),
             ..Config::of(with_batch(100))
         };
-        limiter.admin().set_config(&level, &config).await.unwrap();
+        set_config(&limiter, &level, &config).await;
         for amount in takes {
             let taken = limiter.acquire("e-1", "gpt-4").take("rpm", amount);
             assert!(taken.send().await.unwrap().is_granted(), "{class:?}");

@@ -5,6 +5,7 @@ use weirgate_tests::fleet;
 use weirgate_tests::fleet::shards::split;
 use weirgate_tests::stored;
 use weirgate_tests::stored::configure;
+use weirgate_tests::stored::set_entity;
 
 use weirgate::Limit;
 use weirgate_store::ConsumedUnits;
@@ -48,11 +49,7 @@ async fn an_acquire_of_two_limits_is_one_write_unit_and_no_read() {
 async fn parent_and_child_are_two_write_units_and_no_read() {
     let (fleet, limiter, meter) = Fleet::measured().await;
     configure(&limiter, &weirgate::ConfigLevel::System, two()).await;
-    limiter
-        .admin()
-        .set_entity(&stored::child("e-1", "team"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &stored::child("e-1", "team")).await;
     let ask = async || {
         limiter
             .acquire("e-1", "gpt-4")

@@ -10,6 +10,7 @@ use weirgate_testkit::Fault;
 use weirgate_tests::fleet::{
     Fleet, ask, config, denied, granted, millis, pass, runtime, secs, slots, tokens,
 };
+use weirgate_tests::stored::set_config;
 use weirgate_tests::stored::{configured, rpm, take};
 
 const DAY_MS: i64 = 86_400_000;
@@ -47,7 +48,7 @@ proptest! {
             let limiter = fleet.limiter_by(&fleet.clock).await;
             let mut skew = 0;
             assert!(take(&limiter, 1).await.unwrap().is_granted());
-            admin.admin().set_config(&ConfigLevel::System, &disabled()).await.unwrap();
+            set_config(&admin, &ConfigLevel::System, &disabled()).await;
             let mut age_ms = 0;
             for (run_ms, frozen_ms, is_set_back) in pieces {
                 pass(millis(run_ms)).await;

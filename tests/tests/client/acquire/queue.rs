@@ -1,6 +1,7 @@
 //! Requests that queue: one write each, served in its order, with a start that does not move.
 
 use std::time::Duration;
+use weirgate_tests::stored::{set_config, stop};
 
 use futures_util::future::join_all;
 use tokio::time::timeout;
@@ -446,19 +447,14 @@ async fn a_stop_ends_the_wait_for_a_start() {
         .await;
     let config = Config::of([rpm(60)]);
     let level = ConfigLevel::Resource("gpt-4".try_into().unwrap());
-    operator.admin().set_config(&level, &config).await.unwrap();
+    set_config(&operator, &level, &config).await;
     let request = |amount| limiter.acquire("e-1", "gpt-4").take("rpm", amount);
     let _ = request(60).send().await.unwrap().granted().unwrap();
     let queued = request(50).queue_up_to(HOUR).send();
     let stop = async {
         fleet.clock.advance(secs(1)).await;
         let entity = EntityId::new("e-1").unwrap();
-        operator
-            .admin()
-            .stop(&ConfigLevel::Entity(entity))
-            .send()
-            .await
-            .unwrap();
+        stop(&operator, &ConfigLevel::Entity(entity)).await;
     };
     let (decision, ()) = tokio::join!(queued, stop);
     assert!(matches!(decision.unwrap(), Decision::Disabled(_)));

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 use weirgate_tests::fleet;
+use weirgate_tests::stored::set_config;
 
 use weirgate::{
     Acquire, Config, ConfigLevel, Decision, Error, Limit, LimitError, MilliTokens, RateLimiter,
@@ -303,7 +304,7 @@ async fn a_write_that_its_item_always_refuses_ends_in_an_error() {
         let (limits, other) = (limits(), [rpm(90)]);
         let level = ConfigLevel::Resource("gpt-4".try_into().unwrap());
         let config = Config::of(other.clone());
-        limiter.admin().set_config(&level, &config).await.unwrap();
+        set_config(&limiter, &level, &config).await;
         let ask = |takes: &[(&str, i64)]| ask(&limiter, &limits, takes);
         let lease = || ask(&[("rpm", 1), ("slots", 1)]).lease(secs(60)).send();
         let mut grant = match act {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use weirgate_tests::stored::set_config;
 
 use serde_json::json;
 use weirgate::{
@@ -28,7 +29,7 @@ fn level() -> ConfigLevel {
 async fn set(limiter: &RateLimiter, limits: &[&str]) {
     let limits: Vec<Limit> = limits.iter().map(|text| text.parse().unwrap()).collect();
     let config = Config::of(limits);
-    limiter.admin().set_config(&level(), &config).await.unwrap();
+    set_config(&limiter, &level(), &config).await;
 }
 
 /// A process that keeps its configuration for so long.

@@ -7,6 +7,7 @@ use weirgate_testkit::Fault;
 use weirgate_testkit::leased::load;
 use weirgate_tests::fleet::{Fleet, millis, pass, secs, settle, slots, tokens};
 use weirgate_tests::stored::{child, configure, entity};
+use weirgate_tests::stored::{set_config, set_entity};
 
 fn rpm(rate: i64) -> [Limit; 1] {
     [Limit::per_minute("rpm", rate).unwrap()]
@@ -269,12 +270,12 @@ async fn a_denial_by_a_bucket_that_is_unknown_or_was_short_writes_to_no_other() 
                     for (at, name) in names.iter().enumerate() {
                         let level = ConfigLevel::Entity(entity(name));
                         let config = Config::of(limits(at));
-                        operator.admin().set_config(&level, &config).await.unwrap();
+                        set_config(&operator, &level, &config).await;
                         take(&operator, at, if at == short { 10 } else { 1 }).await;
                     }
                     for pair in names.windows(2).filter(|_| is_chain) {
                         let linked = child(&pair[0], &pair[1]);
-                        operator.admin().set_entity(&linked).await.unwrap();
+                        set_entity(&operator, &linked).await;
                     }
                     let all = async |limiter: &RateLimiter| {
                         let one = |at: usize| {
@@ -378,11 +379,7 @@ async fn children_of_one_parent_take_from_it_together() {
     let level = ConfigLevel::System;
     configure(&limiter, &level, rpm(60)).await;
     for name in ["a", "b"] {
-        limiter
-            .admin()
-            .set_entity(&child(name, "team"))
-            .await
-            .unwrap();
+        set_entity(&limiter, &child(name, "team")).await;
     }
     let take = |name| limiter.acquire(name, "gpt-4").take("rpm", 1);
     let both = limiter.acquire_all(["a", "b"].map(take));

@@ -6,6 +6,7 @@ use weirgate::{
     AuditSubject, Config, ConfigFilter, ConfigLevel, LiveLeases, Page, PageToken, RateLimiter,
 };
 use weirgate_store::{CapacityMeter, ConsumedUnits};
+use weirgate_tests::stored::{set_config, set_entity};
 
 use weirgate_tests::fleet::{Fleet, pass, secs};
 use weirgate_tests::stored::{child, entity, resource, rpm};
@@ -30,11 +31,7 @@ async fn world(fleet: &Fleet) {
         assert_eq!(done.await.unwrap(), shards);
     }
     for name in ["kid-1", "kid-2"] {
-        limiter
-            .admin()
-            .set_entity(&child(name, "team"))
-            .await
-            .unwrap();
+        set_entity(&limiter, &child(name, "team")).await;
     }
     for level in [
         ConfigLevel::Resource(resource("gpt-4")),
@@ -42,7 +39,7 @@ async fn world(fleet: &Fleet) {
         ConfigLevel::EntityResource(entity("kid-1"), resource("gpt-4")),
     ] {
         let limits = Config::of([rpm(600)]);
-        limiter.admin().set_config(&level, &limits).await.unwrap();
+        set_config(&limiter, &level, &limits).await;
     }
     pass(secs(5)).await;
 }

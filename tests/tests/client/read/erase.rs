@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::time::Duration;
+use weirgate_tests::stored::{set_config, set_entity};
 
 use serde_json::{Value, json};
 use weirgate::{
@@ -20,7 +21,7 @@ async fn live(limiter: &RateLimiter, name: &str) {
     for of in ["gpt-4", "gpt-40", "api/search"] {
         let level = ConfigLevel::EntityResource(entity(name), resource(of));
         let limits = Config::of([rpm(600)]);
-        limiter.admin().set_config(&level, &limits).await.unwrap();
+        set_config(&limiter, &level, &limits).await;
         let taken = limiter.acquire(name, of).take("rpm", 1).send().await;
         assert!(taken.unwrap().is_granted());
     }
@@ -29,11 +30,7 @@ async fn live(limiter: &RateLimiter, name: &str) {
         let done = limiter.admin().set_shards(name, "gpt-4", &limits, shards);
         assert_eq!(done.await.unwrap(), shards);
     }
-    limiter
-        .admin()
-        .set_entity(&child(name, "team"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child(name, "team")).await;
 }
 
 /// Stores snapshots of an entity, as the aggregator does in as many hours.
@@ -75,7 +72,7 @@ async fn world(fleet: &Fleet, neighbours: &[&str], hours: usize) {
     });
     fleet.dynamo.put(&shared_denial);
     for name in ["kid-1", "kid-2"] {
-        ours.admin().set_entity(&child(name, "e-1")).await.unwrap();
+        set_entity(&ours, &child(name, "e-1")).await;
     }
 }
 

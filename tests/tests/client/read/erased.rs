@@ -2,6 +2,7 @@
 //! finish a split of which they have an image, runs of the reconciler.
 
 use std::collections::BTreeSet;
+use weirgate_tests::stored::{start, stop};
 
 use fastrand::Rng;
 use serde_json::Value;
@@ -97,7 +98,7 @@ async fn end(how: End, limiter: &RateLimiter) -> usize {
             erased.await.unwrap().shards
         }
         End::Purged => {
-            limiter.admin().stop(&system).send().await.unwrap();
+            stop(&limiter, &system).await;
             let page = limiter
                 .admin()
                 .purge_namespace("default")
@@ -105,7 +106,7 @@ async fn end(how: End, limiter: &RateLimiter) -> usize {
                 .await
                 .unwrap();
             assert_eq!(page.next, None);
-            limiter.admin().start(&system).send().await.unwrap();
+            start(&limiter, &system).await;
             page.shards
         }
     }

@@ -1,6 +1,7 @@
 //! Lists of what the table has: buckets, leases, entities, namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
+use weirgate_tests::stored::set_entity;
 
 use weirgate::{Entity, EntityId, Error, Limit, Page, PageToken, RateLimiter, StoredBucket};
 
@@ -219,13 +220,13 @@ async fn entities_and_namespaces_are_listed_over_all_pages() {
     let entity = |name: &str| Entity::new(name.try_into().unwrap());
     let mut names: BTreeSet<_> = (0..140).map(|at| format!("team-{at}")).collect();
     for name in &names {
-        limiter.admin().set_entity(&entity(name)).await.unwrap();
+        set_entity(&limiter, &entity(name)).await;
     }
     let child = Entity {
         parent: Some("team-1".try_into().unwrap()),
         ..entity("child")
     };
-    limiter.admin().set_entity(&child).await.unwrap();
+    set_entity(&limiter, &child).await;
     names.insert("child".to_owned());
     assert!(
         limiter
@@ -239,7 +240,7 @@ async fn entities_and_namespaces_are_listed_over_all_pages() {
     let other = fleet
         .limiter_with(|builder| builder.namespace("other"))
         .await;
-    other.admin().set_entity(&entity("foreign")).await.unwrap();
+    set_entity(&other, &entity("foreign")).await;
     let _ = granted(&limiter, &rpm(), &[("rpm", 1)]).await;
 
     let found = all(async |after| limiter.admin().entities(after).await).await;

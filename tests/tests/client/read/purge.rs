@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use weirgate_tests::stored::{delete_config, exempt, set_config, set_entity, start, stop};
 
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -32,18 +33,10 @@ async fn live(fleet: &Fleet, namespace: &str, snapshots: usize) {
         ConfigLevel::Resource("gpt-4".try_into().unwrap()),
         ConfigLevel::Entity(entity("e-1")),
     ] {
-        limiter.admin().set_config(&level, &limits).await.unwrap();
+        set_config(&limiter, &level, &limits).await;
     }
-    limiter
-        .admin()
-        .delete_config(&ConfigLevel::Entity(entity("e-1")))
-        .await
-        .unwrap();
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "team"))
-        .await
-        .unwrap();
+    delete_config(&limiter, &ConfigLevel::Entity(entity("e-1"))).await;
+    set_entity(&limiter, &child("e-1", "team")).await;
     let taken = limiter.acquire("e-1", "gpt-4").take("rpm", 1).send().await;
     assert!(taken.unwrap().is_granted());
     for shards in [4, 2] {
@@ -103,12 +96,7 @@ async fn purge_of(
 }
 
 async fn stop(limiter: &RateLimiter) {
-    limiter
-        .admin()
-        .stop(&ConfigLevel::System)
-        .send()
-        .await
-        .unwrap();
+    stop(&limiter, &ConfigLevel::System).await;
 }
 
 /// Checks that only the stop, the version of the system's limits and the events of purges are left.
@@ -229,10 +217,10 @@ async fn a_namespace_that_may_be_in_use_is_not_purged() {
     };
     refused("is not stopped: stop its system level").await;
     let level = ConfigLevel::Entity(entity("e-1"));
-    limiter.admin().stop(&level).send().await.unwrap();
+    stop(&limiter, &level).await;
     refused("is not stopped").await;
     stop(&limiter).await;
-    limiter.admin().exempt(&level).send().await.unwrap();
+    exempt(&limiter, &level).await;
     refused("entity e-1 of namespace \"staging\" is exempt").await;
     let other = limiter
         .admin()
@@ -265,12 +253,7 @@ async fn a_purge_interrupted_at_any_request_is_completed_by_another() {
         let second = limiter(&fleet, "staging").await;
         purge(&second, LiveLeases::Refuse).await.unwrap();
         assert_purged(&fleet, &before).await;
-        second
-            .admin()
-            .start(&ConfigLevel::System)
-            .send()
-            .await
-            .unwrap();
+        start(&second, &ConfigLevel::System).await;
         requests += 1;
     }
     assert!(requests > 4, "{requests}");
@@ -374,7 +357,7 @@ fn levels() -> [ConfigLevel; 4] {
 async fn set(limiter: &RateLimiter, level: &ConfigLevel, rate: i64, changes: i64) {
     for change in (0..changes).rev() {
         let config = weirgate::Config::of([rpm(rate + change)]);
-        limiter.admin().set_config(level, &config).await.unwrap();
+        set_config(&limiter, level, &config).await;
     }
 }
 
@@ -409,12 +392,7 @@ async fn later_limits_hold(before: &[ConfigLevel], after: &ConfigLevel, left: Le
         fleet.dynamo.put(&shard);
     }
     set(&operator, after, 400, 1).await;
-    operator
-        .admin()
-        .start(&ConfigLevel::System)
-        .send()
-        .await
-        .unwrap();
+    start(&operator, &ConfigLevel::System).await;
     let _ = fleet.dynamo.take_operations();
     for _ in 0..120 {
         let _ = ask().send().await;

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use weirgate_tests::stored::{set_config, set_entity};
 
 use serde_json::{Value, json};
 use weirgate::{
@@ -231,7 +232,7 @@ async fn world() -> (Fleet, EpochMillis) {
         ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4")),
         ConfigLevel::EntityResource(entity("e-2"), resource("gpt-4")),
     ] {
-        limiter.admin().set_config(&level, &config).await.unwrap();
+        set_config(&limiter, &level, &config).await;
     }
     for name in ["e-1", "e-2", "e-3"] {
         let parent = Some(entity("team"));
@@ -241,7 +242,7 @@ async fn world() -> (Fleet, EpochMillis) {
             cascades: false,
             plan: None,
         };
-        limiter.admin().set_entity(&set).await.unwrap();
+        set_entity(&limiter, &set).await;
     }
     let shards = limiter
         .admin()

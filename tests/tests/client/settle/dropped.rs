@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
+use weirgate_tests::stored::set_entity;
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -249,11 +250,7 @@ impl World {
             configure(&other, &of_resource("gpt-4"), limits(mode)).await;
         }
         if mode == Mode::Cascading {
-            other
-                .admin()
-                .set_entity(&child("e-1", "p-1"))
-                .await
-                .unwrap();
+            set_entity(&other, &child("e-1", "p-1")).await;
         }
         if matches!(mode, Mode::Spread | Mode::SpreadLeased) {
             split(&other, &limits(mode), 4).await;

@@ -5,6 +5,7 @@ use weirgate::{ConfigLevel, Error, OnUnavailable, OperationOutcome, RateLimiter}
 use weirgate_shared::write::split;
 use weirgate_store::ReturnValues;
 use weirgate_testkit::Fault;
+use weirgate_tests::stored::stop;
 
 use weirgate_tests::fleet::shards::{self, per_minute};
 use weirgate_tests::fleet::{Fleet, granted, pass, rpm, secs};
@@ -92,12 +93,7 @@ async fn world(fleet: &Fleet, state: &str) -> RateLimiter {
     let level = ConfigLevel::Resource(resource("gpt-4"));
     let configured = [rpm(120)];
     configure(&limiter, &level, configured).await;
-    let _ = limiter
-        .admin()
-        .stop(&ConfigLevel::Entity(entity("e-2")))
-        .send()
-        .await
-        .unwrap();
+    stop(&limiter, &ConfigLevel::Entity(entity("e-2"))).await;
     let caller = fleet.limiter().await;
     let limits = per_minute(100);
     if state == "missing" {

@@ -2,7 +2,9 @@
 
 use weirgate::{ConfigLevel, Limit, Settlement};
 use weirgate_shared::EpochSeconds;
+use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{Fleet, PK, START, ask, granted, pass, secs};
+use weirgate_tests::stored::delete_config;
 use weirgate_tests::stored::{configure, configured, entity, resource, rpm, take};
 
 const HOUR: u64 = 3_600;
@@ -54,7 +56,7 @@ async fn a_bucket_with_limits_of_its_own_is_kept_and_ends_without_them() {
     let _ = fleet.writes();
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     assert_eq!((ttl_hours(&fleet).await, fleet.writes()), (None, 1));
-    limiter.admin().delete_config(&own).await.unwrap();
+    delete_config(&limiter, &own).await;
     let _ = fleet.writes();
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     assert!(ttl_hours(&fleet).await.is_some());
@@ -89,11 +91,7 @@ async fn shards_have_no_end_and_one_of_them_has_again() {
             .item(&PK.replace("#0", &format!("#{shard}")), "#STATE")
     };
     assert!(at(0)["ttl"].is_object());
-    let _ = limiter
-        .admin()
-        .set_shards("e-1", "gpt-4", &[], 2)
-        .await
-        .unwrap();
+    split(&limiter, &[], 2).await;
     assert!(
         [0, 1]
             .map(at)
@@ -104,11 +102,7 @@ async fn shards_have_no_end_and_one_of_them_has_again() {
         let _ = ask().await;
     }
     assert!([0, 1].map(at).iter().all(|item| item["ttl"].is_null()));
-    let _ = limiter
-        .admin()
-        .set_shards("e-1", "gpt-4", &[], 1)
-        .await
-        .unwrap();
+    split(&limiter, &[], 1).await;
     assert!(
         at(1)["ttl"].is_object() && at(1)["rf"].is_null(),
         "what a merge leaves has an end: {}",
@@ -116,11 +110,7 @@ async fn shards_have_no_end_and_one_of_them_has_again() {
     );
     let _ = ask().await;
     assert!(at(0)["ttl"].is_object());
-    let _ = limiter
-        .admin()
-        .set_shards("e-1", "gpt-4", &[], 2)
-        .await
-        .unwrap();
+    split(&limiter, &[], 2).await;
     assert!(
         at(1)["ttl"].is_null(),
         "made again, it is no more what a merge left"

@@ -2,6 +2,7 @@
 
 use weirgate::{Decision, Error, Grant, Limit, OnUnavailable, Settlement};
 use weirgate_testkit::Fault;
+use weirgate_tests::stored::set_entity;
 
 use weirgate_tests::fleet::{Fleet, ask, granted, leased, pass, secs, slots, tokens, tpm};
 use weirgate_tests::stored::{child, configured, rpm};
@@ -74,11 +75,7 @@ async fn more_under_a_lease_is_held_and_returned_with_it() {
 async fn more_is_taken_from_every_bucket_of_the_grant_or_from_none() {
     let fleet = Fleet::new().await;
     let limiter = configured(&fleet, &weirgate::ConfigLevel::System, [rpm(10)]).await;
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "team"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-1", "team")).await;
     let take = |entity: &str, amount| limiter.acquire(entity, "gpt-4").take("rpm", amount).send();
     let mut grant = take("e-1", 1).await.unwrap().granted().unwrap();
     let _other = take("team", 6).await.unwrap();

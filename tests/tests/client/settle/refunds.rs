@@ -3,6 +3,7 @@
 
 use weirgate::{ConfigLevel, Error, Limit, RateLimiter};
 use weirgate_testkit::Fault;
+use weirgate_tests::stored::set_entity;
 
 use weirgate_tests::fleet::shards::{drain, holds, per_minute, shards, split};
 use weirgate_tests::fleet::{Fleet, ask, denied, granted, pass, secs, slots, tokens};
@@ -145,11 +146,7 @@ async fn a_refund_and_a_debit_reach_the_parents_that_an_acquire_takes_from() {
     let fleet = Fleet::new().await;
     let level = ConfigLevel::Resource(resource("gpt-4"));
     let limiter = configured(&fleet, &level, [Limit::per_day("tpd", 86_400).unwrap()]).await;
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "org"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-1", "org")).await;
     let acquire = limiter.acquire("e-1", "gpt-4").take("tpd", 1_000);
     assert!(acquire.send().await.unwrap().is_granted());
     let refund = limiter.refund("e-1", "gpt-4").give_back("tpd", 300);
@@ -175,11 +172,7 @@ async fn a_refund_that_fails_for_one_bucket_reaches_the_others() {
     let fleet = Fleet::new().await;
     let level = ConfigLevel::Resource(resource("gpt-4"));
     let limiter = configured(&fleet, &level, [Limit::per_day("tpd", 86_400).unwrap()]).await;
-    limiter
-        .admin()
-        .set_entity(&child("e-1", "org"))
-        .await
-        .unwrap();
+    set_entity(&limiter, &child("e-1", "org")).await;
     let acquire = limiter.acquire("e-1", "gpt-4").take("tpd", 1_000);
     assert!(acquire.send().await.unwrap().is_granted());
     // The parent's write is still repeated when the child's has failed.

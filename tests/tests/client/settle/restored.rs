@@ -1,6 +1,7 @@
 //! Grants restored from tokens, in another process than the one that acquired.
 
 use std::collections::BTreeMap;
+use weirgate_tests::stored::{set_config, set_entity};
 
 use weirgate::{
     Config, ConfigLevel, Error, Grant, Limit, LimitMode, Prefetch, RateLimiter, Settlement,
@@ -134,18 +135,10 @@ async fn a_grant_has_a_bounded_number_of_parts_at_both_ends() {
 
     // A decision over 100 buckets is taken, and its tokens restore; one over 101 is refused.
     let config = Config::of(limits().to_vec());
-    limiter
-        .admin()
-        .set_config(&ConfigLevel::System, &config)
-        .await
-        .unwrap();
+    set_config(&limiter, &ConfigLevel::System, &config).await;
     for at in 1..=94 {
         let (id, parent) = (format!("c-{at}"), format!("c-{}", at - 1));
-        limiter
-            .admin()
-            .set_entity(&child(&id, &parent))
-            .await
-            .unwrap();
+        set_entity(&limiter, &child(&id, &parent)).await;
     }
     let ask = |at: u32| limiter.acquire(&format!("c-{at}"), "gpt-4").take("tpd", 1);
     let both = limiter.acquire_all([ask(94), ask(4)]).send().await.unwrap();
@@ -169,25 +162,13 @@ async fn a_grant_has_a_bounded_number_of_parts_at_both_ends() {
 async fn a_misspelt_limit_is_an_error_beside_any_other_entity() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let system = Config::of(limits().to_vec());
-    limiter
-        .admin()
-        .set_config(&ConfigLevel::System, &system)
-        .await
-        .unwrap();
+    set_config(&limiter, &ConfigLevel::System, &system).await;
     let unlimited = Config {
         status: weirgate::ConfigStatus::Unlimited,
         ..Config::default()
     };
-    limiter
-        .admin()
-        .set_config(&ConfigLevel::Entity(entity("vip")), &unlimited)
-        .await
-        .unwrap();
-    limiter
-        .admin()
-        .set_entity(&child("vip", "team"))
-        .await
-        .unwrap();
+    set_config(&limiter, &ConfigLevel::Entity(entity("vip")), &unlimited).await;
+    set_entity(&limiter, &child("vip", "team")).await;
     let ask = |entity: &str| limiter.acquire(entity, "gpt-4").take("tpd", 1);
     let kinds: [fn(weirgate::Acquire<'_>) -> weirgate::Acquire<'_>; 4] = [
         |ask| ask,
@@ -381,11 +362,7 @@ async fn of_kind(kind: Kind, fleet: &Fleet) -> (RateLimiter, Grant) {
         }
         Kind::Bypass => request = request.bypass(),
         Kind::Cascaded => {
-            limiter
-                .admin()
-                .set_entity(&child("e-1", "team"))
-                .await
-                .unwrap();
+            set_entity(&limiter, &child("e-1", "team")).await;
             let level = ConfigLevel::Entity(entity("team"));
             configure(&limiter, &level, limits).await;
         }
