@@ -7,6 +7,7 @@ use weirgate::{Config, ConfigStatus, Decision, Entity, Error, Limit, PageToken, 
 use weirgate_shared::BucketKey;
 use weirgate_testkit::leased::load;
 use weirgate_tests::assert_has;
+use weirgate_tests::fleet::taken;
 use weirgate_tests::stored::{delete_config, set_config, set_entity};
 
 /// What is left of a limit of an entity on `gpt-4`, in tokens; `None` if it has no bucket, or not
@@ -80,9 +81,9 @@ async fn limits_of_the_call_cascade_to_ancestors_on_request() {
             .limits(&limits)
             .take("rpm", tokens)
     };
-    let alone = ask(5).send().await.unwrap().granted().unwrap();
+    let alone = taken(ask(5)).await;
     assert_eq!(all_left(&fleet).await, [Some(95), None, None]);
-    let all = ask(4).cascading().send().await.unwrap().granted().unwrap();
+    let all = taken(ask(4).cascading()).await;
     assert_eq!(all_left(&fleet).await, [Some(91), Some(11), Some(96)]);
     let Decision::Denied(denied) = ask(12).cascading().send().await.unwrap() else {
         panic!("the team has 11 left")
@@ -104,7 +105,7 @@ async fn limits_of_the_call_cascade_to_ancestors_on_request() {
         panic!("the company is disabled, not {decision:?}")
     };
     assert_eq!(by.entity, entity("company"));
-    let _ = ask(1).send().await.unwrap().granted().unwrap();
+    let _ = taken(ask(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -158,7 +159,7 @@ async fn an_ancestor_is_asked_for_the_limits_it_has() {
             .take("rpm", 1)
             .take("tpm", 30)
     };
-    let grant = ask().send().await.unwrap().granted().unwrap();
+    let grant = taken(ask()).await;
     assert_eq!((grant.amount("rpm"), grant.lease_id()), (tokens(1), None));
     assert_eq!(left(&fleet, "company", "tpm").await, Some(70));
     assert_eq!(left(&fleet, "company", "slots").await, Some(2));

@@ -1,6 +1,7 @@
 //! No entity becomes its own ancestor, with any concurrent changes of parents.
 
 use std::collections::BTreeSet;
+use weirgate_tests::fleet::taken;
 use weirgate_tests::stored::{set_config, set_entity};
 
 use crate::fixtures::fleet::{Fleet, config, millis, pass, runtime, secs};
@@ -171,7 +172,7 @@ async fn chains_that_are_joined_are_no_longer_than_an_acquire_takes() {
         set_config(&limiter, &level, &limits).await;
         let lowest = format!("l-{}", lower - 1);
         let acquire = limiter.acquire(&lowest, "gpt-4").take("rpm", 1);
-        let grant = acquire.send().await.unwrap().granted().unwrap();
+        let grant = taken(acquire).await;
         let token = grant.into_token();
         let _ = limiter
             .restore_grant(&token)

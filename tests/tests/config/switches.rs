@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 use weirgate_tests::assert_has;
+use weirgate_tests::fleet::taken;
 use weirgate_tests::stored::{exempt, set_entity, start, stop};
 
 use serde_json::json;
@@ -531,12 +532,7 @@ async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() 
     fleet.dynamo.fail_when(fails);
     fleet.fail_reads(Fault::ServerError);
     let deny = ask(&caller, &limits(), &[("rpm", 100)]).on_unavailable(OnUnavailable::Deny);
-    let first = deny
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .expect("a tenth of 1,000");
+    let first = taken(deny).await;
     assert!(first.degraded().is_some());
     let Decision::Denied(denied) = ask(&caller, &limits(), &[("rpm", 100)])
         .send()

@@ -1,6 +1,7 @@
 //! Classes of callers: a class has its part of a limit, and uses the rest as far as it leaves enough.
 
 use std::time::Duration;
+use weirgate_tests::fleet::taken;
 use weirgate_tests::stored::set_config;
 
 use futures_util::future::join_all;
@@ -187,12 +188,7 @@ async fn settlements_change_the_pool_that_was_taken_from() {
     let (fleet, [limiter, other]) = Fleet::of().await;
     let limits = with_batch(100);
     let of = async |pool: &str| fleet.bucket().await.limits[pool].available;
-    let mut grant = ask_as(&limiter, &limits, Some("batch"), 6)
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
+    let mut grant = taken(ask_as(&limiter, &limits, Some("batch"), 6)).await;
     assert_eq!(
         (of("rpm@batch").await, of("rpm").await),
         (tokens(4), tokens(90))

@@ -2,6 +2,7 @@
 //! debt.
 
 use weirgate_tests::fleet;
+use weirgate_tests::fleet::taken;
 
 use proptest::prelude::*;
 use weirgate::{Decision, Limit, LimitMode};
@@ -109,12 +110,7 @@ async fn a_limiter_in_shadow_mode_denies_and_delays_no_request() {
     let held = granted(&limiter, &limits, &[("rpm", 60), ("slots", 1)]).await;
     let started = fleet.now();
     let request = ask(&limiter, &limits, &[("rpm", 1), ("slots", 1)]).wait_up_to(secs(60));
-    let grant = request
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .expect("no request is denied");
+    let grant = taken(request).await;
     assert_eq!(
         fleet.now(),
         started,

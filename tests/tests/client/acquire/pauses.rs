@@ -1,6 +1,7 @@
 //! Pauses: what one process hears of the vendor, all of them do.
 
 use std::time::Duration;
+use weirgate_tests::fleet::taken;
 
 use futures_util::future::join_all;
 use weirgate::{
@@ -223,13 +224,7 @@ async fn a_pause_is_waited_for_and_cached_and_told_by_a_peek() {
         let waited = ask.clone().wait_up_to(secs(10)).send().await.unwrap();
         assert!(matches!(waited, Decision::Denied(denied) if denied.is_paused()));
         assert_eq!(fleet.now(), START, "a wait in vain does not begin");
-        let grant = ask
-            .wait_up_to(secs(30))
-            .send()
-            .await
-            .unwrap()
-            .granted()
-            .unwrap();
+        let grant = taken(ask.wait_up_to(secs(30))).await;
         let over = fleet.now().0 - end.0;
         assert!(
             (-1_000..=1_000).contains(&over),
@@ -248,21 +243,8 @@ async fn settlements_and_bypasses_go_through() {
         Limit::concurrent("slots", 2).unwrap(),
     ];
     let ask = || limiter.acquire("e-1", "gpt-4").limits(&limits);
-    let mut grant = ask()
-        .take("rpm", 1)
-        .take("slots", 1)
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
-    let second = ask()
-        .take("slots", 1)
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
+    let mut grant = taken(ask().take("rpm", 1).take("slots", 1)).await;
+    let second = taken(ask().take("slots", 1)).await;
     grant
         .vendor_said(529, [("retry-after", "60")])
         .await
@@ -295,14 +277,7 @@ async fn settlements_and_bypasses_go_through() {
             .unwrap()
             .is_granted()
     );
-    let shadow = ask()
-        .take("rpm", 1)
-        .shadow()
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
+    let shadow = taken(ask().take("rpm", 1).shadow()).await;
     assert!(shadow.would_deny().unwrap().is_paused());
 }
 
@@ -489,7 +464,7 @@ async fn a_balance_follows_what_the_vendor_has_left() {
         ask.take("tpm", tokens)
     };
     let left = async || fleet.bucket().await.limits["tpm"].available.whole_tokens();
-    let grant = ask(1_000).send().await.unwrap().granted().unwrap();
+    let grant = taken(ask(1_000)).await;
     for (field, remaining, expected) in [
         // More than the balance, or than the capacity, or no number.
         ("x-ratelimit-remaining-tokens", "9500", 9_000),
@@ -569,12 +544,7 @@ async fn the_vendors_limit_is_told_beside_the_one_that_follows_it() {
             .map(|advice| (advice.to_string(), advice.differs()))
             .collect::<Vec<_>>()
     };
-    let grant = ask("e-1", 1_500_000)
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
+    let grant = taken(ask("e-1", 1_500_000)).await;
     let _ = fleet.writes();
     grant
         .vendor_said(200, [("x-ratelimit-remaining-tokens", "1500000")])
@@ -614,12 +584,7 @@ async fn the_vendors_limit_is_told_beside_the_one_that_follows_it() {
         "it does not know the limits of the bucket"
     );
     // The last report counts, of whichever account.
-    let other = ask("e-2", 2_000_000)
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
+    let other = taken(ask("e-2", 2_000_000)).await;
     other.vendor_said(200, limits).await.unwrap();
     assert_eq!(
         told()[1],

@@ -1,6 +1,7 @@
 //! Requests that queue: one write each, served in its order, with a start that does not move.
 
 use std::time::Duration;
+use weirgate_tests::fleet::taken;
 use weirgate_tests::stored::{set_config, stop};
 
 use futures_util::future::join_all;
@@ -55,12 +56,7 @@ async fn serve(
         let mut starts = vec![];
         while fleet.now() < end {
             let request = ask(process, limits, &[("rpm", 1)]).queue_up_to(secs(30));
-            let grant = request
-                .send()
-                .await
-                .unwrap()
-                .granted()
-                .expect("it is its turn");
+            let grant = taken(request).await;
             let (start, now) = (grant.starts_at().unwrap(), fleet.now());
             assert!(start <= now, "{start:?} is after {now:?}");
             starts.push(start);
@@ -167,7 +163,7 @@ async fn starts_are_exact_and_in_the_order_of_writes_over_all_processes() {
     assert_eq!(starts, [22_000, 23_000, 25_000]);
     let waits = ask(&two, &limits, &[("rpm", 2)]).queue_up_to(HOUR);
     let from = fleet.now();
-    let grant = waits.send().await.unwrap().granted().unwrap();
+    let grant = taken(waits).await;
     assert_eq!(after(&grant), 27_000);
     assert_eq!(
         fleet.now().since(from).0,
@@ -278,7 +274,7 @@ async fn a_lease_lasts_from_the_latest_start_on() {
     let request = ask(&limiter, &limits, &[("rpm", 10)])
         .queue_up_to(secs(25))
         .lease(secs(60));
-    let grant = request.send().await.unwrap().granted().unwrap();
+    let grant = taken(request).await;
     assert_eq!(fleet.now(), grant.starts_at().unwrap());
     assert_eq!(
         grant.expires_at(),
@@ -433,7 +429,7 @@ async fn a_grant_without_the_table_starts_now() {
     let _ = granted(&limiter, &limits, &[("rpm", 60)]).await;
     fleet.fail_writes(Fault::LoseRequest);
     let request = ask(&limiter, &limits, &[("rpm", 1)]).queue_up_to(secs(30));
-    let grant = request.send().await.unwrap().granted().unwrap();
+    let grant = taken(request).await;
     assert!(grant.degraded().is_some());
     assert_eq!(grant.starts_at(), None);
 }
@@ -449,7 +445,7 @@ async fn a_stop_ends_the_wait_for_a_start() {
     let level = ConfigLevel::Resource("gpt-4".try_into().unwrap());
     set_config(&operator, &level, &config).await;
     let request = |amount| limiter.acquire("e-1", "gpt-4").take("rpm", amount);
-    let _ = request(60).send().await.unwrap().granted().unwrap();
+    let _ = taken(request(60)).await;
     let queued = request(50).queue_up_to(HOUR).send();
     let stop = async {
         fleet.clock.advance(secs(1)).await;

@@ -2,6 +2,7 @@
 
 use weirgate::testing::{START, TestTable, limiter};
 use weirgate::{Clock, ConfigLevel, EpochMillis, Limit, OnUnavailable, RateLimiter};
+use weirgate_tests::fleet::taken;
 use weirgate_tests::stored::configure;
 
 use weirgate_tests::fleet::secs;
@@ -73,7 +74,7 @@ async fn an_outage_ends_when_the_test_says_so() {
             .limits(&limits)
             .take("rpm", 3)
     };
-    let grant = acquire().send().await.unwrap().granted().unwrap();
+    let grant = taken(acquire()).await;
     assert!(grant.degraded().is_some(), "half of the limit is local");
     let denied = acquire().send().await.unwrap().denied().unwrap();
     assert!(denied.degraded.is_some());
@@ -86,7 +87,7 @@ async fn an_outage_ends_when_the_test_says_so() {
     assert!(error.is_transient() && !error.is_unknown(), "{error}");
     table.set_unavailable(false);
     table.clock().advance(secs(60)).await;
-    let grant = acquire().send().await.unwrap().granted().unwrap();
+    let grant = taken(acquire()).await;
     assert!(grant.degraded().is_none());
 }
 

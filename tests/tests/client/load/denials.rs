@@ -4,6 +4,7 @@
 use std::time::Duration;
 use weirgate_tests::fleet;
 use weirgate_tests::fleet::shards::split;
+use weirgate_tests::fleet::taken;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -25,12 +26,7 @@ async fn exhausted(
         .build()
         .await
         .unwrap();
-    let _ = ask(&first, limits, &[(take, capacity)])
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .expect("a full bucket");
+    let _ = taken(ask(&first, limits, &[(take, capacity)])).await;
     let what = Limits {
         units_per_second,
         burst: units_per_second,

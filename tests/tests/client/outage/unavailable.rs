@@ -393,7 +393,7 @@ async fn a_request_that_hangs_is_answered_in_its_time() {
             .take("rpm", 1)
     };
     let all = limiter.acquire_all([one("a"), one("b")]);
-    let grants = all.send().await.unwrap().granted().expect("locally");
+    let grants = all.send().await.unwrap().granted().unwrap();
     assert!(grants.iter().all(|grant| grant.degraded().is_some()));
     assert!(
         fleet.now().since(began).0 <= 300,

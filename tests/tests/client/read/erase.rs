@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::time::Duration;
+use weirgate_tests::fleet::taken;
 use weirgate_tests::stored::{set_config, set_entity};
 
 use serde_json::{Value, json};
@@ -260,13 +261,7 @@ async fn a_live_lease_refuses_the_erasure_before_anything_is_deleted() {
     live(&limiter, "e-1").await;
     let slots = [slots(4)];
     let held = limiter.acquire("e-1", "db").limits(&slots).take("slots", 1);
-    let grant = held
-        .lease(secs(60))
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
+    let grant = taken(held.lease(secs(60))).await;
     let before = fleet.dynamo.items();
     let erase = async |leases| limiter.admin().erase_entity(&entity("e-1"), leases).await;
     let error = erase(LiveLeases::Refuse).await.unwrap_err();

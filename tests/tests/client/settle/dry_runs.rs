@@ -5,6 +5,7 @@ use weirgate::{ConfigLevel, Error, OnUnavailable, OperationOutcome, RateLimiter}
 use weirgate_shared::write::split;
 use weirgate_store::ReturnValues;
 use weirgate_testkit::Fault;
+use weirgate_tests::fleet::taken;
 use weirgate_tests::stored::stop;
 
 use weirgate_tests::fleet::shards::{self, per_minute};
@@ -116,7 +117,7 @@ async fn world(fleet: &Fleet, state: &str) -> RateLimiter {
                 .acquire("e-1", "gpt-4")
                 .limits(&limits)
                 .take("rpm", 5);
-            let held = ask.lease(secs(1)).send().await.unwrap().granted().unwrap();
+            let held = taken(ask.lease(secs(1))).await;
             std::mem::forget(held);
             pass(secs(2)).await;
         }

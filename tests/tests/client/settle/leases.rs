@@ -4,6 +4,7 @@ use weirgate::{Decision, EpochMillis, Limit, Settlement};
 use weirgate_shared::Millis;
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet;
+use weirgate_tests::fleet::taken;
 use weirgate_tests::fleet::{Fleet, ask, denied, granted, leased, pass, secs, slots, tokens};
 
 fn limits() -> [Limit; 2] {
@@ -51,7 +52,7 @@ async fn an_adjustment_goes_into_debt_and_gives_back() {
     for lease in [false, true] {
         let ask = ask(&limiter, &limits(), &[("rph", 10)]);
         let ask = if lease { ask.lease(secs(30)) } else { ask };
-        let mut grant = ask.send().await.unwrap().granted().unwrap();
+        let mut grant = taken(ask).await;
         fleet.writes();
         assert_eq!(grant.adjust("rph", 10).await.unwrap(), Settlement::Applied);
         assert_eq!(fleet.writes(), 0, "a right estimate costs nothing");

@@ -3,6 +3,7 @@
 use weirgate::{ConfigLevel, Limit, Settlement};
 use weirgate_shared::EpochSeconds;
 use weirgate_tests::fleet::shards::split;
+use weirgate_tests::fleet::taken;
 use weirgate_tests::fleet::{Fleet, PK, START, ask, granted, pass, secs};
 use weirgate_tests::stored::delete_config;
 use weirgate_tests::stored::{configure, configured, entity, resource, rpm, take};
@@ -136,7 +137,7 @@ async fn a_hold_of_a_limit_that_a_new_item_lacks_is_gone() {
         let (fleet, [limiter, other]) = Fleet::of().await;
         let asked = ask(&limiter, &both, &[("x", 5)]);
         let asked = if is_bypass { asked.bypass() } else { asked };
-        let mut grant = asked.send().await.unwrap().granted().unwrap();
+        let mut grant = taken(asked).await;
         fleet.delete();
         let _ = granted(&other, new, &[("y", 1)]).await;
         let before = fleet.bucket().await;

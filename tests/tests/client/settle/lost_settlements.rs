@@ -4,6 +4,7 @@ use serde_json::json;
 use weirgate::{Error, Grant, Limit, Settlement};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet;
+use weirgate_tests::fleet::taken;
 use weirgate_tests::fleet::{
     Fleet, alone_and_in_pairs, ask, granted, is_unknown, leased, pass, secs, slots,
 };
@@ -161,13 +162,7 @@ async fn a_settlement_that_stays_refused_ends_in_an_error() {
     let limiter = fleet
         .limiter_with(|builder| builder.timeout(fleet::millis(900)))
         .await;
-    let grant = ask(&limiter, &limits(), &[("slots", 20)])
-        .lease(secs(30))
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
+    let grant = taken(ask(&limiter, &limits(), &[("slots", 20)]).lease(secs(30))).await;
     fleet
         .dynamo
         .fail_when(|_| Some(Fault::Throttle { key_range: false }));

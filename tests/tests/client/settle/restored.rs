@@ -1,6 +1,7 @@
 //! Grants restored from tokens, in another process than the one that acquired.
 
 use std::collections::BTreeMap;
+use weirgate_tests::fleet::taken;
 use weirgate_tests::stored::{set_config, set_entity};
 
 use weirgate::{
@@ -280,13 +281,7 @@ async fn no_report_goes_further_into_debt_than_a_month_refills() {
                     .unwrap_err(),
             );
             refused(ask(&soft).take("r", amount).send().await.unwrap_err());
-            let mut grant = ask(&limit)
-                .take("r", 1)
-                .send()
-                .await
-                .unwrap()
-                .granted()
-                .unwrap();
+            let mut grant = taken(ask(&limit).take("r", 1)).await;
             refused(grant.adjust("r", amount).await.unwrap_err());
             let mut restored = limiter.restore_grant(&grant.into_token()).unwrap();
             refused(restored.adjust("r", amount).await.unwrap_err());
@@ -370,7 +365,7 @@ async fn of_kind(kind: Kind, fleet: &Fleet) -> (RateLimiter, Grant) {
             let _ = granted(&limiter, &limits, &[("tpm", 90)]).await;
         }
     }
-    let grant = request.send().await.unwrap().granted().expect("granted");
+    let grant = taken(request).await;
     (limiter, grant)
 }
 
