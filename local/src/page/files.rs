@@ -8,38 +8,25 @@ pub(crate) struct File {
     pub(crate) text: &'static str,
 }
 
+/// Returns a file of the page.
+macro_rules! file {
+    ($path:literal, $name:literal, $kind:literal) => {
+        File {
+            path: $path,
+            kind: $kind,
+            text: include_str!(concat!("../../page/assets/", $name)),
+        }
+    };
+}
+
 /// All files. The page refers to nothing else.
 pub(crate) const FILES: [File; 6] = [
-    File {
-        path: "/",
-        kind: "text/html; charset=utf-8",
-        text: include_str!("../../page/assets/index.html"),
-    },
-    File {
-        path: "/page.css",
-        kind: "text/css; charset=utf-8",
-        text: include_str!("../../page/assets/page.css"),
-    },
-    File {
-        path: "/page.js",
-        kind: "text/javascript; charset=utf-8",
-        text: include_str!("../../page/assets/page.js"),
-    },
-    File {
-        path: "/list.js",
-        kind: "text/javascript; charset=utf-8",
-        text: include_str!("../../page/assets/list.js"),
-    },
-    File {
-        path: "/bucket.js",
-        kind: "text/javascript; charset=utf-8",
-        text: include_str!("../../page/assets/bucket.js"),
-    },
-    File {
-        path: "/icon.svg",
-        kind: "image/svg+xml",
-        text: include_str!("../../page/assets/icon.svg"),
-    },
+    file!("/", "index.html", "text/html; charset=utf-8"),
+    file!("/page.css", "page.css", "text/css; charset=utf-8"),
+    file!("/page.js", "page.js", "text/javascript; charset=utf-8"),
+    file!("/list.js", "list.js", "text/javascript; charset=utf-8"),
+    file!("/bucket.js", "bucket.js", "text/javascript; charset=utf-8"),
+    file!("/icon.svg", "icon.svg", "image/svg+xml"),
 ];
 
 #[cfg(test)]

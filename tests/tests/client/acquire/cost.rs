@@ -30,22 +30,6 @@ fn only_table(units: &ConsumedUnits, table: f64, requests: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_of_two_limits_is_one_write_unit_and_no_read() {
-    let (fleet, limiter, meter) = Fleet::measured().await;
-    let _ = granted(&limiter, &two(), &[("rpm", 1), ("tpm", 100)]).await;
-    let _ = (meter.take(), fleet.dynamo.take_operations());
-    for _ in 0..10 {
-        let _ = granted(&limiter, &two(), &[("rpm", 1), ("tpm", 100)]).await;
-        only_table(&meter.take(), 1.0, 1);
-        assert_eq!(
-            fleet.dynamo.take_operations(),
-            [("UpdateItem".to_owned(), 1)].into()
-        );
-        pass(millis(700)).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn parent_and_child_are_two_write_units_and_no_read() {
     let (fleet, limiter, meter) = Fleet::measured().await;
     configure(&limiter, &weirgate::ConfigLevel::System, two()).await;
