@@ -47,60 +47,19 @@ const MAX_BODY: usize = 64 * 1024;
 /// that, so 100 buckets of 20 limits are 700 KB. What is taken more adds 200 bytes each time.
 const MAX_SETTLEMENT: usize = 2 * 1024 * 1024;
 
-/// An operation, by its path.
-#[derive(Debug, Clone, Copy)]
-enum Operation {
-    Acquire,
-    Settle,
-    Report,
-    Peek,
-    Usage,
-    Limits,
-    SetLimits,
-    DeleteLimits,
-}
-
-impl Operation {
-    /// Returns the operation of a path.
-    fn at(path: &str) -> Option<Self> {
-        Some(match path {
-            "/v1/acquire" => Self::Acquire,
-            "/v1/settle" => Self::Settle,
-            "/v1/report" => Self::Report,
-            "/v1/peek" => Self::Peek,
-            "/v1/usage" => Self::Usage,
-            "/v1/limits" => Self::Limits,
-            "/v1/limits/set" => Self::SetLimits,
-            "/v1/limits/delete" => Self::DeleteLimits,
-            _ => return None,
-        })
-    }
-
-    const fn call(self) -> Call {
-        match self {
-            Self::Acquire => Call::Acquire,
-            Self::Settle => Call::Settle,
-            Self::Report => Call::Report,
-            Self::Peek => Call::Peek,
-            Self::Usage => Call::Usage,
-            Self::Limits => Call::Limits,
-            Self::SetLimits => Call::SetLimits,
-            Self::DeleteLimits => Call::DeleteLimits,
-        }
-    }
-
-    /// Returns the largest body.
-    const fn max_body(self) -> usize {
-        match self {
-            Self::Settle => MAX_SETTLEMENT,
-            _ => MAX_BODY,
-        }
-    }
-
-    /// Returns whether it changes limits.
-    const fn changes_limits(self) -> bool {
-        matches!(self, Self::SetLimits | Self::DeleteLimits)
-    }
+/// Returns the call of a path.
+fn call_at(path: &str) -> Option<Call> {
+    Some(match path {
+        "/v1/acquire" => Call::Acquire,
+        "/v1/settle" => Call::Settle,
+        "/v1/report" => Call::Report,
+        "/v1/peek" => Call::Peek,
+        "/v1/usage" => Call::Usage,
+        "/v1/limits" => Call::Limits,
+        "/v1/limits/set" => Call::SetLimits,
+        "/v1/limits/delete" => Call::DeleteLimits,
+        _ => return None,
+    })
 }
 
 /// Answers requests.
@@ -146,9 +105,9 @@ impl Api {
         room: Option<Place>,
     ) -> Response<Full<Bytes>> {
         let path = request.uri().path();
-        let answered = match (Operation::at(path), path) {
+        let answered = match (call_at(path), path) {
             // In a box, so that a connection does not keep the room for the largest call.
-            (Some(operation), _) => Box::pin(self.measured(operation, request, client, room)).await,
+            (Some(call), _) => Box::pin(self.measured(call, request, client, room)).await,
             (None, "/healthz") => self.health(&request, client).await,
             (None, "/metrics") => self.metrics(&request, client),
             (None, path) => Err(Refusal::unknown_path(path)),
@@ -190,13 +149,13 @@ impl Api {
     /// Answers a call, and counts its outcome and its time.
     async fn measured(
         &self,
-        operation: Operation,
+        call: Call,
         request: Request<Incoming>,
         client: &Client,
         room: Option<Place>,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
-        let measuring = self.gated.measures.begin(operation.call());
-        let answered = self.call(operation, request, client, room).await;
+        let measuring = self.gated.measures.begin(call);
+        let answered = self.answer(call, request, client, room).await;
         let outcome = answered
             .as_ref()
             .map_or_else(|refusal| refusal.outcome, |_| Outcome::Granted);
@@ -205,9 +164,9 @@ impl Api {
         Ok(response(StatusCode::OK, JSON, fields, body))
     }
 
-    async fn call(
+    async fn answer(
         &self,
-        operation: Operation,
+        call: Call,
         request: Request<Incoming>,
         client: &Client,
         room: Option<Place>,
@@ -218,47 +177,49 @@ impl Api {
         if request.headers().contains_key(header::ORIGIN) {
             return Err(Refusal::web_page());
         }
-        if operation.changes_limits() && !self.allows_limit_changes {
+        let changes_limits = matches!(call, Call::SetLimits | Call::DeleteLimits);
+        if changes_limits && !self.allows_limit_changes {
             return Err(Refusal::limit_changes_not_allowed());
         }
         check_encoding(request.headers())?;
         let room = room.ok_or_else(Refusal::gave_way)?;
-        let most = operation.max_body();
+        let most = match call {
+            Call::Settle => MAX_SETTLEMENT,
+            _ => MAX_BODY,
+        };
         let body = read(request.into_body(), most, room).await;
         let body = body.map_err(|unread| Refusal::unread(unread, most))?;
         let _busy = client.busy().ok_or_else(Refusal::gave_way)?;
         let gated = &self.gated;
-        let permit = match operation {
-            // What frees tokens, stops takes or changes limits never waits for those that wait for tokens.
-            Operation::Settle
-            | Operation::Report
-            | Operation::SetLimits
-            | Operation::DeleteLimits => gated.settling.enter(body.len()),
-            Operation::Acquire | Operation::Peek | Operation::Usage | Operation::Limits => {
-                gated.gate.enter(body.len())
-            }
+        // What frees tokens, stops takes or changes limits never waits for those that wait for tokens.
+        let gate = match call {
+            Call::Settle | Call::Report | Call::SetLimits | Call::DeleteLimits => &gated.settling,
+            _ => &gated.gate,
         };
+        let permit = gate.enter(body.len());
         let permit = permit.map_err(|full| Refusal::overloaded(full.to_string()))?;
-        match operation {
-            Operation::Acquire => {
+        match call {
+            Call::Acquire => {
                 let request = read_acquire(&body).map_err(invalid)?;
                 drop(body);
                 acquire(gated, &request).await
             }
-            Operation::Settle => {
+            Call::Settle => {
                 let change = read_settle(&body).map_err(invalid)?;
                 settle(gated, change, permit).await
             }
-            Operation::Report => report(gated, &read_report(&body).map_err(invalid)?).await,
-            Operation::Peek => peek(gated, &read_peek(&body).map_err(invalid)?).await,
-            Operation::Usage => usage(gated, read_usage(&body).map_err(invalid)?).await,
-            Operation::Limits => limits(gated, &read_limits(&body).map_err(invalid)?).await,
-            Operation::SetLimits => {
+            Call::Report => report(gated, &read_report(&body).map_err(invalid)?).await,
+            Call::Peek => peek(gated, &read_peek(&body).map_err(invalid)?).await,
+            Call::Usage => usage(gated, read_usage(&body).map_err(invalid)?).await,
+            Call::Limits => limits(gated, &read_limits(&body).map_err(invalid)?).await,
+            Call::SetLimits => {
                 change_limits(gated, &read_set_limits(&body).map_err(invalid)?).await
             }
-            Operation::DeleteLimits => {
+            Call::DeleteLimits => {
                 change_limits(gated, &read_delete_limits(&body).map_err(invalid)?).await
             }
+            // No path leads to them.
+            Call::ShouldRateLimit | Call::Kuadrant => Err(Refusal::unknown_path(call.names().1)),
         }
     }
 }
