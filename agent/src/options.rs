@@ -512,40 +512,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_store_is_named_with_the_remedy() {
-        let error = |arguments: &[&str]| {
-            on_store(arguments)
-                .and_then(|options| options.store().map(drop))
-                .unwrap_err()
-        };
-        let scheme = error(&["--store", "http://user:wrong-one@host"]);
-        assert!(
-            scheme.contains("--store must be redis://") && !scheme.contains("wrong-one"),
-            "{scheme}"
-        );
-        let without = error(&["--table", "limits", "--functions"]);
-        assert!(without.contains("--functions needs --store"), "{without}");
-        let alone = error(&["--table", "limits", "--store-password-file", "/no/file"]);
-        assert!(alone.contains("--store"), "{alone}");
-        let missing = error(&[
-            "--store",
-            "redis://host/",
-            "--store-password-file",
-            "/no/file",
-        ]);
-        assert!(
-            missing.contains("/no/file") && missing.contains("--store-password-file"),
-            "{missing}"
-        );
-        let url = "redis://user:wrong-one@host/";
-        let twice = error(&["--store", url, "--store-password-file", "/no/file"]);
-        assert!(
-            twice.contains("leave one out") && !twice.contains("wrong-one"),
-            "{twice}"
-        );
-    }
-
-    #[test]
     fn an_endpoint_that_is_no_url_is_refused_at_the_start() {
         let error = options(&["--endpoint-url", "http://127.0.0.1:8000."]).unwrap_err();
         assert!(
