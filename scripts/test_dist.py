@@ -143,7 +143,7 @@ def check_recipe():
 
 def built_of(packages, target):
     """Returns the crates that cargo builds these packages from, together."""
-    command = ["cargo", "tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "none", "--no-dedupe", "--target", target]
+    command = ["cargo", "tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "none", "--target", target]
     command += [each for package in packages for each in ("--package", package)]
     lines = subprocess.run(command, check=True, capture_output=True, text=True, cwd=dist.ROOT).stdout.splitlines()
     return {tuple(line.replace(" v", " ").split()[:2]) for line in lines if line}

@@ -310,6 +310,10 @@ fn bash(place: &Path, arguments: &[&str]) -> Command {
         .env("USER", "reader")
         .env("CARGO_HOME", home("CARGO_HOME", ".cargo"))
         .env("RUSTUP_HOME", home("RUSTUP_HOME", ".rustup"));
+    // Another value would build the crates again.
+    if let Some(incremental) = std::env::var_os("CARGO_INCREMENTAL") {
+        command.env("CARGO_INCREMENTAL", incremental);
+    }
     command
 }
 
