@@ -218,7 +218,7 @@ impl Both {
     async fn store(self, operator: &RateLimiter, level: &ConfigLevel, capacity: i64) {
         let config = match self.table {
             Says::Nothing => {
-                delete_config(&operator, level).await;
+                delete_config(operator, level).await;
                 return;
             }
             Says::Limits => Config::of([Limit::per_minute("rpm", capacity).unwrap()]),
@@ -227,7 +227,7 @@ impl Both {
                 ..Config::default()
             },
         };
-        set_config(&operator, level, &config).await;
+        set_config(operator, level, &config).await;
     }
 
     /// Returns the lines of this level in the file.

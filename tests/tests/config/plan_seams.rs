@@ -222,7 +222,7 @@ async fn a_parents_missing_plan_is_told() {
 }
 
 async fn purge(limiter: &RateLimiter) {
-    stop(&limiter, &ConfigLevel::System).await;
+    stop(limiter, &ConfigLevel::System).await;
     pass(secs(61)).await;
     let mut after = None;
     loop {
@@ -234,7 +234,7 @@ async fn purge(limiter: &RateLimiter) {
             break;
         }
     }
-    start(&limiter, &ConfigLevel::System).await;
+    start(limiter, &ConfigLevel::System).await;
     pass(secs(61)).await;
 }
 

@@ -418,8 +418,7 @@ async fn a_stop_of_a_plan_reaches_its_entities_and_their_descendants() {
         both[0]
     };
     assert!(!is_disabled("e-1").await);
-    let stop = admin.admin().stop(&of_plan_on("free", "gpt-4"));
-    let _ = stop.send().await.unwrap();
+    stop(&admin, &of_plan_on("free", "gpt-4")).await;
     pass(secs(61)).await;
     assert!(is_disabled("e-1").await && is_disabled("user").await);
     assert!(!is_disabled("lone").await);
@@ -428,8 +427,7 @@ async fn a_stop_of_a_plan_reaches_its_entities_and_their_descendants() {
     assert!(!is_disabled("e-1").await && is_disabled("user").await);
     // A system that is stopped goes on for a plan that is exempt.
     stop(&admin, &ConfigLevel::System).await;
-    let exempt = admin.admin().exempt(&of_plan_on("free", "gpt-4"));
-    let _ = exempt.send().await.unwrap();
+    exempt(&admin, &of_plan_on("free", "gpt-4")).await;
     pass(secs(61)).await;
     assert!(!is_disabled("e-1").await && is_disabled("lone").await);
 }

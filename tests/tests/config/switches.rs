@@ -70,11 +70,11 @@ async fn the_narrowest_switch_decides_and_a_stopped_parent_stops_its_children() 
     stop(&limiter, &ConfigLevel::System).await;
     assert_eq!(configured("e-1").await, Some(ConfigLevel::System));
     // A child goes on although its parent falls under a wider stop.
-    let exempt = of_entity("e-1");
-    exempt(&limiter, &exempt).await;
+    let child = of_entity("e-1");
+    exempt(&limiter, &child).await;
     assert_eq!(configured("e-1").await, None);
     assert_eq!(configured("team").await, Some(ConfigLevel::System));
-    start(&limiter, &exempt).await;
+    start(&limiter, &child).await;
     exempt(&limiter, &gpt4()).await;
     assert_eq!(configured("e-1").await, None);
     // A stop of the parent itself is meant for its children.

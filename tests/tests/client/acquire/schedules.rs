@@ -29,7 +29,7 @@ fn level() -> ConfigLevel {
 async fn set(limiter: &RateLimiter, limits: &[&str]) {
     let limits: Vec<Limit> = limits.iter().map(|text| text.parse().unwrap()).collect();
     let config = Config::of(limits);
-    set_config(&limiter, &level(), &config).await;
+    set_config(limiter, &level(), &config).await;
 }
 
 /// A process that keeps its configuration for so long.

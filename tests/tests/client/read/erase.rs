@@ -22,7 +22,7 @@ async fn live(limiter: &RateLimiter, name: &str) {
     for of in ["gpt-4", "gpt-40", "api/search"] {
         let level = ConfigLevel::EntityResource(entity(name), resource(of));
         let limits = Config::of([rpm(600)]);
-        set_config(&limiter, &level, &limits).await;
+        set_config(limiter, &level, &limits).await;
         let taken = limiter.acquire(name, of).take("rpm", 1).send().await;
         assert!(taken.unwrap().is_granted());
     }
@@ -31,7 +31,7 @@ async fn live(limiter: &RateLimiter, name: &str) {
         let done = limiter.admin().set_shards(name, "gpt-4", &limits, shards);
         assert_eq!(done.await.unwrap(), shards);
     }
-    set_entity(&limiter, &child(name, "team")).await;
+    set_entity(limiter, &child(name, "team")).await;
 }
 
 /// Stores snapshots of an entity, as the aggregator does in as many hours.

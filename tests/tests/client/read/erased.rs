@@ -98,7 +98,7 @@ async fn end(how: End, limiter: &RateLimiter) -> usize {
             erased.await.unwrap().shards
         }
         End::Purged => {
-            stop(&limiter, &system).await;
+            stop(limiter, &system).await;
             let page = limiter
                 .admin()
                 .purge_namespace("default")
@@ -106,7 +106,7 @@ async fn end(how: End, limiter: &RateLimiter) -> usize {
                 .await
                 .unwrap();
             assert_eq!(page.next, None);
-            start(&limiter, &system).await;
+            start(limiter, &system).await;
             page.shards
         }
     }

@@ -95,10 +95,6 @@ async fn purge_of(
     }
 }
 
-async fn stop(limiter: &RateLimiter) {
-    stop(&limiter, &ConfigLevel::System).await;
-}
-
 /// Checks that only the stop, the version of the system's limits and the events of purges are left.
 async fn assert_purged(fleet: &Fleet, before: &BTreeMap<String, Value>) {
     assert!(
@@ -174,7 +170,7 @@ async fn a_namespace_of_several_pages_is_purged_and_nothing_else_is() {
         all.iter().filter(|item| is_own(item)).count()
     );
 
-    stop(&limiter).await;
+    stop(&limiter, &ConfigLevel::System).await;
     let count = fleet.dynamo.items().len();
     let report = purge(&limiter, LiveLeases::Refuse).await.unwrap();
     let expected = PurgeReport {
@@ -219,7 +215,7 @@ async fn a_namespace_that_may_be_in_use_is_not_purged() {
     let level = ConfigLevel::Entity(entity("e-1"));
     stop(&limiter, &level).await;
     refused("is not stopped").await;
-    stop(&limiter).await;
+    stop(&limiter, &ConfigLevel::System).await;
     exempt(&limiter, &level).await;
     refused("entity e-1 of namespace \"staging\" is exempt").await;
     let other = limiter
@@ -246,7 +242,7 @@ async fn a_purge_interrupted_at_any_request_is_completed_by_another() {
     while is_interrupted {
         live(&fleet, "staging", 12).await;
         let first = limiter(&fleet, "staging").await;
-        stop(&first).await;
+        stop(&first, &ConfigLevel::System).await;
         let span = LATENCY * requests + LATENCY / 2;
         let purged = tokio::time::timeout(span, purge(&first, LiveLeases::Refuse)).await;
         is_interrupted = purged.map(Result::unwrap).is_err();
@@ -265,7 +261,7 @@ async fn shards_with_live_leases_stay_unless_they_are_discarded() {
     let limiter = limiter(&fleet, "staging").await;
     let slots = [slots(1)];
     let held = leased(&limiter, &slots, &[("slots", 1)], Duration::from_secs(60)).await;
-    stop(&limiter).await;
+    stop(&limiter, &ConfigLevel::System).await;
     let report = purge(&limiter, LiveLeases::Refuse).await.unwrap();
     assert_eq!((report.leased, report.shards), (1, 0));
     let report = purge(&limiter, LiveLeases::Discard).await.unwrap();
@@ -317,7 +313,7 @@ async fn a_namespace_is_listed_from_its_first_change_after_a_purge_until_the_nex
             let (namespace, process) = &processes[random.usize(..6)];
             match random.u8(..8) {
                 0..2 => {
-                    stop(process).await;
+                    stop(process, &ConfigLevel::System).await;
                     purge_of(process, namespace, LiveLeases::Discard)
                         .await
                         .unwrap();
@@ -357,7 +353,7 @@ fn levels() -> [ConfigLevel; 4] {
 async fn set(limiter: &RateLimiter, level: &ConfigLevel, rate: i64, changes: i64) {
     for change in (0..changes).rev() {
         let config = weirgate::Config::of([rpm(rate + change)]);
-        set_config(&limiter, level, &config).await;
+        set_config(limiter, level, &config).await;
     }
 }
 
@@ -381,7 +377,7 @@ async fn later_limits_hold(before: &[ConfigLevel], after: &ConfigLevel, left: Le
     let held = held.unwrap().granted();
     let pk = "staging/BUCKET#e-1#gpt-4#0";
     let shard = fleet.dynamo.item(pk, "#STATE");
-    stop(&operator).await;
+    stop(&operator, &ConfigLevel::System).await;
     for _ in 0..90 {
         let _ = ask().send().await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
