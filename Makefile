@@ -68,12 +68,16 @@ guards: cargo ## Take out each guard of an invariant, and print the seed that fi
 	$(optimized) $(cargo_target)/debug/guards $(ARGS)
 	cargo test --locked --workspace --test model --test seeds -- --ignored --nocapture
 
-# First the store's contract and the acceptance on moto, another implementation of DynamoDB.
+# An example has the features that the tests have, so what they have built is not built once more without.
+programs = cargo build --locked --workspace --bin weirgate --bin weirgate-agent --example from_zae_limiter --example start
+
+# Beside it the store's contract and the acceptance on moto, another implementation of DynamoDB: both mostly wait.
 .PHONY: e2e
 e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed .venv/moto/.installed ## Deploy to an emulated account, drive it, and compare the table
-	cargo build --locked --workspace --bin weirgate
-	cargo test --locked --workspace --bin weirgate -- --ignored
-	.venv/stack/bin/python verify/stack/e2e.py
+	$(programs)
+	cargo test --locked --workspace --bin weirgate --no-run
+	said=$$(mktemp); cargo test --locked --workspace --bin weirgate -- --ignored > $$said 2>&1 & moto=$$!; \
+	failed=0; .venv/stack/bin/python verify/stack/e2e.py || failed=1; wait $$moto || failed=1; cat $$said; rm $$said; exit $$failed
 
 # With your credentials; it tells the cost, and asks first. ARGS='--for 1h' reads usage over an hour's end.
 .PHONY: aws-check
@@ -170,7 +174,7 @@ envoy-measure: cargo packages-redis ## Measure Envoy's service on Redis: ARGS="1
 
 .PHONY: guides
 guides: cargo go npm .venv/bench/.installed ## Run every block of the first pages, and move limits from a table of zae-limiter by its page
-	cargo build --locked --workspace --bin weirgate --bin weirgate-agent --example from_zae_limiter --example start
+	$(programs)
 	cargo test --locked --workspace --test zae_move -- --ignored --nocapture
 	$(call blocks,--skip the_envoy_page)
 
@@ -185,13 +189,11 @@ local-check: cargo .venv/sam/.installed ## Run both functions on a local table, 
 # With the oldest and the newest version of Python and Node that are supported; those of Node come from npm.
 .PHONY: clients
 clients: cargo go npm .venv/clients/.installed clients/typescript/check/node_modules/.installed ## Test the clients of the agent for Python, Node and Go, and their middleware, against the agent on a local table
-	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
+	$(programs)
 	.venv/clients/bin/mypy --config-file clients/python/pyproject.toml clients/python/src clients/python/tests/typed.py
 	MYPYPATH=clients/asgi/src:clients/python/src .venv/clients/bin/mypy --strict clients/asgi/src
 	for package in typescript express; do clients/typescript/check/node_modules/.bin/tsc -p clients/$$package; done
-	for python in $(client_pythons); do \
-		$$python --version; $(of_clients) PYTHONPATH=clients/python/src:clients/asgi/src $$python -X dev -W error -m unittest discover -s clients/python/tests; \
-	done
+	printf '%s\n' $(client_pythons) | xargs -P 2 -I % env $(of_clients) PYTHONPATH=clients/python/src:clients/asgi/src % -X dev -W error -m unittest discover -s clients/python/tests
 	$(of_clients) PYTHONPATH=clients/python/src:clients/asgi/src .venv/clients/bin/python -X dev -W error -m unittest discover -s clients/asgi/tests
 	for node in $$(ls clients/typescript/check/node_modules/node-*/bin/node 2>/dev/null || echo node); do \
 		echo "Node $$($$node --version)"; $(of_clients) $$node --test clients/typescript/test/*.test.js clients/express/test/*.test.js; \
@@ -225,7 +227,7 @@ clients/typescript/check/node_modules/.installed: clients/typescript/check/packa
 # With the browser of the distribution; the drivers are those of local/page/check/package-lock.json.
 .PHONY: page-check
 page-check: cargo browser local/page/check/node_modules/.installed ## Open the live page in Chromium, operate it, check its accessibility
-	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
+	$(programs)
 	$(page) --test --test-concurrency=2 local/page/check/*.test.mjs
 
 .PHONY: page-measure
