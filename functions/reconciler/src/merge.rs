@@ -185,7 +185,7 @@ impl<'r> Run<'r> {
             Some(Ok(ReadWithin::Items { items, bytes })) => {
                 for item in &items {
                     if item.is_merged() {
-                        let key = BucketKey::parse(item.pk());
+                        let key = BucketKey::parse(&item.pk());
                         found.tombstones.extend(key.map(|key| key.shard));
                         continue;
                     }

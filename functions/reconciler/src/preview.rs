@@ -141,7 +141,7 @@ async fn reshape(
     for batch in keys.chunks(read::BATCH) {
         for item in table.read_all(batch, Consistency::Strong).await? {
             match item.is_merged() {
-                true => tombstones.extend(BucketKey::parse(item.pk()).map(|key| key.shard)),
+                true => tombstones.extend(BucketKey::parse(&item.pk()).map(|key| key.shard)),
                 false => found.push(read::decode(&item).ok()),
             }
         }
