@@ -88,6 +88,17 @@ pub fn final_from(end: EpochMillis) -> EpochMillis {
     Window::Daily.end(day).plus(DELIVERY)
 }
 
+/// Time before its `ttl` from which a snapshot gets no copies: one that is on its way when DynamoDB
+/// deletes the item would make it again without the other shards. Readers do not know its window from
+/// then on, because a missing copy would change the number.
+const EXPIRY_MARGIN: Millis = Millis(3_600_000);
+
+/// Returns whether a snapshot whose `ttl` is `until` gets copies at `now`, and its usage is known.
+#[must_use]
+pub const fn is_kept(until: EpochMillis, now: EpochMillis) -> bool {
+    now.plus(EXPIRY_MARGIN).0 < until.0
+}
+
 /// Returns the usage of the window that starts at `start`: its snapshot's numbers, replaced by
 /// those of newer `live` items. Snapshots are kept for `retention` after their window.
 ///
@@ -105,7 +116,7 @@ pub fn usage(
     live: &[Meter],
     (now, retention): (EpochMillis, Millis),
 ) -> WindowUsage {
-    if now >= window.end(start).plus(retention) {
+    if !is_kept(window.end(start).plus(retention), now) {
         return WindowUsage {
             usage: Usage::default(),
             state: UsageState::Unknown,

@@ -9,7 +9,7 @@ pub use query::{UsageRow, UsageScope};
 pub use report::{TopUser, UsageReport, UsageTotal};
 
 use weirgate_shared::{
-    BucketKey, EntityId, EpochMillis, Resource, UsageState, Window, WindowUsage, usage,
+    BucketKey, EntityId, EpochMillis, Resource, UsageState, Window, WindowUsage, is_kept, usage,
 };
 use weirgate_store::Consistency;
 
@@ -24,8 +24,8 @@ impl RateLimiter {
     /// The current window is exact as of the read, without waiting for the stream. A past window is
     /// exact once it is [final](weirgate_shared::UsageState::Final), 25 hours after the end of its
     /// day. An amount may be negative, because tokens taken in one window may return in the next.
-    /// Prefetched tokens count as consumed until they return. A window that ended longer ago than
-    /// [`usage_retention`](crate::Builder::usage_retention) is unknown.
+    /// Prefetched tokens count as consumed until they return. A window is unknown from an
+    /// hour before it ended [`usage_retention`](crate::Builder::usage_retention) ago.
     ///
     /// Costs two consistent reads, or three for an hour of an earlier day. If the bucket was ever
     /// split, all its possible shards are read.
@@ -72,7 +72,7 @@ impl RateLimiter {
                     Ok::<_, Error>((live.complete()?, snapshots))
                 };
                 let retention = session.settings.usage_retention.into();
-                if session.now() >= window.end(start).plus(retention) {
+                if !is_kept(window.end(start).plus(retention), session.now()) {
                     return Ok(WindowUsage {
                         state: UsageState::Unknown,
                         ..WindowUsage::default()

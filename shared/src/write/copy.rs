@@ -6,8 +6,8 @@ use std::fmt;
 
 use super::{AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
-    EpochMillis, ItemKey, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Meter, MilliTotal, Millis,
-    Snapshot, SnapshotKey, Usage, Window, attr,
+    EpochMillis, ItemKey, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Meter, MilliTotal, Snapshot,
+    SnapshotKey, Usage, Window, attr, is_kept,
 };
 
 /// Number of writes to a shard after which its usage is copied before the hour ends: at most every
@@ -18,9 +18,6 @@ pub const INTERIM: i64 = 4096;
 pub const MAX_LIVES: usize = 1000;
 /// Maximum number of earlier lives without a final copy.
 pub const MAX_UNFINISHED: usize = 16;
-/// Time before its `ttl` from which a snapshot gets no copies: one that is on its way when DynamoDB
-/// deletes the item would make it again without the other shards.
-const EXPIRY_MARGIN: Millis = Millis(3_600_000);
 /// Maximum number of limits of earlier lives.
 pub const MAX_CARRIED_LIMITS: usize = 2 * MAX_BUCKET_LIMITS;
 
@@ -76,7 +73,7 @@ impl UsageCopy {
     /// Returns whether the snapshot may be deleted while the copy is made.
     #[must_use]
     pub fn is_expired(&self, now: EpochMillis) -> bool {
-        now.plus(EXPIRY_MARGIN).0 >= self.ttl_seconds.saturating_mul(1000)
+        !is_kept(EpochMillis(self.ttl_seconds.saturating_mul(1000)), now)
     }
 
     /// Returns the copy, on condition that the snapshot has none of the shard, or an older one of

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use weirgate_shared::{
     DELIVERY, EntityId, EpochMillis, Granularity, Iso8601, LimitName, MilliTotal, Millis, Resource,
-    Usage, UsageState, Window, final_from,
+    Usage, UsageState, Window, final_from, is_kept,
 };
 
 use super::super::admin::Admin;
@@ -102,7 +102,10 @@ impl Admin {
         let Millis(kept) = retention.into();
         let kept = EpochMillis(self.session.now().0.saturating_sub(kept));
         let first = granularity.start(start);
-        if granularity.window().end(first) <= kept {
+        if !is_kept(
+            granularity.window().end(first).plus(retention.into()),
+            self.session.now(),
+        ) {
             return Err(Error::Invalid(format!(
                 "usage is kept for {} days, got a range from {}: begin at {} or later, or set the usage retention to the SnapshotTtlDays of the stack",
                 retention.as_secs() / 86_400,
@@ -186,7 +189,8 @@ impl UsageReport<'_> {
         }
         // Rows do not tell: of an entity whose snapshots were all deleted, perhaps meanwhile, there are none.
         let kept = self.session.settings.usage_retention.into();
-        if self.session.now() >= self.query.granularity.window().end(start).plus(kept) {
+        let until = self.query.granularity.window().end(start).plus(kept);
+        if !is_kept(until, self.session.now()) {
             (total.state, total.complete_until) = (UsageState::Unknown, start);
         }
         Ok(total)

@@ -8,14 +8,14 @@ use std::time::Duration;
 use proptest::prelude::*;
 use weirgate::{
     EpochMillis, Error, Granularity, Limit, PageToken, RateLimiter, Usage, UsageReport, UsageRow,
-    UsageScope, UsageState,
+    UsageScope, UsageState, Window,
 };
-use weirgate_shared::{BUCKET_SK, BucketKey, Millis, final_from};
+use weirgate_shared::{BUCKET_SK, BucketKey, Millis, final_from, is_kept};
 use weirgate_store::Table;
 use weirgate_testkit::batches;
 
 use weirgate_tests::aggregator::usage::snapshots;
-use weirgate_tests::aggregator::{deliver_text, event};
+use weirgate_tests::aggregator::{self, deliver_by, deliver_text, event};
 use weirgate_tests::fleet::{Fleet, START, config, pass, runtime, secs, tokens};
 
 const ENTITIES: [&str; 3] = ["a", "a-b", "b"];
@@ -461,7 +461,7 @@ async fn check_kept(
 ) {
     let now = history.fleet.now();
     let (window, first) = (granularity.window(), granularity.start(START));
-    let is_kept = |start| now < window.end(start).plus(kept);
+    let is_kept = |start| is_kept(window.end(start).plus(kept), now);
     let total = report.total().await.unwrap();
     let is_unknown = total.state == UsageState::Unknown;
     assert_eq!(is_unknown, !is_kept(first), "{scope:?} {total:?}");
@@ -537,8 +537,8 @@ async fn check_kept(
 proptest! {
     #![proptest_config(config(8))]
 
-    /// From the end of the retention on snapshots may be deleted, whether they are or not, and a
-    /// report may have been begun before.
+    /// From an hour before the end of the retention on there are no copies, and from its end snapshots may
+    /// be deleted, whether they are or not. A report may have been begun before.
     #[test]
     fn i3_usage_is_unknown_beyond_the_retention_and_known_within_it(
         steps in prop::collection::vec(step(), 1..12),
@@ -572,7 +572,7 @@ proptest! {
                 let starts = std::iter::successors(Some(granularity.start(START)), next);
                 let starts: Vec<_> = starts.take_while(|start| *start < range.end).collect();
                 let which = which.map_or(0, |which| which.index(starts.len()));
-                let from = window.end(starts[which]).plus(kept);
+                let from = window.end(starts[which]).plus(kept).plus(Millis(-3_600_000));
                 let reports: Vec<_> = scopes().into_iter().map(|scope| {
                     let report = history.report(scope.clone(), granularity);
                     (report, scope, granularity)
@@ -594,6 +594,61 @@ proptest! {
             }
         });
     }
+}
+
+/// Of a bucket with limits of its own, which rests until its usage is about to be deleted.
+#[tokio::test(start_paused = true)]
+async fn i3_what_is_final_stays_so_when_a_bucket_is_used_again_at_the_end_of_the_retention() {
+    const DAYS: u64 = 3;
+    let mut finals = 0;
+    for window in [Window::Hourly, Window::Daily] {
+        for minutes in [-90, -61, -59, -30, -1, 1_i64] {
+            let fleet = Fleet::new().await;
+            pass(secs(60)).await;
+            let builder = fleet.builder().await;
+            let builder = builder.usage_retention(secs(DAYS * 24 * HOUR));
+            let limiter = builder.build().await.unwrap();
+            let level = weirgate::ConfigLevel::EntityResource(
+                "a".try_into().unwrap(),
+                "gpt-4".try_into().unwrap(),
+            );
+            let config = weirgate::Config::of(limits());
+            limiter.admin().set_config(&level, &config).await.unwrap();
+            let table = fleet.dynamo.table().await;
+            let kept = weirgate_aggregator::Config {
+                snapshot_ttl_days: i64::try_from(DAYS).unwrap(),
+                ..aggregator::config()
+            };
+            let again = async |amount| {
+                let taken = limiter
+                    .acquire("a", "gpt-4")
+                    .take("rpm", amount)
+                    .send()
+                    .await;
+                assert!(taken.unwrap().is_granted());
+                let records = batches::stream(&fleet.dynamo, fleet.now());
+                let (event, left) = (event(&records), secs(60));
+                let handled = deliver_by(&table, &event, &kept, fleet.now(), left).await;
+                assert_eq!(handled.summary.failed, 0);
+            };
+            again(5).await;
+            let start = window.start(fleet.now());
+            let span = Millis(i64::try_from(DAYS * 24 * HOUR).unwrap() * 1_000 + minutes * 60_000);
+            let at = window.end(start).plus(span);
+            pass(Duration::from_millis(
+                u64::try_from(at.0 - fleet.now().0).unwrap(),
+            ))
+            .await;
+            let read = async || limiter.usage("a", "gpt-4", window, start).await.unwrap();
+            let before = read().await;
+            again(7).await;
+            let what = format!("{window:?}, {minutes} minutes after the retention");
+            assert_eq!(before.state, read().await.state, "{what}");
+            assert_eq!(before, read().await, "{what}");
+            finals += usize::from(before.is_final());
+        }
+    }
+    assert_eq!(finals, 4);
 }
 
 #[tokio::test(start_paused = true)]
