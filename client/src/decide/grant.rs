@@ -337,7 +337,8 @@ impl Grant {
     /// Renews the durable lease to expire `lasts` from now; never earlier than before.
     ///
     /// # Errors
-    /// [`Error::Invalid`] without a lease, [`Error::Store`] if the outcome is not known.
+    /// [`Error::Invalid`] without a lease, [`Error::Store`] if the outcome is not known, or if the clock
+    /// was set and no response has confirmed the time since.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
         self.check_renew(lasts)?;
         let session = self.session();

@@ -99,18 +99,22 @@ impl SettleAttempt<'_> {
                         false => self.full_update(),
                     };
                 }
-                Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
-                    if error.kind == ErrorKind::Unconfirmed {
-                        count(&self.session.env.counters.unconfirmed, 1);
-                        if self.lease.is_none() {
-                            return self.look_up(error).await;
-                        }
-                        // The write is tried again, and the lease then shows whether the first was
-                        // applied.
-                        doubt = Some(error);
-                    } else {
-                        count(&self.session.env.counters.refused, 1);
+                Err(error) if error.kind == ErrorKind::Unconfirmed => {
+                    count(&self.session.env.counters.unconfirmed, 1);
+                    // Also after the deadline, which ends only repetitions.
+                    if self.lease.is_none() {
+                        return self.look_up(error).await;
                     }
+                    if Instant::now() >= deadline {
+                        return Err(error.into());
+                    }
+                    // The write is tried again, and the lease then shows whether the first was
+                    // applied.
+                    (doubt, failures) = (Some(error), failures + 1);
+                    tokio::time::sleep(backoff(failures)).await;
+                }
+                Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
+                    count(&self.session.env.counters.refused, 1);
                     failures += 1;
                     tokio::time::sleep(backoff(failures)).await;
                 }

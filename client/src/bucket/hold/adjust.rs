@@ -159,7 +159,7 @@ impl Hold {
             return Ok(Settlement::Applied);
         };
         let key = self.bucket.key.item_key();
-        let now = self.session.confirmed_now(&key).await;
+        let now = self.session.confirmed_now(&key).await?;
         // Never earlier than before, because a shard's `due` is a lower bound of every expiry.
         self.renew_until(now.plus(lasts.into()).max(until)).await
     }
