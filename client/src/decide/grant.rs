@@ -334,7 +334,8 @@ impl Grant {
         self.would_deny = merge_two(self.would_deny.take(), denied);
     }
 
-    /// Renews the durable lease to expire `lasts` from now; never earlier than before.
+    /// Renews the durable lease to expire `lasts` from now; never earlier than before, also if another
+    /// process has renewed it from a [token](Self::into_token).
     ///
     /// # Errors
     /// [`Error::Invalid`] without a lease, [`Error::Store`] if the outcome is not known, or if the clock
