@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use tonic::Status;
-use weirgate::{Error, Limit, OnUnavailable, RateLimiter};
+use weirgate::{Error, Limit, RateLimiter};
 
 use super::plan::{BucketAmounts, Step};
 use super::without_decision::{overloaded, reported, status_of};
@@ -157,7 +157,6 @@ impl Report {
         }
         if is_debited {
             // A level that is stopped counts nothing, as for every request.
-            let debit = debit.on_unavailable(OnUnavailable::Error);
             let _ = debit.send().await?;
         }
         if is_refunded {

@@ -45,6 +45,7 @@ impl<'a> Acquire<'a> {
             options: AcquireOptions {
                 wait: Duration::ZERO,
                 on_unavailable: settings.on_unavailable,
+                needs_table: false,
                 is_bypass: false,
                 is_shadow: false,
                 is_now: false,
@@ -187,6 +188,10 @@ impl<'a> Acquire<'a> {
     /// unless a level is [stopped](crate::Admin::stop) or disabled. It counts as no acquire of
     /// its own, and its amounts count as consumed.
     ///
+    /// While DynamoDB is unavailable it fails, whatever [`on_unavailable`](Self::on_unavailable) or
+    /// the table says: there is nothing to decide, and its amounts would be lost. Of several requests
+    /// in one decision, this holds if all of them are into debt; otherwise the others decide.
+    ///
     /// Rates only: slots are held by a grant. Prefetched tokens are left alone.
     ///
     /// ```no_run
@@ -197,6 +202,7 @@ impl<'a> Acquire<'a> {
     /// ```
     pub const fn into_debt(mut self) -> Self {
         self.request.is_into_debt = true;
+        self.request.options.needs_table = true;
         self
     }
 

@@ -68,12 +68,14 @@ impl<'a> AcquireAll<'a> {
         };
         let is_bypass = all(|options| options.is_bypass);
         let is_shadow = all(|options| options.is_shadow);
+        let needs_table = all(|options| options.needs_table);
         Self {
             limiter,
             requests,
             options: AcquireOptions {
                 wait: Duration::ZERO,
                 on_unavailable,
+                needs_table,
                 is_bypass,
                 is_shadow,
                 is_now: false,

@@ -36,7 +36,9 @@ fn is_unavailable(session: &Session, error: &Error) -> bool {
 /// `targets` is `None` if not even the limits could be read.
 ///
 /// A request that bypasses the limits is granted whenever it could not be counted in time: its
-/// decision needs no table. One in shadow mode is granted whatever is set, because nothing denies it.
+/// decision needs no table. What only the table can do fails, whatever is set or stored: its caller
+/// must know that it was not done. A request in shadow mode is granted whatever is set, because nothing
+/// denies it.
 pub(crate) fn fall_back(
     session: &Session,
     local_buckets: &LocalBuckets,
@@ -45,7 +47,7 @@ pub(crate) fn fall_back(
     error: Error,
 ) -> Result<Decision<Granted>, Error> {
     let is_bypass = options.is_bypass && error.is_transient();
-    if !is_bypass && !is_unavailable(session, &error) {
+    if !is_bypass && (options.needs_table || !is_unavailable(session, &error)) {
         return Err(error);
     }
     let stored = session.config_cache.switches.known(session).latest;

@@ -334,10 +334,12 @@ impl Grant {
         self.would_deny = merge_two(self.would_deny.take(), denied);
     }
 
-    /// Renews the durable lease to expire `lasts` from now; never earlier than before.
+    /// Renews the durable lease to expire `lasts` from now; never earlier than before, also if another
+    /// process has renewed it from a [token](Self::into_token).
     ///
     /// # Errors
-    /// [`Error::Invalid`] without a lease, [`Error::Store`] if the outcome is not known.
+    /// [`Error::Invalid`] without a lease, [`Error::Store`] if the outcome is not known, or if the clock
+    /// was set and no response has confirmed the time since.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
         self.check_renew(lasts)?;
         let session = self.session();

@@ -1,11 +1,12 @@
 //! Local buckets, used while DynamoDB is unavailable.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
+use std::time::Duration;
 
 use weirgate_shared::{
-    BucketKey, EpochMillis, LimitMode, LimitName, LimitState, LimitsVersion, MilliTokens,
-    RefillRule, Shard,
+    BucketKey, Effect, EpochMillis, LimitMode, LimitName, LimitState, LimitsVersion, MilliTokens,
+    Millis, RefillRule, Shard,
 };
 
 use crate::bucket::BucketTarget;
@@ -15,12 +16,21 @@ use crate::values::{
     status, with_floors,
 };
 
-/// Local buckets that are kept, 10,000; beyond that, all are dropped.
+/// Local buckets that are kept, 10,000: memory is bounded, and a full one is as good as none.
 const MAX_BUCKETS: usize = 10_000;
+/// Shortest time between two searches for full ones, 1 s: each looks at all buckets.
+const DROP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The local buckets of a limiter. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LocalBuckets(Arc<Locked<HashMap<BucketKey, LocalBucket>>>);
+pub(crate) struct LocalBuckets(Arc<Locked<Buckets>>);
+
+#[derive(Debug, Default)]
+struct Buckets {
+    by_key: HashMap<BucketKey, LocalBucket>,
+    /// When the full ones were last dropped.
+    dropped_at: EpochMillis,
+}
 
 /// A local bucket, and the limits and percentage it was created with.
 #[derive(Debug)]
@@ -46,21 +56,32 @@ impl LocalBuckets {
     /// limit. Returns the holds in the order of the targets, or a denial. Targets in shadow mode take
     /// last, so they leave nothing short. What shadow mode waives is not taken, as in the table.
     /// `now` is by the clock for ages.
+    ///
+    /// A bucket for which there is no room denies: another one is dropped only if it is full, or its
+    /// next request would find a full bucket again.
     pub(crate) fn take(
         &self,
         targets: &[BucketTarget],
         percent: u8,
         now: EpochMillis,
     ) -> Result<Vec<LocalHold>, Denied> {
-        let mut buckets = self.lock();
-        if buckets.len() > MAX_BUCKETS {
-            buckets.clear();
-        }
-        let (mut taken, mut short) = (vec![], vec![]);
+        let mut buckets = self.0.lock();
+        let (mut taken, mut short, mut has_room) = (vec![], vec![], true);
         let mut ordered: Vec<_> = targets.iter().enumerate().collect();
         ordered.sort_by_key(|(_, target)| target.is_shadow);
         for (at, target) in ordered {
             let key = &target.bucket.key;
+            let hold = |taken, windows| LocalHold {
+                buckets: self.clone(),
+                key: key.clone(),
+                taken,
+                windows,
+            };
+            if !buckets.has_room_for(key, now) {
+                has_room &= !needs_balance(target);
+                taken.push((at, hold(Amounts::new(), Windows::new())));
+                continue;
+            }
             // With the same version, the scaled limits of the local bucket take precedence.
             let limits = target.request.limits.with_version(LimitsVersion::new(0));
             let new = || LocalBucket {
@@ -68,7 +89,7 @@ impl LocalBuckets {
                 limits: limits.clone(),
                 percent,
             };
-            let local = buckets.entry(key.clone()).or_insert_with(new);
+            let local = buckets.by_key.entry(key.clone()).or_insert_with(new);
             if local.limits != limits || local.percent != percent {
                 *local = new();
             }
@@ -84,17 +105,11 @@ impl LocalBuckets {
             let windows = windows_in(&local.shard);
             // Subtract now, so that another target of the same bucket sees the rest.
             for (limit, need) in &amounts {
-                change(&mut buckets, key, limit, -*need);
+                buckets.change(key, limit, -*need);
             }
-            let hold = LocalHold {
-                buckets: self.clone(),
-                key: key.clone(),
-                taken: amounts,
-                windows,
-            };
-            taken.push((at, hold));
+            taken.push((at, hold(amounts, windows)));
         }
-        if short.is_empty() {
+        if short.is_empty() && has_room {
             taken.sort_by_key(|(at, _)| *at);
             return Ok(taken.into_iter().map(|(_, hold)| hold).collect());
         }
@@ -102,15 +117,59 @@ impl LocalBuckets {
             hold.give_back_to(&mut buckets, |_| true);
         }
         drop(buckets);
-        Err(denial_of(short))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<BucketKey, LocalBucket>> {
-        self.0.lock()
+        let mut denied = denial_of(short);
+        if !has_room {
+            denied.retry_after = denied.retry_after.map(|after| after.max(DROP_INTERVAL));
+        }
+        Err(denied)
     }
 }
 
+impl Buckets {
+    /// Returns whether there is a local bucket of the key, or room for one. Drops full ones if there is
+    /// none.
+    fn has_room_for(&mut self, key: &BucketKey, now: EpochMillis) -> bool {
+        if self.by_key.len() < MAX_BUCKETS || self.by_key.contains_key(key) {
+            return true;
+        }
+        if now.since(self.dropped_at) >= Millis::from(DROP_INTERVAL) {
+            self.dropped_at = now;
+            self.by_key.retain(|_, local| !local.is_full(now));
+        }
+        self.by_key.len() < MAX_BUCKETS
+    }
+
+    fn state(&self, key: &BucketKey, limit: &LimitName) -> Option<&LimitState> {
+        self.by_key.get(key)?.shard.limits.get(limit)
+    }
+
+    fn change(&mut self, key: &BucketKey, limit: &LimitName, by: MilliTokens) {
+        let local = self.by_key.get_mut(key);
+        if let Some(state) = local.and_then(|local| local.shard.limits.get_mut(limit)) {
+            state.available = (state.available + by).min(state.rule.capacity);
+        }
+    }
+}
+
+/// Returns whether a target needs a balance, so that it is denied without a bucket.
+fn needs_balance(target: &BucketTarget) -> bool {
+    let request = &target.request;
+    let is_reported = |name: &LimitName| {
+        let mut limits = request.limits.iter();
+        limits.any(|limit| limit.name() == name && limit.mode() == LimitMode::Shadow)
+    };
+    let mut enforced = request.asks.with(Effect::Enforce);
+    let is_needed = |(name, amount)| amount > MilliTokens::ZERO && !is_reported(name);
+    !target.is_shadow && enforced.any(is_needed)
+}
+
 impl LocalBucket {
+    /// Returns whether every balance is at its capacity, as in a new one.
+    fn is_full(&self, now: EpochMillis) -> bool {
+        let mut states = self.shard.limits.values();
+        states.all(|state| self.shard.balance(state, now) >= state.rule.capacity)
+    }
+
     /// Returns what a request takes, without what shadow mode waives: by the first choice of pools that
     /// has enough.
     ///
@@ -135,7 +194,8 @@ impl LocalBucket {
             .asks
             .set_floors(|ask| ask.floor.percent(self.percent));
         let mut amounts = debited(&choice.asks);
-        let need = |name: &LimitName| amounts.get(name).copied();
+        // What is taken even into debt is short of nothing.
+        let need = |name: &LimitName| choice.asks.enforced(name.as_str());
         let above = choice.above_floors(self.shard.clone());
         let status = with_floors(&choice, status(&above, &self.limits, need, now));
         let is_waived = |short: &LimitStatus| is_shadow || short.mode == LimitMode::Shadow;
@@ -169,9 +229,9 @@ impl LocalHold {
             .find(|(name, _)| name.base() == limit)
             .map(|(limit, taken)| (limit.clone(), *taken))
         {
-            let mut buckets = self.buckets.lock();
+            let mut buckets = self.buckets.0.lock();
             if taken < actual || self.is_of_present_window(&buckets, &limit) {
-                change(&mut buckets, &self.key, &limit, taken - actual);
+                buckets.change(&self.key, &limit, taken - actual);
             }
             drop(buckets);
             self.taken.insert(limit, actual);
@@ -185,40 +245,25 @@ impl LocalHold {
 
     fn give_back(&mut self, goes_back: fn(&RefillRule) -> bool) {
         let buckets = self.buckets.clone();
-        self.give_back_to(&mut buckets.lock(), goes_back);
+        self.give_back_to(&mut buckets.0.lock(), goes_back);
     }
 
     /// Returns whether what was taken of a limit is of the bucket's present window.
-    fn is_of_present_window(
-        &self,
-        buckets: &HashMap<BucketKey, LocalBucket>,
-        limit: &LimitName,
-    ) -> bool {
+    fn is_of_present_window(&self, buckets: &Buckets, limit: &LimitName) -> bool {
         let window = self.windows.get(limit).copied().unwrap_or_default();
-        state(buckets, &self.key, limit).is_some_and(|state| state.window_end == window)
+        let state = buckets.state(&self.key, limit);
+        state.is_some_and(|state| state.window_end == window)
     }
 
-    fn give_back_to(
-        &mut self,
-        buckets: &mut HashMap<BucketKey, LocalBucket>,
-        goes_back: fn(&RefillRule) -> bool,
-    ) {
+    fn give_back_to(&mut self, buckets: &mut Buckets, goes_back: fn(&RefillRule) -> bool) {
         for (limit, need) in std::mem::take(&mut self.taken) {
-            let state = state(buckets, &self.key, &limit);
+            let state = buckets.state(&self.key, &limit);
             let goes_back = state.is_some_and(|state| goes_back(&state.rule));
             if goes_back && self.is_of_present_window(buckets, &limit) {
-                change(buckets, &self.key, &limit, need);
+                buckets.change(&self.key, &limit, need);
             }
         }
     }
-}
-
-fn state<'a>(
-    buckets: &'a HashMap<BucketKey, LocalBucket>,
-    key: &BucketKey,
-    limit: &LimitName,
-) -> Option<&'a LimitState> {
-    buckets.get(key)?.shard.limits.get(limit)
 }
 
 /// Begins the sessions of which something is taken. Other windows begin by themselves.
@@ -241,20 +286,6 @@ fn begin_sessions(shard: &mut Shard, amounts: &Amounts, now: EpochMillis) {
 impl Drop for LocalHold {
     fn drop(&mut self) {
         self.give_back(|rule| rule.kind().is_held());
-    }
-}
-
-fn change(
-    buckets: &mut HashMap<BucketKey, LocalBucket>,
-    key: &BucketKey,
-    limit: &LimitName,
-    by: MilliTokens,
-) {
-    if let Some(state) = buckets
-        .get_mut(key)
-        .and_then(|local| local.shard.limits.get_mut(limit))
-    {
-        state.available = (state.available + by).min(state.rule.capacity);
     }
 }
 

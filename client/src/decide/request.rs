@@ -50,6 +50,9 @@ pub(crate) struct AcquireOptions {
     /// Longest wait for tokens.
     pub(crate) wait: Duration,
     pub(crate) on_unavailable: OnUnavailable,
+    /// Whether only the table can do what is requested, of all of several: then nothing decides in
+    /// its place.
+    pub(crate) needs_table: bool,
     /// Whether the request bypasses the limits, or all of several do.
     pub(crate) is_bypass: bool,
     /// Whether a denial of the request is only reported, or all of several are in shadow mode.

@@ -95,6 +95,7 @@ async fn decide_more(
     let options = AcquireOptions {
         wait: Duration::ZERO,
         on_unavailable: OnUnavailable::Error,
+        needs_table: true,
         is_bypass: false,
         is_shadow: false,
         is_now: false,

@@ -130,7 +130,7 @@ impl HoldPart {
                 SettleOutcome::Done(settlement) => return Ok(settlement),
                 // An unconfirmed adjustment was applied, or was not: the lease has the real
                 // amounts.
-                SettleOutcome::LeaseDiffers(amounts) => self.amounts = amounts,
+                SettleOutcome::LeaseDiffers(lease) => self.amounts = lease.tokens,
             }
         }
     }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use weirgate_shared::write::{
     Condition, LeaseChange, LimitDelta, Path, Settle, Update, Value, clear_due,
 };
-use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Millis, Shard, WriteId, attr};
+use weirgate_shared::{EpochMillis, Lease, LimitName, MilliTokens, Millis, Shard, WriteId, attr};
 use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 
 use super::pace::OtherWriters;
@@ -39,8 +39,9 @@ pub(crate) struct SettleAttempt<'a> {
 #[derive(Debug)]
 pub(crate) enum SettleOutcome {
     Done(Settlement),
-    /// The lease has other amounts than the hold, and was not changed.
-    LeaseDiffers(Amounts),
+    /// The lease has other amounts than the hold, or lasts longer than it was to be renewed, and was not
+    /// changed.
+    LeaseDiffers(Lease),
 }
 
 impl SettleAttempt<'_> {
@@ -99,18 +100,22 @@ impl SettleAttempt<'_> {
                         false => self.full_update(),
                     };
                 }
-                Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
-                    if error.kind == ErrorKind::Unconfirmed {
-                        count(&self.session.env.counters.unconfirmed, 1);
-                        if self.lease.is_none() {
-                            return self.look_up(error).await;
-                        }
-                        // The write is tried again, and the lease then shows whether the first was
-                        // applied.
-                        doubt = Some(error);
-                    } else {
-                        count(&self.session.env.counters.refused, 1);
+                Err(error) if error.kind == ErrorKind::Unconfirmed => {
+                    count(&self.session.env.counters.unconfirmed, 1);
+                    // Also after the deadline, which ends only repetitions.
+                    if self.lease.is_none() {
+                        return self.look_up(error).await;
                     }
+                    if Instant::now() >= deadline {
+                        return Err(error.into());
+                    }
+                    // The write is tried again, and the lease then shows whether the first was
+                    // applied.
+                    (doubt, failures) = (Some(error), failures + 1);
+                    tokio::time::sleep(backoff(failures)).await;
+                }
+                Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
+                    count(&self.session.env.counters.refused, 1);
                     failures += 1;
                     tokio::time::sleep(backoff(failures)).await;
                 }
@@ -212,10 +217,10 @@ impl SettleAttempt<'_> {
                 doubt => settled(doubt.is_some() && *change == LeaseChange::End),
             };
         };
+        let differs = Some(Ok(SettleOutcome::LeaseDiffers(held.clone())));
         let amounts = match change {
-            LeaseChange::End if held.tokens != *self.held_amounts => {
-                return Some(Ok(SettleOutcome::LeaseDiffers(held.tokens.clone())));
-            }
+            LeaseChange::End if held.tokens != *self.held_amounts => return differs,
+            LeaseChange::Renew(until) if held.expires_at > *until => return differs,
             LeaseChange::End | LeaseChange::Renew(_) => return None,
             LeaseChange::SetAmounts(amounts) => amounts,
         };
@@ -233,7 +238,7 @@ impl SettleAttempt<'_> {
             .all(|(limit, (_, after))| holds(limit, after));
         match doubt.is_some() && is_done {
             true => settled(true),
-            false => Some(Ok(SettleOutcome::LeaseDiffers(held.tokens.clone()))),
+            false => differs,
         }
     }
 

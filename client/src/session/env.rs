@@ -142,16 +142,16 @@ impl Session {
         self.env.is_time_confirmed()
     }
 
-    /// Returns the time by DynamoDB's clock: reads an item first if no response has confirmed it. If
-    /// that fails, the time may be wrong, and a write by it fails as well.
-    pub(crate) async fn confirmed_now(&self, key: &ItemKey) -> EpochMillis {
+    /// Returns the time by DynamoDB's clock: reads an item first if no response has confirmed it.
+    ///
+    /// # Errors
+    /// That of the read: the time may be wrong, and a write by it could still be applied.
+    pub(crate) async fn confirmed_now(&self, key: &ItemKey) -> Result<EpochMillis, StoreError> {
         if !self.is_time_confirmed() {
-            let read = self.read_once(key, Consistency::Eventual).await;
-            if let Err(error) = read {
-                tracing::debug!(%error, "time not confirmed");
-            }
+            let read = || self.read_once(key, Consistency::Eventual);
+            self.read_between_jumps(read).await?;
         }
-        self.now()
+        Ok(self.now())
     }
 
     /// Reads, and reads again if the wall clock jumped meanwhile: the response would show items as

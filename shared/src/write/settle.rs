@@ -34,7 +34,8 @@ pub struct Settle<'a> {
 pub enum LeaseChange {
     /// Ends the lease.
     End,
-    /// Moves the expiry to this instant.
+    /// Moves the expiry to this instant. Requires that it is no later, because `due` may be there by now,
+    /// and a lease that ended before would be found late.
     Renew(EpochMillis),
     /// Replaces held amounts: before and after, by limit. Requires the amounts before, so that a
     /// repeated adjustment counts once. A limit that the lease does not hold has 0 before.
@@ -252,10 +253,10 @@ fn change_lease(update: &mut Update, id: &WriteId, change: &LeaseChange) {
     match change {
         LeaseChange::End => update.changes.push(AttributeUpdate::Remove(lease)),
         LeaseChange::Renew(expires) => {
-            update.changes.push(AttributeUpdate::Set(
-                lease.then(attr::LEASE_EXPIRY),
-                Value::Int(expires.0),
-            ));
+            let (expiry, until) = (lease.then(attr::LEASE_EXPIRY), Value::Int(expires.0));
+            let is_later = Condition::AtMost(expiry.clone(), until.clone());
+            update.conditions.push(is_later);
+            update.changes.push(AttributeUpdate::Set(expiry, until));
         }
         LeaseChange::SetAmounts(amounts) => {
             for (limit, (before, after)) in amounts {

@@ -52,8 +52,8 @@ impl Hold {
                 SettleOutcome::Done(Settlement::Applied) => {}
                 SettleOutcome::Done(gone) => return Ok(gone),
                 // Another adjustment of the lease was applied: by a token, or later than thought.
-                SettleOutcome::LeaseDiffers(amounts) => {
-                    self.parts[at].amounts = amounts;
+                SettleOutcome::LeaseDiffers(lease) => {
+                    self.parts[at].amounts = lease.tokens;
                     return Box::pin(self.adjust(limit, actual)).await;
                 }
             }
@@ -159,8 +159,8 @@ impl Hold {
             return Ok(Settlement::Applied);
         };
         let key = self.bucket.key.item_key();
-        let now = self.session.confirmed_now(&key).await;
-        // Never earlier than before, because a shard's `due` is a lower bound of every expiry.
+        let now = self.session.confirmed_now(&key).await?;
+        // Never earlier than before, by this hold or, as the write requires, by another one.
         self.renew_until(now.plus(lasts.into()).max(until)).await
     }
 
@@ -170,11 +170,13 @@ impl Hold {
                 .settle_part(at, LeaseChange::Renew(expires), BTreeMap::new())
                 .await
                 .map_err(|error| error.halfway(at > 0))?;
-            if matches!(renewed, SettleOutcome::Done(Settlement::LeaseGone)) {
-                return Ok(Settlement::LeaseGone);
-            }
+            let lasts_until = match renewed {
+                SettleOutcome::Done(Settlement::LeaseGone) => return Ok(Settlement::LeaseGone),
+                SettleOutcome::Done(Settlement::Applied) => expires,
+                SettleOutcome::LeaseDiffers(lease) => lease.expires_at,
+            };
             if let Some((_, until)) = &mut self.parts[at].lease {
-                *until = expires;
+                *until = lasts_until;
             }
         }
         Ok(Settlement::Applied)

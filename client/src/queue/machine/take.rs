@@ -56,7 +56,7 @@ impl Machine {
                 self.attempt = Some(attempt);
                 return Some(self.ask_read(env, Look::InDoubt));
             }
-            self.retry(attempt);
+            self.retry(attempt.waiters, attempt.races);
             return None;
         }
         let is_doubted = view.as_ref().is_some_and(is_doubtful);
@@ -190,7 +190,10 @@ impl Machine {
             self.shard.clear_view();
         }
         let plan = attempt.last_plan;
-        self.retry(attempt);
+        match self.record_refusal() {
+            Ok(()) => self.retry(attempt.waiters, attempt.races + 1),
+            Err(error) => self.fail(attempt.waiters, &error),
+        }
         if was_race && self.races >= PATIENCE {
             self.deny_as_of(env, plan);
         }
@@ -292,7 +295,7 @@ impl Machine {
             let error = Error::timeout(&self.shard.key, after, doubt.clone());
             self.reply_to(&waiter, Err(error));
         }
-        self.retry(attempt);
+        self.retry(attempt.waiters, attempt.races);
     }
 
     /// Grants all waiters of an unconfirmed write that the shard shows.
@@ -310,18 +313,11 @@ impl Machine {
         self.send_elsewhere(&Reason::ShardMissing);
     }
 
-    /// Puts the waiters back in line after nothing was taken, unless the next write would be refused
-    /// too.
-    fn retry(&mut self, attempt: Attempt) {
-        self.failures = 0;
-        if attempt.waiters.is_empty() {
-            return;
-        }
-        self.races = attempt.races + 1;
-        match self.record_refusal() {
-            Ok(()) => self.requeue(attempt.waiters),
-            Err(error) => self.fail(attempt.waiters, &error),
-        }
+    /// Puts waiters back in line after nothing was taken, and so many races that they have lost in a
+    /// row.
+    fn retry(&mut self, waiters: Vec<Waiter>, races: u32) {
+        (self.failures, self.races) = (0, races);
+        self.requeue(waiters);
     }
 
     /// Fails all waiters. Unconfirmed writes stay unconfirmed, and their error takes precedence.

@@ -269,3 +269,34 @@ async fn a_slow_answer_denies_nothing_that_has_come_in_meanwhile() {
         );
     }
 }
+
+/// The item refused nothing: it did not get the writes.
+#[tokio::test(start_paused = true)]
+async fn doubts_that_end_without_a_take_are_no_refusals() {
+    let (mut process, _state) = with_view(shard(5, [40, 3]));
+    let env = Arc::get_mut(&mut process.env).expect("nothing else has it");
+    env.timeout = SECOND / 5;
+    let wish = Wish {
+        timeout: SECOND * 10,
+        ..one_token()
+    };
+    arrive(&mut process, &wish);
+    let mut doubts = 0;
+    while doubts < 9 {
+        match process.machine.poll(&process.env) {
+            Command::Write(_) => {
+                let lost = Err(failed(ErrorKind::Unconfirmed));
+                process.machine.written(&process.env, lost);
+            }
+            Command::Wait(until) => advance(until - Instant::now()).await,
+            Command::Stop => panic!("a request waits"),
+            read => {
+                doubts += i32::from(matches!(read, Command::LookUp));
+                let found = Ok(Some(shard(5, [40, 3])));
+                process.machine.read_done(&process.env, found);
+            }
+        }
+        let replies = process.machine.take_replies();
+        assert!(replies.is_empty(), "{replies:?} after {doubts} doubts");
+    }
+}

@@ -9,7 +9,7 @@ use weirgate::{EpochMillis, FakeClock, Limit, MilliTokens, RateLimiter};
 use weirgate_shared::write::{AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{ItemKey, RefillRule, ShardIndex, refill_between};
 use weirgate_store::{ConnectOptions, ErrorKind, RetryPolicy, ReturnValues};
-use weirgate_testkit::{Lines, Process};
+use weirgate_testkit::{Fault, Lines, Process};
 use weirgate_tests::fleet::{
     Fleet, PK, START, ask, config, denied, granted, is_granted, leased, millis, pass, runtime,
     secs, slots,
@@ -323,6 +323,39 @@ async fn a_lease_is_renewed_from_now_though_the_clock_was_set() {
             held.renew(secs(60)).await.unwrap(),
             weirgate::Settlement::Applied
         );
+        let lasts = held.expires_at().unwrap().0 - fleet.now().0;
+        assert!((58_000..=62_000).contains(&lasts), "{ahead_ms}: {lasts}");
+    }
+}
+
+/// A write could still be applied by the clock that was set, and the lease would end too soon, or
+/// last for hours.
+#[tokio::test(start_paused = true)]
+async fn i4_a_lease_is_not_renewed_by_a_clock_that_no_response_has_confirmed() {
+    let faults = [Fault::Throttle { key_range: true }, Fault::LoseRequest];
+    for (fault, ahead_ms) in faults
+        .into_iter()
+        .flat_map(|fault| [-240_000, 240_000, HOUR_MS].map(|ahead_ms| (fault, ahead_ms)))
+    {
+        let fleet = Fleet::slow(millis(5)).await.tolerant();
+        let (clock, limits) = (off(0), [slots(1)]);
+        let limiter = fleet.limiter_by(&clock).await;
+        let mut held = leased(&limiter, &limits, &[("slots", 1)], secs(60)).await;
+        pass(secs(50)).await;
+        clock.skew(ahead_ms);
+        fleet.fail_reads(fault);
+        let renewed = held.renew(secs(60)).await;
+        let stored = fleet.bucket().await.leases.unwrap();
+        let lasts = stored.values().next().unwrap().expires_at.0 - fleet.now().0;
+        match renewed {
+            Ok(_) => assert!((58_000..=62_000).contains(&lasts), "{ahead_ms}: {lasts}"),
+            Err(error) => {
+                assert!(error.is_transient() && !error.is_unknown(), "{error}");
+                assert!(lasts <= 10_000, "{ahead_ms}: {lasts}");
+            }
+        }
+        fleet.fail_reads(None);
+        held.renew(secs(60)).await.unwrap();
         let lasts = held.expires_at().unwrap().0 - fleet.now().0;
         assert!((58_000..=62_000).contains(&lasts), "{ahead_ms}: {lasts}");
     }

@@ -506,6 +506,40 @@ async fn a_local_bucket_refills_through_a_freeze_and_a_clock_set_back() {
     );
 }
 
+/// However many keys are asked for: a bucket that is dropped would be full again.
+#[tokio::test(start_paused = true)]
+async fn i1_a_local_bucket_is_kept_until_it_is_full() {
+    let fleet = Fleet::new().await;
+    let local = locally(&fleet, 10).await;
+    outage(&fleet, Fault::LoseRequest);
+    let hot = async |limit, amount| {
+        let ask = ask(&local, &limits(), &[(limit, amount)]).send();
+        ask.await.unwrap().granted()
+    };
+    let _all = hot("rpm", 60).await.expect("a tenth of 600");
+    let held = hot("slots", 1).await.expect("a tenth of 10");
+    let of = |entity: &str| local.acquire(entity, "gpt-4").limits(&limits()).take("rpm", 1);
+    let mut denials = vec![];
+    for other in 0..10_001 {
+        let decision = of(&format!("other-{other}")).send().await.unwrap();
+        if let Decision::Denied(denied) = decision {
+            denials.push(denied);
+        }
+    }
+    assert_eq!(denials.len(), 2, "there is room for 9,999");
+    assert!(denials[0].degraded.is_some());
+    assert_eq!(denials[0].retry_after, Some(secs(1)));
+    assert!(hot("rpm", 1).await.is_none() && hot("slots", 1).await.is_none());
+    // What nothing denies needs no bucket.
+    assert!(of("late").shadow().send().await.unwrap().is_granted());
+    // The others have refilled by then.
+    pass(denials[0].retry_after.unwrap()).await;
+    assert!(of("late").send().await.unwrap().is_granted());
+    assert!(hot("rpm", 3).await.is_none() && hot("slots", 1).await.is_none());
+    let _ = held.release().await.unwrap();
+    assert!(hot("slots", 1).await.is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_local_bucket_goes_by_the_limits_of_the_request() {
     let fleet = Fleet::new().await;

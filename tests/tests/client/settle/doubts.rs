@@ -145,3 +145,40 @@ async fn i7_a_settlement_without_a_lease_whose_answer_is_lost_is_known() {
         }
     }
 }
+
+/// The timeout ends repetitions, and not the question what became of the write.
+#[tokio::test(start_paused = true)]
+async fn i7_a_settlement_whose_answer_is_lost_later_than_the_timeout_is_known_or_counted() {
+    let slow = async || {
+        let fleet = Fleet::slow(millis(300)).await;
+        let builder = fleet.builder().await.timeout(millis(250));
+        let limiter = builder.build().await.unwrap();
+        (fleet, limiter)
+    };
+    let limits = [rpm(600)];
+    let ask = |limiter: &RateLimiter| {
+        let ask = limiter.acquire("e-1", "gpt-4").limits(&limits);
+        ask.take("rpm", 5).timeout(secs(5))
+    };
+    let (fleet, limiter) = slow().await;
+    let mut grant = ask(&limiter).send().await.unwrap().granted().unwrap();
+    fleet.fail(&[Fault::LoseAnswer]);
+    assert_eq!(grant.adjust("rpm", 3).await.unwrap(), Settlement::Applied);
+    fleet.fail(&[Fault::LoseAnswer]);
+    fleet.fail_reads(Fault::LoseRequest);
+    let error = grant.roll_back().await.expect_err("nothing shows it");
+    assert!(error.is_unknown(), "{error}");
+    let stats = limiter.stats();
+    assert_eq!(
+        (stats.unconfirmed, stats.unconfirmed_millitokens),
+        (2, 3_000)
+    );
+    // Under a lease, nothing is lost: the lease returns it.
+    let (fleet, limiter) = slow().await;
+    let leased = ask(&limiter).lease(secs(60)).send().await.unwrap();
+    let grant = leased.granted().unwrap();
+    fleet.fail(&[Fault::LoseAnswer]);
+    assert!(grant.roll_back().await.unwrap_err().is_unknown());
+    let stats = limiter.stats();
+    assert_eq!((stats.unconfirmed, stats.unconfirmed_millitokens), (1, 0));
+}

@@ -273,3 +273,29 @@ async fn a_read_whose_answer_is_too_slow_has_taken_nothing() {
     pass(secs(10)).await;
     assert_eq!(limiter.stats().unconfirmed, 0, "no write was sent");
 }
+
+/// An unconfirmed write that the item does not show was refused by nothing.
+#[tokio::test(start_paused = true)]
+async fn a_request_with_more_time_than_its_doubts_is_granted_after_them() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet
+        .limiter_with(|builder| {
+            let breaker = CircuitBreakerConfig {
+                failure_threshold: 0,
+                ..CircuitBreakerConfig::default()
+            };
+            builder.timeout(millis(200)).circuit_breaker(breaker)
+        })
+        .await;
+    let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
+    fleet.fail_writes(Fault::LoseRequest);
+    let limits = limits();
+    let request = ask(&limiter, &limits, &[("rph", 7)]).timeout(secs(10));
+    let over = async {
+        pass(secs(3)).await;
+        fleet.fail_writes(None);
+    };
+    let (decision, ()) = tokio::join!(request.send(), over);
+    assert!(decision.unwrap().is_granted());
+    assert_eq!(fleet.tk_tc("rph").await.1, 8_000);
+}

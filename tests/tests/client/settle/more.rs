@@ -183,3 +183,32 @@ async fn i7_more_is_taken_once_whatever_becomes_of_the_response() {
             .unwrap();
     }
 }
+
+/// The decision for outages is for acquires: only the table takes more of a grant.
+#[tokio::test(start_paused = true)]
+async fn i1_more_is_not_granted_without_the_table_whatever_is_stored() {
+    let local = OnUnavailable::Local { percent: 10 };
+    for stored in [OnUnavailable::Allow, OnUnavailable::Deny, local] {
+        for is_shadow in [false, true] {
+            let (fleet, [operator]) = Fleet::of().await;
+            let store = operator.admin().store_on_unavailable(Some(stored));
+            store.send().await.unwrap();
+            let build = |builder: weirgate::Builder| {
+                let timeout = std::time::Duration::from_millis(200);
+                builder.shadow(is_shadow).timeout(timeout)
+            };
+            let limiter = fleet.limiter_with(build).await;
+            let mut grant = granted(&limiter, &limits(), &[("tpm", 100)]).await;
+            fleet.fail_writes(Fault::ServerError);
+            fleet.fail_reads(Fault::ServerError);
+            let acquire = ask(&limiter, &limits(), &[("tpm", 1)]).send().await;
+            assert!(acquire.is_ok(), "the stored decision is in force");
+            for _ in 0..2 {
+                let more = grant.take_more("tpm", 50).await;
+                let error = more.expect_err("nothing was taken");
+                assert!(error.is_transient(), "{stored:?}: {error}");
+                assert_eq!(grant.amount("tpm"), tokens(100));
+            }
+        }
+    }
+}

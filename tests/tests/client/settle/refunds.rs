@@ -1,12 +1,12 @@
 //! What is counted without a grant: refunds of tokens that were not used, and requests into debt for
 //! those that were.
 
-use weirgate::{ConfigLevel, Error, Limit, RateLimiter};
+use weirgate::{ConfigLevel, Error, Limit, OnUnavailable, RateLimiter};
 use weirgate_testkit::Fault;
 use weirgate_tests::stored::set_entity;
 
 use weirgate_tests::fleet::shards::{drain, holds, per_minute, shards, split};
-use weirgate_tests::fleet::{Fleet, ask, denied, granted, pass, secs, slots, tokens};
+use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, secs, slots, tokens};
 use weirgate_tests::stored::{child, configured, entity, resource};
 
 fn limits() -> [Limit; 2] {
@@ -201,4 +201,64 @@ async fn a_request_into_debt_is_not_denied_counts_its_amounts_and_no_acquire() {
     assert_eq!(fleet.bucket().await.acquires.total, 0);
     let denial = denied(&limiter, &limits(), &[("tpd", 1)]).await;
     assert_eq!(denial.retry_after, Some(secs(213_601)));
+}
+
+/// Otherwise usage that has happened would be lost, and the caller told that it was counted.
+#[tokio::test(start_paused = true)]
+async fn a_request_into_debt_is_neither_granted_nor_denied_without_the_table() {
+    let local = OnUnavailable::Local { percent: 10 };
+    for policy in [OnUnavailable::Allow, OnUnavailable::Deny, local] {
+        for (is_stored, is_shadow) in [(false, false), (true, false), (false, true)] {
+            let (fleet, [operator]) = Fleet::of().await;
+            let store = operator.admin().store_on_unavailable(Some(policy));
+            let limiter = fleet.limiter_with(|builder| {
+                let builder = builder.timeout(millis(200)).shadow(is_shadow);
+                builder.on_unavailable(policy)
+            });
+            let limiter = limiter.await;
+            if is_stored {
+                store.send().await.unwrap();
+            }
+            let _ = granted(&limiter, &limits(), &[("tpd", 1)]).await;
+            fleet.fail_writes(Fault::ServerError);
+            fleet.fail_reads(Fault::ServerError);
+            let debit = || ask(&limiter, &limits(), &[("tpd", 50_000)]).into_debt();
+            let decisions = [
+                debit().send().await.map(drop),
+                debit().on_unavailable(policy).send().await.map(drop),
+                limiter.acquire_all([debit()]).send().await.map(drop),
+            ];
+            for decision in decisions {
+                let error = decision.expect_err("nothing was counted");
+                assert!(error.is_transient(), "{policy:?}: {error}");
+            }
+            fleet.fail_writes(None);
+            fleet.fail_reads(None);
+            pass(secs(10)).await;
+            debit_all(&fleet, &limiter).await;
+        }
+    }
+}
+
+async fn debit_all(fleet: &Fleet, limiter: &RateLimiter) {
+    debit(limiter, &limits(), 100_000).await;
+    assert!(fleet.tk_tc("tpd").await.0 < 0);
+}
+
+/// What is taken even into debt is short of nothing: the other request decides.
+#[tokio::test(start_paused = true)]
+async fn beside_another_request_a_local_bucket_goes_into_debt_too() {
+    let fleet = Fleet::new().await;
+    let local = OnUnavailable::Local { percent: 10 };
+    let limiter = fleet
+        .limiter_with(|builder| builder.timeout(millis(200)).on_unavailable(local))
+        .await;
+    fleet.fail_writes(Fault::ServerError);
+    fleet.fail_reads(Fault::ServerError);
+    for (amount, is_granted) in [(8_000, true), (8_000, false)] {
+        let debit = ask(&limiter, &limits(), &[("tpd", 80_000)]).into_debt();
+        let other = limiter.acquire("e-2", "gpt-4").limits(&limits());
+        let both = limiter.acquire_all([debit, other.take("tpd", amount)]);
+        assert_eq!(both.send().await.unwrap().is_granted(), is_granted);
+    }
 }

@@ -12,6 +12,7 @@ use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{
     Fleet, ask, granted, leased, millis, pass, secs, settle, slots, tokens,
 };
+use weirgate_tests::sharded::run;
 use weirgate_tests::stored::{child, configure, entity};
 
 fn limits() -> [Limit; 2] {
@@ -38,6 +39,39 @@ async fn i4_only_a_release_ends_a_restored_lease_and_only_once() {
     assert_eq!(fleet.tk_tc("slots").await.0, 4_000);
     let again = other.restore_grant(&token).unwrap();
     assert_eq!(again.release().await.unwrap(), Settlement::LeaseGone);
+    assert_eq!(fleet.tk_tc("slots").await.0, 4_000);
+}
+
+/// I4: the lease that was renewed for an hour ends with it, and the reconciler's `due`, which has moved
+/// there, stays at or before its end.
+#[tokio::test(start_paused = true)]
+async fn i4_a_renewal_by_an_older_token_shortens_no_lease() {
+    let (fleet, [one, other]) = Fleet::of().await;
+    let table = fleet.dynamo.table().await;
+    let restored = async |after| {
+        pass(secs(after)).await;
+        run(&table, fleet.now()).await.leases_restored
+    };
+    let lease = leased(&one, &limits(), &[("slots", 1)], secs(60)).await;
+    let token = lease.into_token();
+    let mut first = other.restore_grant(&token).unwrap();
+    assert_eq!(first.renew(secs(3_600)).await.unwrap(), Settlement::Applied);
+    let until = first.expires_at();
+    assert_eq!(restored(61).await, 0);
+    let mut second = one.restore_grant(&token).unwrap();
+    assert_eq!(second.renew(secs(30)).await.unwrap(), Settlement::Applied);
+    assert_eq!(second.expires_at(), until);
+    assert_eq!(restored(31).await, 0);
+    let bucket = fleet.bucket().await;
+    assert_eq!(bucket.limits["slots"].available, tokens(3), "still held");
+    assert_eq!(bucket.due_at, until);
+    // The one that it was told of can be renewed further.
+    assert_eq!(second.renew(secs(3_600)).await.unwrap(), Settlement::Applied);
+    assert!(second.expires_at() > until);
+    assert_eq!(first.renew(secs(1)).await.unwrap(), Settlement::Applied);
+    assert_eq!(first.expires_at(), second.expires_at());
+    assert_eq!(restored(3_600 - 61).await, 0);
+    assert_eq!(restored(61 + 31).await, 1);
     assert_eq!(fleet.tk_tc("slots").await.0, 4_000);
 }
 
