@@ -25,7 +25,7 @@ PLACEHOLDER = "arn:aws:sns:REGION:ACCOUNT:TOPIC"
 
 
 def parameters(template):
-    """Each parameter's default, pattern and allowed values, read line by line: short forms of YAML are not needed for it."""
+    """Each parameter's default, pattern, allowed values and range, read line by line: short forms of YAML are not needed for it."""
     section = re.search(r"^Parameters:\n(.*?)^\S", template, re.MULTILINE | re.DOTALL)[1]
     found = {}
     for name, body in re.findall(r"^  (\w+):\n((?:    .*\n|\n)+)", section, re.MULTILINE):
@@ -35,6 +35,7 @@ def parameters(template):
             "default": (field("Default") or "").strip('"'),
             "allowed": [value.strip(' "') for value in allowed.strip("[]").split(",")] if allowed else None,
             "pattern": field("AllowedPattern"),
+            "range": (field("MinValue"), field("MaxValue")),
         }
     return found
 
@@ -46,6 +47,10 @@ def listed(value):
 
 def overrides(section):
     return dict(each.split("=", 1) for each in listed(section.get("parameter_overrides", [])))
+
+
+def is_within(value, least, most):
+    return bool(re.fullmatch(r"-?[0-9]+", value)) and int(least) <= int(value) <= int(most or value)
 
 
 def problems(config, known):
@@ -64,6 +69,8 @@ def problems(config, known):
                 yield f"{command}: {key} must be one of {known[key]['allowed']}, got {value}"
             elif known[key]["pattern"] and value != PLACEHOLDER and not re.search(known[key]["pattern"], value):
                 yield f"{command}: {key} must match {known[key]['pattern']}, got {value}"
+            elif (takes := known[key]["range"]) != (None, None) and not is_within(value, *takes):
+                yield f"{command}: {key} must be {f'from {takes[0]} to {takes[1]}' if takes[1] else f'{takes[0]} or more'}, got {value}"
     if overrides(build).get("Architecture") != overrides(deploy).get("Architecture"):
         yield "Architecture must be the same for build and deploy"
 

@@ -27,6 +27,7 @@ VALUES = {
     "AWS::AccountId": ACCOUNT,
     "AWS::Region": REGION,
     "AWS::Partition": "aws",
+    "AWS::URLSuffix": "amazonaws.com",
     "CodeBucket": "code",
     "ProviderArn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/token.actions.githubusercontent.com",
 }
@@ -76,6 +77,12 @@ SENT = {
 }
 for verb in ("Create", "Update", "Delete"):
     SENT[f"lambda:{verb}EventSourceMapping"] = ("ArnEquals", "lambda:FunctionArn", [AGGREGATOR], AGGREGATOR.replace(STACK, OTHER))
+# "At a minimum, DynamoDB requires" these of the principal that makes a table with a key of its own, where `ReEncrypt*` and
+# `GenerateDataKey*` are of data keys that are symmetric: https://docs.aws.amazon.com/kms/latest/developerguide/services-dynamodb.html
+OF_KEY = "Encrypt Decrypt ReEncryptFrom ReEncryptTo GenerateDataKey GenerateDataKeyWithoutPlaintext DescribeKey CreateGrant"
+OF_KEY = {f"kms:{name}" for name in OF_KEY.split()}
+for action in OF_KEY - {"kms:DescribeKey"}:
+    SENT[action] = ("StringEquals", "kms:ViaService", [f"dynamodb.{REGION}.amazonaws.com"], f"s3.{REGION}.amazonaws.com")
 CONDITIONS = {action: {operator: {key: services}} for action, (operator, key, services, _) in SENT.items()}
 # With a boundary: what makes a role's permissions, or its boundary, is allowed under that boundary alone; nothing removes it.
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies_boundaries.html
@@ -97,7 +104,7 @@ TRUSTED = {
     "CloudFormationRole": (
         {"Service": "cloudformation.amazonaws.com"},
         "sts:AssumeRole",
-        {"StringEquals": {"aws:SourceAccount": ACCOUNT}, "ArnLike": {"aws:SourceArn": STACK_ARN}},
+        {"ArnLike": {"aws:SourceArn": STACK_ARN}},
     ),
     "CiRole": (
         {"Federated": VALUES["ProviderArn"]},
@@ -172,12 +179,12 @@ def requests(template, deployed):
         others[kind] += arns(template, STACK, path, None if table else ADOPTED)[kind]
     own["kms", "key"], others["kms", "key"] = [KEY], [KEY[:-1] + "1"]
     linked = arn(f"iam::A:role/aws-service-role/{deploy_policy.INSIGHTS}/AWSServiceRoleForDynamoDBCloudWatchContributorInsights")
-    for action in deploy_policy.needed(template):
+    for action in sorted({*deploy_policy.needed(template), *OF_KEY}):
         service = action.split(":")[0]
         may, context, refused = service != "kms" or "KmsKeyArn" in deployed, {}, []
         if action in SENT:
             _, key, services, never = SENT[action]
-            context, refused = {key.lower(): services[0]}, [{key.lower(): never}]
+            context, refused = {key.lower(): services[0]}, [{}, {key.lower(): never}]
         if boundary and action in UNDER_BOUNDARY:
             context, refused = {BOUND.lower(): boundary}, [{}, {BOUND.lower(): boundary + "2"}]
         if boundary and action == REMOVES_BOUNDARY:
@@ -195,7 +202,7 @@ def requests(template, deployed):
             yield action, resource, context, may
             yield from ((action, other, context, False) for other in elsewhere(resource))
             if action in SENT:
-                yield from ((action, resource, {key.lower(): each}, True) for each in services)
+                yield from ((action, resource, {key.lower(): each}, may) for each in services)
             yield from ((action, resource, each, False) for each in refused)
         yield from ((action, resource, context, False) for resource in foreign)
 
@@ -226,6 +233,18 @@ def of_caller():
     for action, resource in (("cloudformation:DeleteStack", f"stack/{STACK}/1"), ("cloudformation:UpdateStack", f"stack/{STACK}/1")):
         yield action, arn(f"cloudformation:R:A:{resource}"), {}, False
     yield "dynamodb:DeleteItem", arn(f"dynamodb:R:A:table/{STACK}-Table-1"), {}, False
+
+
+def untrusted_stacks(role):
+    """Wrong answers about stacks for which CloudFormation may assume its role: the one. AWS documents no other key of its request."""
+    own = arn(f"cloudformation:R:A:stack/{STACK}/1")
+    # MiniStack's services call as root.
+    caller = arn("iam::A:root")
+    for stack in (own, own.replace(STACK, OTHER), *elsewhere(own), None):
+        context = {"aws:sourcearn": stack} if stack else {}
+        asks = EvalContext(caller, "Root", ACCOUNT, "sts:AssumeRole", "*", REGION, service_context=context)
+        if evaluate_trust_policy(role["AssumeRolePolicyDocument"], caller, asks) != (stack == own):
+            yield f"CloudFormationRole for {stack}: must be {'trusted' if stack == own else 'refused'}"
 
 
 def untrusted(role, repository):
@@ -262,6 +281,7 @@ def misbuilt(resources, deployed):
         statement = {"Effect": "Allow", "Principal": principal, "Action": action, "Condition": condition}
         if role != {"AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [statement]}, **own}:
             yield f"{name} must trust {principal} under {condition}, and have no policies but {own}"
+    yield from untrusted_stacks(resources["CloudFormationRole"]["Properties"])
     yield from untrusted(resources["CiRole"]["Properties"], deployed["Repository"])
 
 
@@ -394,6 +414,9 @@ MISTAKES = {
     "another Region": replaced("sqs:CreateQueue", "Resource", REGION, "ap-south-1"),
     "an added service": replaced("iam:PassRole", "Condition", '"lambda.amazonaws.com"', '"lambda.amazonaws.com", "glue.amazonaws.com"'),
     "a removed condition": lambda of: statement_of(of, "iam:PassRole").pop("Condition"),
+    "a key that is used directly": lambda of: statement_of(of, "kms:Decrypt").pop("Condition", None),
+    "a key that is used by any service": replaced("kms:Decrypt", "Condition", f"dynamodb.{REGION}", "*"),
+    "a key of which DynamoDB makes no grant": lambda of: statement_of(of, "kms:CreateGrant")["Action"].remove("kms:CreateGrant"),
     "a mapping to any function": lambda of: statement_of(of, "lambda:CreateEventSourceMapping").pop("Condition"),
     "everything but": lambda of: statement_of(of, "iam:CreateRole").update(NotAction=["iam:CreateUser"]),
     "policies on the other role": of_role("CiRole", lambda role: role.update(ManagedPolicyArns=["DataPolicy"])),
@@ -410,7 +433,7 @@ for name in TRUSTED:
     MISTAKES |= {
         f"{name}: any principal": of_role(name, lambda role: trust(role).update(Principal="*")),
         f"{name}: any time": of_role(name, lambda role: trust(role).pop("Condition")),
-        f"{name}: one condition less": of_role(name, lambda role: trust(role)["Condition"]["StringEquals"].popitem()),
+        f"{name}: one condition less": of_role(name, lambda role: next(iter(trust(role)["Condition"].values())).popitem()),
         f"{name}: AdministratorAccess": of_role(name, lambda role: role.setdefault("ManagedPolicyArns", []).append(ADMIN)),
     }
 

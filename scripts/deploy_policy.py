@@ -3,6 +3,7 @@
 CloudFormation's schema of each resource type lists the actions that its handlers call to create, read, update and delete it
 (https://docs.aws.amazon.com/cloudformation-cli/latest/userguide/resource-type-schema.html). cfn-lint brings these schemas.
 What only properties need that the template does not have is left out, by UNUSED; a template that has one of them fails.
+What AWS's pages require beside the schema is added, by BESIDE_SCHEMA.
 Each action gets the ARNs of the stack's resources of the types that it knows, by parliament's list of actions.
 
 Usage: deploy_policy.py template.yaml scripts/deploy-roles.yaml [--check]
@@ -90,6 +91,12 @@ UNUSED = {
     },
     "AWS::SNS::Subscription": {"SubscriptionRoleArn": "iam:GetRole iam:PassRole"},
 }
+# What the schemas do not list, by type.
+BESIDE_SCHEMA = {
+    # "That principal, a user or role, must have the permissions on the KMS key that DynamoDB requires", the table's deployer.
+    # https://docs.aws.amazon.com/kms/latest/developerguide/services-dynamodb.html
+    "AWS::DynamoDB::Table": "kms:GenerateDataKey kms:GenerateDataKeyWithoutPlaintext kms:ReEncryptFrom kms:ReEncryptTo",
+}
 # Names in the schemas that are no actions of IAM.
 NO_ACTIONS = {"s3:DeleteBucketTagging", "s3:DeleteBucketEncryption", "s3:DeleteBucketLifecycle", "s3:GetBucketObjectLockConfiguration"}
 # What parliament does not know yet, or not for this resource, and what it is about.
@@ -137,6 +144,10 @@ RESTRICTED = {
     "lambda:UpdateEventSourceMapping": OF_AGGREGATOR,
     "lambda:DeleteEventSourceMapping": OF_AGGREGATOR,
 }
+# The key is used for the table alone, through DynamoDB. A handler may ask KMS itself for what tells nothing of the data: AWS's page
+# above asks these of principals without the condition, too.
+OF_KEY = ("StringEquals", "kms:ViaService", ("dynamodb.${AWS::Region}.${AWS::URLSuffix}",))
+ASKED_OF_KMS = {"kms:DescribeKey", "kms:ListAliases", "kms:RevokeGrant"}
 # With PermissionsBoundary, an action that knows this key is allowed under that boundary alone, and its removal is not.
 BOUND, REMOVES_BOUNDARY = "iam:PermissionsBoundary", "iam:DeleteRolePermissionsBoundary"
 # Several, because a managed policy has at most 6,144 characters.
@@ -185,7 +196,7 @@ def needed(template):
         tagging = of.get("tagging", {})
         if tagging.get("taggable"):
             listed |= set(tagging.get("permissions", []))
-        for action in listed - unused - NO_ACTIONS:
+        for action in (listed - unused - NO_ACTIONS) | {*BESIDE_SCHEMA.get(kind, "").split()}:
             actions.setdefault(action, set()).add(kind)
     return actions
 
@@ -255,9 +266,13 @@ def statements(template, services):
             bounded["Condition"] = {"StringEquals": {BOUND: {"Ref": "PermissionsBoundary"}}}
             statement = {"Fn::If": ["HasBoundary", bounded, statement]}
         elif restriction:
-            operator, key, values = restriction
-            statement["Condition"] = {operator: {key: [sub(value) for value in values]}}
+            statement["Condition"] = condition(restriction)
         yield statement
+
+
+def condition(restriction):
+    operator, key, values = restriction
+    return {operator: {key: [sub(value) for value in values]}}
 
 
 def of_table(arn):
@@ -271,13 +286,15 @@ def of_table(arn):
 
 
 def of_key(template):
-    """The statements that a stack with a key needs: actions that know no resource are asked on *."""
+    """The statements that a stack with a key needs: actions that know no resource are asked on *, uses of the key through a service."""
     groups = {}
     for action in sorted(needed(template)):
         if action.startswith("kms:"):
-            groups.setdefault("key" if known_types(action) else "*", []).append(action)
-    for resource, actions in groups.items():
+            groups.setdefault(("key" if known_types(action) else "*", action in ASKED_OF_KMS), []).append(action)
+    for (resource, is_direct), actions in groups.items():
         statement = {"Effect": "Allow", "Action": actions, "Resource": [{"Ref": "KmsKeyArn"} if resource == "key" else resource]}
+        if not is_direct:
+            statement["Condition"] = condition(OF_KEY)
         yield {"Fn::If": ["HasKey", statement, {"Ref": "AWS::NoValue"}]}
 
 
@@ -395,7 +412,8 @@ def roles(template):
                         "Effect": "Allow",
                         "Principal": {"Service": "cloudformation.amazonaws.com"},
                         "Action": "sts:AssumeRole",
-                        "Condition": {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}, "ArnLike": {"aws:SourceArn": {"Fn::Sub": stack}}},
+                        # The ARN has the account. AWS documents no `aws:SourceAccount` of this request.
+                        "Condition": {"ArnLike": {"aws:SourceArn": {"Fn::Sub": stack}}},
                     }
                 ],
             },

@@ -1,7 +1,8 @@
 """The pages of a release: its README, the docs with what they show, and the links between them.
 
 Usage: pages.py   checks that every relative link of every page leads to a file and a heading, that no blank line cuts a list or
-                  a table, that the text of every alarm ends with a section of the runbook, and that every deployment has tags
+                  a table, that the text of every alarm ends with a section of the runbook, that every deployment has tags, and
+                  that the template of every stack in code is uploaded under a name with the version
 """
 
 import posixpath
@@ -167,7 +168,10 @@ def dead_runbooks():
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.S | re.M)
 FOLDED = re.compile(r"^( *)- run: >-?\n((?:\1 +.*\n)+)", re.M)
 DEPLOYS = re.compile(r"\baws cloudformation (?:deploy|create-stack|update-stack|create-change-set)\s|\bsam deploy\b")
-STACK_OF = {"hcl": re.compile(r'resource "aws_cloudformation_stack"'), "ts": re.compile(r"new \w+\.(?:CfnInclude|CfnStack|Stack)\(")}
+STACK_OF = {"hcl": re.compile(r'resource "aws_cloudformation_stack"'), "ts": re.compile(r"new \w+\.(?:CfnStack|Stack)\(")}
+# A stack in code, and the bucket and key of its template.
+CODE_STACK = re.compile(r'resource "aws_cloudformation_stack"|new \w+\.CfnStack\(')
+TEMPLATE_URL = re.compile(r"""\btemplate(?:_u|U)rl\s*[=:]\s*["'`]https://([^./"'`]+)\.s3\.[^/"'`]+/([^"'`]+)""")
 SCRIPTS = re.compile(r"(?:^|/)Makefile$|\.(?:sh|ya?ml)$|^\.ci/")
 
 
@@ -220,7 +224,43 @@ DEPLOYMENTS = {
 }
 
 
+def undeployable(files):
+    """Returns the blocks of pages whose stack cannot be deployed, or not a second time.
+
+    Terraform and CDK compare a template's URL, not what is behind it
+    (https://github.com/hashicorp/terraform-provider-aws/issues/304), so its name must have the version, and a command of the page
+    must write it. CDK's CfnInclude resolves every reference itself, also those to what SAM's transform generates."""
+    found = []
+    for name, data in files.items():
+        blocks = BLOCK.findall(data.decode()) if name.endswith(".md") else []
+        commands = "\n".join(text for language, text in blocks if language == "sh")
+        for text in (text for language, text in blocks if language in STACK_OF):
+            written = [f"s3://{bucket}/{key}" for bucket, key in TEMPLATE_URL.findall(text) if "VERSION" in key]
+            is_written = [re.search(rf"\baws s3 cp \S+ {re.escape(url)}\s", commands) for url in written]
+            if len(CODE_STACK.findall(text)) != len(written) or not all(is_written) or "CfnInclude" in text:
+                found.append(f"{name}: {text.splitlines()[0]}")
+    return found
+
+
+# As above.
+UPLOAD = "```sh\naws s3 cp packaged.yaml s3://mine/weirgate-VERSION.yaml\n```\n"
+STACKS = {
+    '```hcl\nresource "aws_cloudformation_stack" "x" {\n  template_url = "https://mine.s3.eu-west-1.amazonaws.com/packaged.yaml"\n}\n```\n': True,
+    '```hcl\nresource "aws_cloudformation_stack" "x" {\n  template_url = "https://mine.s3.eu-west-1.amazonaws.com/weirgate-VERSION.yaml"\n}\n```\n': True,
+    UPLOAD + '```hcl\nresource "aws_cloudformation_stack" "x" {\n  template_url = "https://mine.s3.eu-west-1.amazonaws.com/weirgate-VERSION.yaml"\n}\n```\n': False,
+    UPLOAD + '```hcl\nresource "aws_cloudformation_stack" "x" {\n  template_url = "https://other.s3.eu-west-1.amazonaws.com/weirgate-VERSION.yaml"\n}\n```\n': True,
+    UPLOAD + '```hcl\nresource "aws_cloudformation_stack" "x" {\n  template_body = file("packaged.yaml")\n}\n```\n': True,
+    UPLOAD + "```ts\nnew cdk.CfnStack(this, 'x', { templateUrl });\n```\n": True,
+    UPLOAD + "```ts\nnew cdk.CfnStack(this, 'x', { templateUrl: 'https://mine.s3.eu-west-1.amazonaws.com/weirgate-VERSION.yaml' });\n```\n": False,
+    UPLOAD + "```ts\nnew cfninc.CfnInclude(stack, 'x', { templateFile: 'packaged.yaml' });\n```\n": True,
+    '```hcl\nresource "aws_organizations_policy" "x" {\n}\n```\n': False,
+}
+
+
 def main():
+    for text, is_wrong in STACKS.items():
+        if bool(undeployable({"page.md": text.encode()})) != is_wrong:
+            sys.exit(f"pages: this stack must {'' if is_wrong else 'not '}be noticed:\n{text}")
     for text, is_wrong in DEPLOYMENTS.items():
         if bool(untagged({"page.md": text.encode()})) != is_wrong:
             sys.exit(f"pages: this deployment must {'' if is_wrong else 'not '}be noticed:\n{text}")
@@ -230,6 +270,8 @@ def main():
     files = {name: (ROOT / name).read_bytes() if has_text(name) else b"" for name in names}
     if bare := untagged(files):
         sys.exit("\n".join(["pages: these deployments must have tags:", *bare]))
+    if stuck := undeployable(files):
+        sys.exit("\n".join(["pages: upload the template of these under a name with VERSION, and use no CfnInclude:", *stuck]))
     # A link may lead to a folder.
     files |= {folder.as_posix(): b"" for name in names for folder in Path(name).parents}
     if dead := dead_links(files) + dead_runbooks():

@@ -19,7 +19,7 @@ CHOICES = {
     "AlarmTopicArn": "arn:aws:sns:us-east-1:123456789012:on-call",
     "ExistingTableStreamArn": "arn:aws:dynamodb:us-east-1:123456789012:table/mine/stream/2026",
     "DeletionProtection": "false",
-    "WarmThroughput": 20000,
+    "WarmThroughput": "20000",
     "MaxWriteRequestUnits": 5000,
     "Tracing": "true",
     "KmsKeyArn": "arn:aws:kms:us-east-1:123456789012:key/00000000-0000-0000-0000-000000000000",

@@ -87,7 +87,7 @@ impl Scenario {
         let units_an_hour = (writes + refills) * HOUR_SECONDS + usage_units_an_hour;
         let of_call = CALL_PRICE + run_price(call_ms) + LOG_BYTES * LOG_BYTE_PRICE;
         let of_reconciler = reconciler_minute(all_shards, looks_a_minute) * HOUR_MINUTES;
-        let of_calls = calls * of_call * HOUR_SECONDS;
+        let of_calls = calls * of_call * HOUR_SECONDS + busy_hours(1);
         let peer_units_per_100 = 100 * PEER_ACQUIRE_UNITS + PEER_USAGE_UNITS_PER_100;
         let peer_units = self.acquires * peer_units_per_100;
         Numbers {
@@ -124,6 +124,21 @@ impl Numbers {
 pub const fn idle() -> PicoDollars {
     let watching = ALARM_METRICS * ALARM_HOUR_PRICE + IDLE_METRICS * METRIC_HOUR_PRICE;
     PicoDollars(reconciler_minute(0, 0) * HOUR_MINUTES + watching)
+}
+
+/// Picodollars for the metrics of so many hours in which the aggregator is called.
+const fn busy_hours(hours: u64) -> u64 {
+    hours * BUSY_METRICS * METRIC_HOUR_PRICE
+}
+
+/// Returns what a million acquires of one bucket cost at one a second, without the idle stack, if a
+/// record waits so many seconds for others.
+pub const fn a_million_at_one_a_second(window_seconds: u64) -> PicoDollars {
+    let acquires: u64 = 1_000_000;
+    let units = (acquires * USAGE_LOADS[0].1).div_ceil(1_000);
+    let of_calls = acquires.div_ceil(window_seconds) * call(window_seconds).0;
+    let of_metrics = busy_hours(acquires.div_ceil(HOUR_SECONDS));
+    PicoDollars(units * WRITE_UNIT_PRICE + of_calls + of_metrics)
 }
 
 /// Shards for so many writes a second: the least power of two that has [`SHARD_WRITES`] for each.
@@ -199,7 +214,7 @@ impl Profile {
     }
 
     /// Returns what a month with so many acquires costs, if they are spread evenly over it: units,
-    /// calls of the aggregator, and the idle stack.
+    /// calls of the aggregator with their metrics, and the idle stack.
     pub fn month(&self, acquires: u64) -> PicoDollars {
         let seconds = MONTH_HOURS * HOUR_SECONDS;
         let units = (acquires * self.write_milli).div_ceil(1_000);
@@ -209,7 +224,7 @@ impl Profile {
         let calls = units.min(shards(units.div_ceil(seconds)) * seconds);
         let of_calls = match calls {
             0 => 0,
-            _ => calls * call(units / calls).0,
+            _ => calls * call(units / calls).0 + busy_hours(calls.min(MONTH_HOURS)),
         };
         let idle = idle().0 * MONTH_HOURS;
         PicoDollars(units * WRITE_UNIT_PRICE + reads * READ_UNIT_PRICE + of_calls + idle)
@@ -306,9 +321,11 @@ mod tests {
         let units = (3_600 + 4) * 625_000;
         // 3,600 calls at $0.0000002, 11 ms of a quarter GB, and a line of 1,050 bytes at $0.50 a GB.
         let calls = 3_600 * (200_000 + 13_333_400 * 11 / 4_000 + 525_000);
+        // Five metrics at $0.30 a month of 730 hours.
+        let metrics = 5 * (300_000_000_000 / 730);
         assert_eq!(
             numbers.hour,
-            PicoDollars(units + calls + reconciler_minute(1, 3) * 60)
+            PicoDollars(units + calls + metrics + reconciler_minute(1, 3) * 60)
         );
     }
 }

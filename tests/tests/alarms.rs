@@ -82,6 +82,28 @@ fn stuck(value: i64) -> [Option<i64>; 9] {
     std::array::from_fn(|minute| (minute % 4 == 0).then_some(value))
 }
 
+/// A record that comes alone waits through the whole window, and then the next one may come.
+#[test]
+fn a_batch_window_is_no_lag_and_a_minute_beyond_it_is() {
+    let alarm = properties("AggregatorLagAlarm");
+    let without_window = json!({"Fn::Sub": "age - 1000 * ${StreamBatchWindowSeconds}"});
+    assert_eq!(alarm["Metrics"][0]["Expression"], without_window);
+    let parameter = template()["Parameters"]["StreamBatchWindowSeconds"].take();
+    let [least, most] = ["MinValue", "MaxValue"].map(|bound| parameter[bound].as_i64().unwrap());
+    for window in least..=most {
+        let minutes = usize::try_from(window / 60).unwrap().max(1);
+        let rings = |age: i64| {
+            let late = age - 1000 * window;
+            let ages: Vec<_> = (0..60)
+                .map(|minute| (minute % minutes == 0).then_some(late))
+                .collect();
+            rings_by(&alarm, &ages)
+        };
+        assert!(!rings((window + 1) * 1000), "{window}");
+        assert!(rings((window + 61) * 1000), "{window}");
+    }
+}
+
 /// An idle stream is polled too: an empty poll is a value of 0, and counts as a sample.
 #[test]
 fn an_idle_stream_is_no_alarm_and_one_that_is_not_read_is() {

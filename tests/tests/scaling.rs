@@ -15,7 +15,9 @@ use weirgate_testkit::template::{default_resources, properties, resources, templ
 use weirgate_testkit::{Dynamo, Lines, Process};
 use weirgate_tests::number::{self, Grouped};
 use weirgate_tests::page::with_part;
-use weirgate_tests::scaling::{facts, idle, keys, months, snapshot_units};
+use weirgate_tests::scaling::{
+    a_million_at_one_a_second, facts, idle, keys, months, snapshot_units,
+};
 
 #[test]
 fn the_tables_are_what_is_computed() {
@@ -38,6 +40,18 @@ fn the_tables_are_what_is_computed() {
             "{path} is not current: run this with WRITTEN=1"
         );
     }
+}
+
+#[test]
+fn the_page_has_what_few_acquires_cost_by_window() {
+    let page = include_str!("../../docs/scaling.md");
+    let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let [default, short, long] =
+        [facts::BATCH_WINDOW_SECONDS, 5, 60].map(a_million_at_one_a_second);
+    let sentence = format!(
+        "a million acquires cost {default}. With `StreamBatchWindowSeconds=5` they cost {short}, with 60 {long}."
+    );
+    assert!(words.contains(&sentence), "{sentence}");
 }
 
 /// How many shards are on a partition is binomial, and a full one admits what it takes.
@@ -182,10 +196,12 @@ async fn a_call_logs_one_line_of_the_size_and_with_the_metrics_that_are_paid_for
         let points = points(&serde_json::from_str(line).unwrap()).into_iter();
         points.filter(|point| point.name != "cold_start").count()
     };
-    let [_, run, later @ ..] = &text.lines().collect::<Vec<_>>()[..] else {
+    let [batch, run, later @ ..] = &text.lines().collect::<Vec<_>>()[..] else {
         panic!("four lines");
     };
-    assert_eq!(u64::try_from(metrics(run)).unwrap(), facts::IDLE_METRICS);
+    for (line, paid) in [(batch, facts::BUSY_METRICS), (run, facts::IDLE_METRICS)] {
+        assert_eq!(u64::try_from(metrics(line)).unwrap(), paid, "{line}");
+    }
     let bytes = |line: &str| u64::try_from(line.len()).unwrap() + 1 + 26;
     for line in later {
         let (bytes, most) = (bytes(line), facts::LOG_BYTES);

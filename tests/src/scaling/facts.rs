@@ -125,6 +125,9 @@ pub const ALARM_HOUR_PRICE: u64 = 100_000_000_000 / 730;
 /// Metrics in the lines of the functions of an idle stack, which are those of the reconciler.
 /// Tested against its line.
 pub const IDLE_METRICS: u64 = 2;
+/// Metrics in the line of a batch that copies usage, as one does in each hour in which the aggregator
+/// is called. Tested likewise. Batches at other times can have more, such as `refilled`.
+pub const BUSY_METRICS: u64 = 5;
 /// Picodollars for one of them, an hour in which it has a value: $0.30 a month of 730 hours; the
 /// same source.
 pub const METRIC_HOUR_PRICE: u64 = 300_000_000_000 / 730;
