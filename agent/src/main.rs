@@ -312,7 +312,7 @@ impl Running {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(format!("prefetched tokens were not returned: {error}")),
             Err(_) if !has_prefetched(&self.limiter) => {
-                tracing::warn!("requests to DynamoDB were still in flight at the end");
+                tracing::warn!("requests to the table were still in flight at the end");
                 Ok(())
             }
             Err(_) => Err(format!(

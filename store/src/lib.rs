@@ -79,7 +79,9 @@ pub use memory::MemoryTable;
 pub use meter::{CapacityMeter, ConsumedUnits};
 pub use proxy::https_connector;
 #[cfg(feature = "redis")]
-pub use redis::{Primary, RecordStream, RedisOptions, Replica, ServerFacts, StreamRecord, Unread};
+pub use redis::{
+    RecordStream, RedisOptions, Replica, ServerFacts, StreamFacts, StreamRecord, Unread,
+};
 pub use request::{
     ActionOutcome, Consistency, Position, ReturnValues, ScanPage, TransactOutcome, WriteOutcome,
 };

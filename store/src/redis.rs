@@ -33,11 +33,13 @@ use crate::{
 };
 
 pub use connection::RedisOptions;
-pub use facts::{Primary, Replica, ServerFacts};
+pub use facts::{Replica, ServerFacts, StreamFacts};
 pub use records::{RecordStream, StreamRecord, Unread};
 
 /// Items of a page without a limit.
 const PAGE: i32 = 1_000;
+/// Items of an answer at most. One may have some 20 KB, and a longer answer does not arrive before its timeout.
+const ANSWER: usize = 100;
 /// Expired items that a write removes for each item of its own, so that they get fewer.
 const EXPIRED: usize = 2;
 /// Removes an entry if the fields of its item are still what was read, which are not of the entry.
@@ -312,20 +314,24 @@ impl RedisTable {
         bound: Option<&Bound>,
     ) -> Result<Batch, StoreError> {
         let request = || format!("HGETALL of {} items", keys.len());
-        let found = self.each(&request, keys, &[]).await?;
-        let hashes = found.into_iter().map(texts).collect::<Result<Vec<_>, _>>();
-        let hashes = hashes.map_err(|error| self.0.connection.failed(request(), error))?;
-        if let Some(bound) = bound {
-            let lengths = hashes.iter().flatten();
-            let bytes: usize = lengths.map(|(field, text)| field.len() + text.len()).sum();
-            let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-            bound.count(bytes).map_err(|reason| {
-                let connection = &self.0.connection;
-                connection.refused(ErrorKind::Rejected, request(), reason, None)
-            })?;
+        let mut items = vec![];
+        for keys in keys.chunks(ANSWER) {
+            let found = self.each(&request, keys, &[]).await?;
+            let hashes = found.into_iter().map(texts).collect::<Result<Vec<_>, _>>();
+            let hashes = hashes.map_err(|error| self.0.connection.failed(request(), error))?;
+            if let Some(bound) = bound {
+                let lengths = hashes.iter().flatten();
+                let bytes: usize = lengths.map(|(field, text)| field.len() + text.len()).sum();
+                let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+                bound.count(bytes).map_err(|reason| {
+                    let connection = &self.0.connection;
+                    connection.refused(ErrorKind::Rejected, request(), reason, None)
+                })?;
+            }
+            items.extend(hashes.into_iter().filter_map(field::item));
         }
         Ok(Batch {
-            items: hashes.into_iter().filter_map(field::item).collect(),
+            items,
             kept_back: None,
         })
     }
@@ -438,29 +444,32 @@ impl RedisTable {
         Ok((items, last, count))
     }
 
-    /// Reads these fields of each item, or all, in one round trip.
+    /// Reads these fields of each item, or all, in one round trip for each [`ANSWER`] items.
     async fn each(
         &self,
         request: &impl Fn() -> String,
         keys: &[ItemKey],
         names: &[&str],
     ) -> Result<Vec<Value>, StoreError> {
-        let mut all = pipe();
-        for key in keys {
-            let key = self.0.keys.item(key);
-            match names {
-                [] => all.cmd("HGETALL").arg(key),
-                names => all.cmd("HMGET").arg(key).arg(names),
-            };
+        let mut found = vec![];
+        for keys in keys.chunks(ANSWER) {
+            let mut all = pipe();
+            for key in keys {
+                let key = self.0.keys.item(key);
+                match names {
+                    [] => all.cmd("HGETALL").arg(key),
+                    names => all.cmd("HMGET").arg(key).arg(names),
+                };
+            }
+            let answered: Vec<Value> = self
+                .0
+                .connection
+                .send(request, async |connection| {
+                    all.query_async(connection).await
+                })
+                .await?;
+            found.extend(answered);
         }
-        if keys.is_empty() {
-            return Ok(vec![]);
-        }
-        self.0
-            .connection
-            .send(request, async |connection| {
-                all.query_async(connection).await
-            })
-            .await
+        Ok(found)
     }
 }

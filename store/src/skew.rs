@@ -120,7 +120,7 @@ impl CorrectedClock {
         if before.abs_diff(correction) >= NEWS_MS {
             tracing::warn!(
                 correction_ms = correction,
-                "this machine's clock differs from DynamoDB's and is corrected"
+                "this machine's clock differs from that of the table and is corrected"
             );
         }
     }

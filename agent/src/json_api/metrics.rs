@@ -35,7 +35,7 @@ pub(super) fn text(gated: &GatedLimiter, connections: u64) -> String {
         ),
         (
             "weirgate_available",
-            "Whether DynamoDB answers: 0 while the circuit breaker is open.",
+            "Whether the table answers: 0 while the circuit breaker is open.",
             &u8::from(gated.limiter.is_available()),
         ),
         (

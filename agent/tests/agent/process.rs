@@ -217,16 +217,19 @@ fn a_store_is_reached_by_tls_if_its_certificate_is_known() {
     assert!(made.status.success(), "{made:?}");
     let port = server::free_port().to_string();
     let [key, certificate] = [&key, &certificate].map(|path| path.to_str().unwrap());
-    let _server = RedisServer::with(&[
-        "--tls-port",
-        &port,
-        "--tls-cert-file",
-        certificate,
-        "--tls-key-file",
-        key,
-        "--tls-auth-clients",
-        "no",
-    ]);
+    let serve = |clients: &str| {
+        let files = [
+            "--tls-cert-file",
+            certificate,
+            "--tls-key-file",
+            key,
+            "--tls-ca-cert-file",
+            certificate,
+        ];
+        let arguments = ["--tls-port", &port, "--tls-auth-clients", clients];
+        RedisServer::with(&[&files[..], &arguments].concat())
+    };
+    let server = serve("no");
     let url = format!("rediss://127.0.0.1:{port}");
     let start = || {
         let mut agent = command(&["--store", &url, "--functions"]);
@@ -252,7 +255,20 @@ fn a_store_is_reached_by_tls_if_its_certificate_is_known() {
     let mut client = Client::to(UnixStream::connect(folder.join("socket")).unwrap());
     let answer = client.post("/v1/acquire", &take);
     assert_ne!(answer.status, 200, "{answer:?}");
-    assert!(answer.body.contains("certificate"), "{answer:?}");
+    assert!(answer.body.contains("SSL_CERT_FILE"), "{answer:?}");
+    drop((server, unknown));
+    // The default of Redis.
+    let _server = serve("yes");
+    let agent = Logged::start({
+        let mut agent = start();
+        agent.env("SSL_CERT_FILE", certificate);
+        agent
+    });
+    agent.until("listening");
+    let mut client = Client::to(UnixStream::connect(folder.join("socket")).unwrap());
+    let answer = client.post("/v1/acquire", &take);
+    assert_ne!(answer.status, 200, "{answer:?}");
+    assert!(answer.body.contains("tls-auth-clients"), "{answer:?}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -27,7 +27,8 @@ use finding::{Finding, State};
 /// Table, indexes, stream, functions, schedule, alarms, clock, and what the credentials allow;
 /// each problem with its remedy. It changes nothing.
 ///
-/// Of a store: version, eviction, memory, persistence, replicas, clock, and what the user may do.
+/// Of a store: version, eviction, memory, persistence, replicas, functions, clocks, and what the
+/// user may do.
 ///
 /// With --acceptance it tries the table by requests instead: every request that Weirgate sends,
 /// processes on one key, a hot key, a killed process, usage. It tells what that costs, asks first,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use weirgate_testkit::RedisServer;
+use weirgate_testkit::{RedisCluster, RedisServer};
 
 use super::fixtures::{File, Table, weirgate};
 
@@ -95,6 +95,11 @@ fn each_setting_that_loses_buckets_is_a_problem_until_its_remedy_is_done() {
             ["appendfsync must be everysec or always", "got no"],
         ),
         (
+            &["--appendonly", "yes", "--no-appendfsync-on-rewrite", "yes"],
+            "persistence",
+            ["no-appendfsync-on-rewrite must be no", "got yes"],
+        ),
+        (
             &["--maxmemory", "1"],
             "memory",
             ["% of 0 MiB in use", "nothing is decided"],
@@ -129,6 +134,11 @@ fn a_server_with_its_file_and_a_replica_in_step_is_fine() {
         let primary = format!("127.0.0.1 {}", server.port());
         let _replica = other.server(&["--replicaof", &primary]);
         let found = until(&server, "replicas", "in step: 1");
+        assert_eq!((&*found.state, found.code), ("advice", Some(0)));
+        assert!(found.found.contains("min-replicas-to-write is 0"));
+        let remedy: Vec<_> = found.remedy.split([' ', ',']).take(4).collect();
+        assert_eq!(cli(&server, &remedy), "OK\n", "{}", found.remedy);
+        let found = doctor(&server, "replicas");
         assert_eq!((&*found.state, found.code), ("fine", Some(0)));
         for check in ["server", "eviction", "memory", "persistence", "clock"] {
             let found = doctor(&server, check);
@@ -145,17 +155,17 @@ fn a_server_with_its_file_and_a_replica_in_step_is_fine() {
 }
 
 #[test]
-fn a_replica_that_stands_still_and_one_that_is_asked_itself_are_problems() {
+fn a_replica_that_stands_still_is_a_problem_and_one_is_not_asked_itself() {
     let folders = [Folder::new("primary"), Folder::new("replica")];
     let server = folders[0].server(&[]);
     let primary = format!("127.0.0.1 {}", server.port());
     let replica = folders[1].server(&["--replicaof", &primary]);
     until(&server, "replicas", "in step: 1");
-    let linked = until(&replica, "replicas", "and takes no writes");
-    let address = format!("is a replica of 127.0.0.1:{}", server.port());
-    assert!(linked.found.contains(&address), "{}", linked.found);
-    assert_eq!((&*linked.state, linked.code), ("problem", Some(1)));
-    assert!(linked.remedy.contains("URL of the primary"));
+    let refused = weirgate(["--store", &replica.url(), "doctor"]);
+    let address = format!("a replica of 127.0.0.1:{}, which takes no", server.port());
+    for part in [&*address, "give the URL of the primary"] {
+        assert!(refused.stderr.contains(part), "{refused:?}");
+    }
 
     let info = cli(&replica, &["INFO", "server"]);
     let process = info
@@ -176,10 +186,6 @@ fn a_replica_that_stands_still_and_one_that_is_asked_itself_are_problems() {
     assert!(behind.remedy.contains("look at the replica"));
     kill(process, Signal::SIGCONT).expect("it goes on");
     until(&server, "replicas", "in step: 1");
-
-    drop(server);
-    let down = until(&replica, "replicas", "to which the link is down");
-    assert_eq!(down.state, "problem");
 }
 
 #[test]
@@ -202,6 +208,43 @@ fn what_a_user_may_not_do_is_named_and_no_setting_is_guessed() {
         };
         assert!(run.stdout.contains(expected), "{run:?}");
         assert!(!run.stdout.contains("pass@"), "{run:?}");
+    }
+}
+
+#[test]
+fn records_that_no_process_reads_are_a_problem_until_they_are_deleted() {
+    let server = RedisServer::start();
+    let records = "weirgate:{weirgate}:records";
+    assert_eq!(doctor(&server, "functions").state, "fine");
+    cli(&server, &["XADD", records, "*", "PK", "one"]);
+    let problem = doctor(&server, "functions");
+    assert_eq!((&*problem.state, problem.code), ("problem", Some(1)));
+    assert!(
+        problem.found.contains("1 records wait"),
+        "{}",
+        problem.found
+    );
+    cli(&server, &["SET", &format!("{records}:lock"), "agent"]);
+    let found = doctor(&server, "functions").found;
+    assert!(found.contains("a process runs them; 1 records"), "{found}");
+    cli(&server, &["DEL", &format!("{records}:lock")]);
+    let (_, remedy) = problem.remedy.split_once("DEL ").expect("it has one");
+    assert_eq!(cli(&server, &["DEL", remedy]), "1\n", "{remedy}");
+    assert_eq!(doctor(&server, "functions").state, "fine");
+}
+
+#[test]
+fn a_user_of_a_cluster_needs_to_know_its_other_servers() {
+    let cluster = RedisCluster::start();
+    for (more, allowed) in [("-cluster|nodes", false), ("+cluster|nodes", true)] {
+        for node in 0..cluster.nodes().len() {
+            let user = ["ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all", more];
+            assert_eq!(cluster.run(node, &user), "OK");
+        }
+        let store = format!("redis://some:pass@127.0.0.1:{}", cluster.nodes()[0].port());
+        let run = weirgate(["--store", &store, "doctor"]);
+        let is_named = run.stdout.contains("not allowed: cluster|nodes");
+        assert_eq!(is_named, !allowed, "{run:?}");
     }
 }
 

@@ -131,6 +131,6 @@ pub(crate) fn fall_back(
         }
     };
     count(&session.env.counters.degraded, 1);
-    tracing::debug!(%error, "decided without DynamoDB");
+    tracing::debug!(%error, "decided without the table");
     answer
 }

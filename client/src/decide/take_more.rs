@@ -41,7 +41,7 @@ impl Grant {
         let amount = parse_amount(limit, tokens)?;
         if self.degraded().is_some() {
             return Err(Error::Invalid(format!(
-                "this grant was made without DynamoDB, so no more of {limit:?} can be taken within it: acquire again"
+                "this grant was made without the table, so no more of {limit:?} can be taken within it: acquire again"
             )));
         }
         let places = self.places(limit)?;

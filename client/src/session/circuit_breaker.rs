@@ -50,6 +50,8 @@ pub(crate) struct CircuitBreaker {
 #[derive(Debug)]
 struct Seen {
     state: State,
+    /// Whether the last failure was of a write that a server refused which may answer reads: one that is full.
+    is_write_refused: bool,
     throttles: KeyRangeThrottles,
 }
 
@@ -182,6 +184,7 @@ impl CircuitBreaker {
             return false;
         };
         if is_failure(error.kind) {
+            seen.is_write_refused = error.kind == ErrorKind::Unavailable && sent != Sent::Read;
             let Some(pause) = self.pause_after_failure(&mut seen.state) else {
                 return false;
             };
@@ -224,11 +227,12 @@ impl CircuitBreaker {
             State::Closed(_) => false,
         };
         match sent {
-            Sent::Read if is_saturation => return,
+            Sent::Read if is_saturation || seen.is_write_refused => return,
             Sent::Read => {}
             Sent::Write(pk) => seen.throttles.accepted(Some(pk), now),
             Sent::Transaction => seen.throttles.accepted(None, now),
         }
+        seen.is_write_refused = false;
         Self::set(seen, State::Closed(0));
     }
 
@@ -303,6 +307,7 @@ impl Drop for CircuitBreaker {
 impl Seen {
     const NOTHING: Self = Self {
         state: State::Closed(0),
+        is_write_refused: false,
         throttles: KeyRangeThrottles::NONE,
     };
 }

@@ -115,7 +115,7 @@ impl fmt::Display for Denied {
         };
         let short: Vec<_> = self.short().map(says).collect();
         if let Some(Degraded { reason }) = &self.degraded {
-            write!(f, "DynamoDB is unavailable ({reason}): ")?;
+            write!(f, "the table is unavailable ({reason}): ")?;
         }
         match self.retry_after {
             Some(after) => {

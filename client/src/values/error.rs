@@ -29,7 +29,7 @@ pub enum Error {
         last: Option<Arc<StoreError>>,
     },
     /// Nothing was sent, because the circuit breaker is open after failed requests.
-    #[error("DynamoDB is unavailable; circuit breaker open for another {}: {last}", rounded_span(*retry_after))]
+    #[error("the table is unavailable; circuit breaker open for another {}: {last}", rounded_span(*retry_after))]
     Unavailable {
         /// Time until the next attempt.
         retry_after: Duration,

@@ -93,9 +93,9 @@ counters! {
         local_denied: "weirgate_local_denied_total", "Acquires denied by a cached denial, without a request.";
         shadow_denied: "weirgate_shadow_denied_total",
             "Acquires granted that would have been denied without shadow mode.";
-        degraded: "weirgate_degraded_total", "Acquires decided without DynamoDB, because it was unavailable.";
+        degraded: "weirgate_degraded_total", "Acquires decided without the table, because it was unavailable.";
         breaker_opened: "weirgate_breaker_opened_total",
-            "Times that the circuit breaker opened, because DynamoDB was unavailable.";
+            "Times that the circuit breaker opened, because the table was unavailable.";
         writes: "weirgate_writes_total", "Writes sent, applied or not.";
         reads: "weirgate_reads_total",
             "Reads sent: of the shards of a bucket, and of configurations.";

@@ -1,5 +1,6 @@
 //! Gives the stream to the aggregator in batches, as Lambda's event source mapping of the template does it: in
-//! order; reported records and all later ones come again, and a batch that fails as a whole is halved.
+//! order; reported records and all later ones come again, and a batch that fails as a whole is halved, also one that
+//! cannot be read.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -29,8 +30,6 @@ pub(crate) struct Reader {
     is_open: bool,
     /// Records that were read and not finished.
     waiting: VecDeque<StreamRecord>,
-    /// Whether records come that were read before and not finished, and the last one of those.
-    again: Option<Option<String>>,
     batch_size: usize,
 }
 
@@ -66,17 +65,14 @@ impl Reader {
             throttles: Throttles::default(),
             is_open: false,
             waiting: VecDeque::new(),
-            again: Some(None),
             batch_size: BATCH_SIZE,
         }
     }
 
-    /// Begins again with what was read and not finished, by this process or another one. Makes the stream, if it
-    /// does not exist.
+    /// Forgets what was read, which comes again. Makes the stream, if it does not exist.
     pub(crate) async fn begin(&mut self) -> Result<(), StoreError> {
         self.is_open = false;
         self.waiting.clear();
-        self.again = Some(None);
         self.stream.open().await?;
         self.is_open = true;
         Ok(())
@@ -94,25 +90,22 @@ impl Reader {
         }
     }
 
-    /// Reads records if none waits.
+    /// Reads records if none waits: first those that were read and not finished, by this process or by another one,
+    /// which may have read them after it lost the lock.
     async fn fill(&mut self) -> Result<(), StoreError> {
         if !self.is_open {
             self.begin().await?;
         }
-        while self.waiting.is_empty() {
-            let unread = match &self.again {
-                Some(after) => Unread::Again(after.as_deref()),
-                None => Unread::New,
-            };
-            let is_again = unread != Unread::New;
-            let records = self.stream.read(unread, BATCH_SIZE).await?;
-            match records.last() {
-                Some(last) if is_again => self.again = Some(Some(last.id.clone())),
-                None if is_again => self.again = None,
-                Some(_) => {}
-                None => return Ok(()),
+        for unread in [Unread::Again, Unread::New] {
+            if !self.waiting.is_empty() {
+                break;
             }
-            self.waiting.extend(records);
+            let records = self.stream.read(unread, self.batch_size).await;
+            if records.is_err() {
+                // So many may not arrive in time.
+                self.batch_size = self.batch_size.div_ceil(2);
+            }
+            self.waiting.extend(records?);
         }
         Ok(())
     }
@@ -148,7 +141,7 @@ impl Reader {
                 return Turn::failed(error);
             }
         };
-        self.batch_size = BATCH_SIZE;
+        self.batch_size = (self.batch_size * 2).min(BATCH_SIZE);
         let done = finished(ids.iter().map(String::as_str), &response);
         match self.stream.finish(&ids[..done]).await {
             Ok(0) => {}

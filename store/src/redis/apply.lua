@@ -498,6 +498,21 @@ if has_failed then
   return failed
 end
 
+-- A full server refuses the first command that may need memory, and lets a script go on that has written. So a call
+-- that frees some begins with a command that removes nothing: items get shorter, or expired ones go at its end.
+local grows = 0
+for _, write in ipairs(writes) do
+  local item, changed = write[2], write[3]
+  for field, value in pairs(changed) do
+    local before = item[field]
+    grows = grows + (value and #field + #value or 0) - (before and #field + #before or 0)
+  end
+end
+-- Nothing is due if the key is of another type.
+local due = most_expired > 0 and redis.pcall('ZRANGE', EXPIRIES, '-inf', time[1], 'BYSCORE', 'LIMIT', 0, 1) or {}
+if grows < 0 or #due > 0 then
+  redis.pcall('ZREM', EXPIRIES, '')
+end
 local number = redis.call('HINCRBY', WRITES, 'all', 1)
 -- Entries come before their items and go after them, so that an item without one cannot be.
 local gone, records = {}, {}

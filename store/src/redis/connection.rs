@@ -27,7 +27,7 @@ pub struct RedisOptions {
     pub url: String,
     /// Name of the table: prefix of all its keys. Default: `weirgate`.
     pub table: String,
-    /// Timeout of a new connection, with its handshake. Default: 1 s.
+    /// Timeout of a new connection to one server, with its handshake. Default: 1 s.
     pub connect_timeout: Duration,
     /// Timeout of one request. Its outcome is then unknown, until it was repeated. Default: 1 s.
     pub request_timeout: Duration,
@@ -69,8 +69,6 @@ impl fmt::Debug for RedisOptions {
 
 /// Servers of a cluster that are named one by the other until one has the table.
 const REDIRECTIONS: usize = 4;
-/// Servers of a cluster that are known.
-const SERVERS: usize = 64;
 /// Oldest version of the protocol that is known to run the script.
 const LEAST_VERSION: u64 = 7;
 /// Maximum idle time of a connection, by the larger of both clocks. Networks forget idle ones after some minutes, and
@@ -82,7 +80,8 @@ pub(super) struct Connection {
     /// server answers to its SELECT.
     info: ConnectionInfo,
     database: i64,
-    /// Known servers, the next one to try first: that of the URL, and the others of its cluster.
+    /// Known servers, the next one to try first: the last one with the table, the others of its cluster as it named
+    /// them, and that of the URL.
     servers: Mutex<VecDeque<ConnectionAddr>>,
     config: AsyncConnectionConfig,
     connect_timeout: Duration,
@@ -150,9 +149,10 @@ impl Opened {
     }
 }
 
-/// A connection, or the server of the cluster that has the table.
 enum Connected {
-    Opened(Opened),
+    /// A connection, and the other servers of the cluster.
+    Opened(Opened, Vec<ConnectionAddr>),
+    /// The server of the cluster that has the table.
     Moved(ConnectionAddr),
 }
 
@@ -319,43 +319,59 @@ impl Connection {
         Ok((open.number, opened))
     }
 
+    /// Connects to the first known server that leads to the table.
     async fn connect(&self) -> Result<Opened, StoreError> {
-        for _ in 0..=REDIRECTIONS {
-            match self.connect_to(self.next_server()).await {
-                Ok(Connected::Opened(opened)) => return Ok(opened),
-                Ok(Connected::Moved(server)) => self.know(server, true),
-                Err(error) => {
-                    // Another one of the cluster is next.
-                    self.servers().rotate_left(1);
+        let begun = Instant::now();
+        let (all, mut tried) = (self.servers().len(), 0);
+        let (mut moved, mut moves) = (None, 0);
+        loop {
+            let server = moved.take().unwrap_or_else(|| {
+                tried += 1;
+                self.next_server()
+            });
+            match self.connect_to(server.clone()).await {
+                Ok(Connected::Opened(opened, others)) => {
+                    self.know(server, others);
+                    return Ok(opened);
+                }
+                Ok(Connected::Moved(to)) if moves < REDIRECTIONS => {
+                    moves += 1;
+                    moved = Some(to);
+                }
+                Ok(Connected::Moved(_)) => {
+                    let reason = format!("{} names one server after the other", self.server);
+                    let request = "CONNECT".to_owned();
+                    return Err(self.refused(ErrorKind::Unavailable, request, reason, None));
+                }
+                Err(error) if tried >= all || begun.elapsed() >= self.connect_timeout => {
                     return Err(error);
                 }
+                Err(error) => tracing::debug!(%error, "trying the next server"),
             }
         }
-        let reason = format!("{} names one server after the other", self.server);
-        Err(self.refused(ErrorKind::Unavailable, "CONNECT".to_owned(), reason, None))
     }
 
     fn servers(&self) -> MutexGuard<'_, VecDeque<ConnectionAddr>> {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the next server to try, which is then the last one: also if the attempt is dropped.
     fn next_server(&self) -> ConnectionAddr {
-        let next = self.servers().front().cloned();
+        let mut servers = self.servers();
+        servers.rotate_left(1);
+        let next = servers.back().cloned();
         next.unwrap_or_else(|| self.info.addr().clone())
     }
 
-    /// Keeps the address of a server, to try it first or last.
-    fn know(&self, server: ConnectionAddr, is_first: bool) {
-        let mut servers = self.servers();
-        let known = servers.iter().position(|known| *known == server);
-        match (is_first, known) {
-            (true, known) => {
-                known.and_then(|known| servers.remove(known));
-                servers.push_front(server);
+    /// Forgets all servers but the one with the table, those that it has named, and that of the URL.
+    fn know(&self, server: ConnectionAddr, others: Vec<ConnectionAddr>) {
+        let mut known = VecDeque::from([server]);
+        for other in others.into_iter().chain([self.info.addr().clone()]) {
+            if !known.contains(&other) {
+                known.push_back(other);
             }
-            (false, None) if servers.len() < SERVERS => servers.push_back(server),
-            (false, _) => {}
         }
+        *self.servers() = known;
     }
 
     /// Returns the address of another server of the cluster: `10.0.0.1:6379`.
@@ -385,6 +401,24 @@ impl Connection {
         })
     }
 
+    /// Returns the time that the clock of another server is ahead of that of the table's, in ms, and at least; `None` if
+    /// it does not tell.
+    pub(super) async fn ahead_ms(&self, address: &str) -> Option<i64> {
+        let address = self.address(address)?;
+        let asking = async {
+            let client = Client::open(self.info.clone().set_addr(address))?;
+            let connection = client.get_multiplexed_async_connection_with_config(&self.config);
+            let mut connection = connection.await?;
+            let sent = self.clock.now().0;
+            let (seconds, micros): (i64, i64) = cmd("TIME").query_async(&mut connection).await?;
+            let time = seconds.saturating_mul(1_000).saturating_add(micros / 1_000);
+            let answered = self.clock.now().0;
+            Ok::<_, RedisError>(time.saturating_sub(time.min(answered).max(sent)))
+        };
+        let asked = tokio::time::timeout(self.connect_timeout, asking).await;
+        asked.ok()?.ok()
+    }
+
     async fn connect_to(&self, server: ConnectionAddr) -> Result<Connected, StoreError> {
         let sent = self.clock.local();
         let name = server.to_string();
@@ -398,16 +432,17 @@ impl Connection {
                 select.exec_async(&mut connection).await?;
             }
             let info: String = cmd("INFO").query_async(&mut connection).await?;
+            if let Some(unfit) = unfit(&info, self.accept_eviction) {
+                return Ok((Err(unfit), info));
+            }
+            let mut others = vec![];
             if is_of_cluster(&info) {
                 let mut nodes = cmd("CLUSTER");
                 let nodes = nodes.arg("NODES").query_async(&mut connection).await;
                 // A user may not be allowed to; the server of the URL is then the only way into the cluster.
                 let nodes: String = nodes.unwrap_or_default();
-                for address in nodes.lines().filter_map(node) {
-                    if let Some(address) = self.address(&address) {
-                        self.know(address, false);
-                    }
-                }
+                let named = nodes.lines().filter_map(node);
+                others.extend(named.filter_map(|address| self.address(&address)));
             }
             let writes = cmd("HGET").arg(&self.writes).arg("all").to_owned();
             let writes: Result<Option<u64>, _> = writes.query_async(&mut connection).await;
@@ -418,9 +453,9 @@ impl Connection {
                     return moved
                         .map(Connected::Moved)
                         .ok_or(error)
-                        .map(|moved| (moved, info));
+                        .map(|moved| (Ok(moved), info));
                 }
-                Err(error) if error.code() == Some("CLUSTERDOWN") => return Err(error),
+                Err(error) if error::needs_connection(&error) => return Err(error),
                 // Whatever else is wrong with this key is an error of the first write.
                 writes => writes.ok().flatten().unwrap_or_default(),
             };
@@ -434,7 +469,7 @@ impl Connection {
                     used_epoch_ms: AtomicI64::new(self.clock.local().0),
                 }),
             };
-            Ok::<_, RedisError>((Connected::Opened(opened), info))
+            Ok::<_, RedisError>((Ok(Connected::Opened(opened, others)), info))
         };
         let connected = tokio::time::timeout(self.connect_timeout, connecting).await;
         let request = || "CONNECT".to_owned();
@@ -459,13 +494,9 @@ impl Connection {
         if let (true, Some(now)) = (self.use_server_time, now) {
             self.clock.observe_ms(now / 1_000, sent, self.clock.local());
         }
-        match unfit(&info, self.accept_eviction) {
-            None => Ok(connected),
-            Some(reason) => {
-                let reason = format!("{name} {reason}");
-                Err(self.refused(ErrorKind::Rejected, request(), reason, None))
-            }
-        }
+        connected.map_err(|(kind, reason)| {
+            self.refused(kind, request(), format!("{name} {reason}"), None)
+        })
     }
 }
 
@@ -476,15 +507,26 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Returns whether a server is of a cluster, by its answer to INFO.
-fn is_of_cluster(info: &str) -> bool {
+pub(super) fn is_of_cluster(info: &str) -> bool {
     // Valkey says it under another name.
     let mut modes = ["redis_mode", "server_mode"].into_iter();
     modes.any(|name| field(info, name) == Some("cluster"))
 }
 
-/// Returns why a server is refused, by its answer to INFO, and the remedy.
-fn unfit(info: &str, accept_eviction: bool) -> Option<String> {
+/// Returns why a server is refused, by its answer to INFO, and the remedy. A replica is another server after a failover,
+/// so that it is one may pass. Of a cluster, it leads to its primary.
+fn unfit(info: &str, accept_eviction: bool) -> Option<(ErrorKind, String)> {
     let field = |name: &str| field(info, name);
+    if field("role") == Some("slave") && !is_of_cluster(info) {
+        let [host, port] =
+            ["master_host", "master_port"].map(|name| field(name).unwrap_or_default());
+        let reason = format!(
+            "must be a primary, got a replica of {host}:{port}, which takes no writes; give the URL of the primary, or a \
+             name that follows it"
+        );
+        return Some((ErrorKind::Unavailable, reason));
+    }
+    let rejected = |reason: String| Some((ErrorKind::Rejected, reason));
     // Valkey also has the version of Redis that it began from.
     let (name, version) = match field("valkey_version") {
         Some(version) => ("Valkey", version),
@@ -495,15 +537,17 @@ fn unfit(info: &str, accept_eviction: bool) -> Option<String> {
         .next()
         .and_then(|major| major.parse().ok());
     if major.is_some_and(|major: u64| major < LEAST_VERSION) {
-        return Some(format!(
+        return rejected(format!(
             "must have version {LEAST_VERSION}.0 or newer, got {name} {version}; upgrade it"
         ));
     }
     if field("arch_bits") == Some("32") {
-        return Some("must be a build for 64 bits, got one for 32; install another one".to_owned());
+        return rejected(
+            "must be a build for 64 bits, got one for 32; install another one".to_owned(),
+        );
     }
     match field("maxmemory_policy") {
-        Some(policy) if policy != "noeviction" && !accept_eviction => Some(format!(
+        Some(policy) if policy != "noeviction" && !accept_eviction => rejected(format!(
             "must have the maxmemory-policy noeviction, got {policy}, by which buckets are evicted and then are full \
              again; set it by CONFIG SET maxmemory-policy noeviction, or accept evictions"
         )),
@@ -573,16 +617,41 @@ mod tests {
         for version in ["redis_version:7.0.15", "redis_version:8.2.1"] {
             assert_eq!(unfit(&info(version, "noeviction"), false), None);
             assert_eq!(unfit(&info(version, "allkeys-lru"), true), None);
-            let reason = unfit(&info(version, "allkeys-lru"), false).expect("it is refused");
+            let (kind, reason) =
+                unfit(&info(version, "allkeys-lru"), false).expect("it is refused");
+            assert_eq!(kind, ErrorKind::Rejected);
             assert!(reason.contains("got allkeys-lru") && reason.contains("CONFIG SET"));
         }
         let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.0";
         assert_eq!(unfit(&info(valkey, "noeviction"), false), None);
         let narrow = "redis_version:7.0.15\r\narch_bits:32";
         let narrow = unfit(&info(narrow, "noeviction"), false);
-        assert!(narrow.is_some_and(|reason| reason.contains("got one for 32")));
+        assert!(narrow.is_some_and(|(_, reason)| reason.contains("got one for 32")));
         let old = unfit(&info("redis_version:6.2.14", "noeviction"), false);
-        assert!(old.is_some_and(|reason| reason.contains("got Redis 6.2.14; upgrade it")));
+        assert!(old.is_some_and(|(_, reason)| reason.contains("got Redis 6.2.14; upgrade it")));
+        let replica = |mode: &str| {
+            format!("redis_mode:{mode}\r\nrole:slave\r\nmaster_host:db\r\nmaster_port:6379\r\n")
+        };
+        let (kind, reason) = unfit(&replica("standalone"), false).expect("it is refused");
+        assert_eq!(kind, ErrorKind::Unavailable);
+        assert!(reason.contains("a replica of db:6379") && reason.contains("give the URL"));
+        assert_eq!(unfit(&replica("cluster"), false), None);
+    }
+
+    #[test]
+    fn the_servers_that_are_known_are_those_that_the_last_one_named_and_that_of_the_url() {
+        let options = RedisOptions::new("redis://url:1");
+        let connection = Connection::new(&options, CorrectedClock::default(), String::new());
+        let connection = connection.expect("the URL is one");
+        let tcp = |name: &str| ConnectionAddr::Tcp(name.to_owned(), 1);
+        for round in 0..100 {
+            let [one, other] = ["one", "other"].map(|name| tcp(&format!("{name}-{round}")));
+            connection.know(one.clone(), vec![other.clone(), one.clone()]);
+            let tried = [(); 4].map(|()| connection.next_server());
+            assert_eq!(tried, [one.clone(), other, tcp("url"), one]);
+        }
+        connection.know(tcp("url"), vec![]);
+        assert_eq!(*connection.servers(), [tcp("url")]);
     }
 
     #[test]

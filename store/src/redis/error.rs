@@ -9,12 +9,16 @@ const INVALID: &str = "INVALID";
 const FOREIGN: &str = "FOREIGN";
 const UNDECIDED: &str = "UNDECIDED";
 
-/// Returns whether the next request needs another connection. After a timeout, this one may never answer again;
-/// and a server that is now a replica, or of a cluster no longer has the slot, has a successor.
+/// Returns whether the next request needs another connection. After a timeout, this one may never answer again. A
+/// server that is now a replica, lacks its replicas, loads its data, or of a cluster no longer has the slot, may have a
+/// successor, to which the name leads.
 pub(super) fn needs_connection(error: &RedisError) -> bool {
     let told = told(error);
     let code = told.as_ref().map(|(code, _)| &**code);
-    let is_elsewhere = matches!(code, Some("READONLY" | "MOVED" | "CLUSTERDOWN"));
+    let is_elsewhere = matches!(
+        code,
+        Some("READONLY" | "MOVED" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "NOREPLICAS")
+    );
     error.is_io_error() || error.is_unrecoverable_error() || is_elsewhere
 }
 
@@ -26,6 +30,20 @@ fn told(error: &RedisError) -> Option<(String, String)> {
         first.code().to_owned(),
         first.details().unwrap_or_default().to_owned(),
     ))
+}
+
+/// Returns what to do about an error of TLS, of which the text alone tells which one it is.
+fn remedy_of_tls(error: &RedisError) -> &'static str {
+    let text = error.to_string();
+    match () {
+        () if text.contains("CertificateRequired") => {
+            ": set tls-auth-clients to no in its redis.conf, because Weirgate has no certificate of its own"
+        }
+        () if text.contains("UnknownIssuer") => {
+            ": name the file with the certificate of its authority in SSL_CERT_FILE"
+        }
+        () => "",
+    }
 }
 
 /// Returns what an error of a request that was sent means, and its reason. The outcome of a request without an
@@ -43,7 +61,10 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
     if error.is_io_error() {
         return (
             ErrorKind::Unconfirmed,
-            format!("the connection to {server} failed ({error})"),
+            format!(
+                "the connection to {server} failed ({error}){}",
+                remedy_of_tls(error)
+            ),
         );
     }
     let (code, text) = told(error).unwrap_or_default();

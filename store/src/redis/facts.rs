@@ -1,9 +1,9 @@
 //! What a server says of itself, for operators.
 
-use redis::{Value, cmd};
+use redis::{Value, cmd, pipe};
 
 use super::RedisTable;
-use super::connection::texts;
+use super::connection::{is_of_cluster, texts};
 use crate::table::Backend;
 use crate::{ErrorKind, StoreError, Table};
 
@@ -23,23 +23,20 @@ pub struct ServerFacts {
     pub is_appended: bool,
     /// When that file is written to the disk: `always`, `everysec` or `no`.
     pub fsync: String,
+    /// Whether that is put off while the file is rewritten, for half a minute at most.
+    pub is_fsync_put_off: bool,
     /// Whether the last write of that file failed.
     pub has_append_failed: bool,
-    /// The primary, if the server is its replica.
-    pub primary: Option<Primary>,
+    /// Whether it is of a cluster.
+    pub is_of_cluster: bool,
     /// The replicas that are connected.
     pub replicas: Vec<Replica>,
-    /// Commands that the user of the table needs and may not run: `zadd`.
+    /// Replicas without which it takes no writes; `None` if that is not known.
+    pub least_replicas: Option<u64>,
+    /// The stream from which usage is copied; `None` if there is none.
+    pub stream: Option<StreamFacts>,
+    /// Commands that the user of the table needs and may not run: `zadd`, `xgroup|create`.
     pub denied: Vec<String>,
-}
-
-/// The primary of a replica.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Primary {
-    /// Host and port.
-    pub address: String,
-    /// Whether the replica is connected to it.
-    pub is_linked: bool,
 }
 
 /// A replica, as its primary knows it.
@@ -53,10 +50,29 @@ pub struct Replica {
     pub lag_seconds: u64,
     /// What it has not confirmed, in bytes.
     pub behind_bytes: u64,
+    /// Time that its clock is ahead of its primary's, in ms, and negative if it is behind; `None` if it does not tell.
+    pub ahead_ms: Option<i64>,
 }
 
+/// The stream from which usage is copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamFacts {
+    /// Its key.
+    pub key: String,
+    /// Records that wait.
+    pub waiting: u64,
+    /// Whether a process runs the functions, which read it.
+    pub is_read: bool,
+}
+
+/// Settings that a server may tell.
+const SETTINGS: [&str; 3] = [
+    "appendfsync",
+    "no-appendfsync-on-rewrite",
+    "min-replicas-to-write",
+];
 /// All commands that requests and scripts use, on a key of the table.
-const NEEDED: [&str; 26] = [
+const NEEDED: [&str; 27] = [
     "DEL key",
     "EVAL script 1 key",
     "EVALSHA sha 1 key",
@@ -76,24 +92,27 @@ const NEEDED: [&str; 26] = [
     "XACK key group 1-1",
     "XADD key * field value",
     "XDEL key 1-1",
-    "XGROUP CREATE key group 0",
-    "XINFO STREAM key",
+    "XGROUP|CREATE key group 0",
+    "XINFO|STREAM key",
+    "XLEN key",
     "XREADGROUP GROUP group consumer STREAMS key 0",
     "ZADD key 0 member",
     "ZRANGE key 0 0",
     "ZREM key member",
     "ZSCORE key member",
 ];
+/// What connections of a cluster use too.
+const NEEDED_IN_CLUSTER: &str = "CLUSTER|NODES";
 /// Returns those that the user may not run.
 const DENIED: &str = "
 local denied = {}
 for _, command in ipairs(ARGV) do
   local words = {}
-  for word in string.gmatch(command, '%S+') do
+  for word in string.gmatch(command, '[^%s|]+') do
     words[#words + 1] = word == 'key' and KEYS[1] or word
   end
   if not redis.acl_check_cmd(unpack(words)) then
-    denied[#denied + 1] = string.lower(words[1])
+    denied[#denied + 1] = string.lower(string.match(command, '%S+'))
   end
 end
 return denied";
@@ -121,38 +140,66 @@ impl RedisTable {
     async fn facts(&self) -> Result<ServerFacts, StoreError> {
         let request = || "INFO".to_owned();
         let connection = &self.0.connection;
-        let mut denied = cmd("EVAL");
-        denied.arg(DENIED).arg(1).arg(&self.0.keys.writes);
-        denied.arg(&NEEDED);
-        let (info, config, denied) = connection
+        let (info, config, denied, stream) = connection
             .send(&request, async |connection| {
                 let info: String = cmd("INFO").query_async(connection).await?;
                 let mut config = cmd("CONFIG");
-                config.arg("GET").arg("appendfsync");
+                config.arg("GET").arg(&SETTINGS);
                 let config = match config.query_async(connection).await {
                     Ok(config) => config,
                     Err(error) if error.is_io_error() => return Err(error),
                     // Hosted servers do not have it.
                     Err(_) => Value::Nil,
                 };
+                let mut denied = cmd("EVAL");
+                denied.arg(DENIED).arg(1).arg(&self.0.keys.writes);
+                denied.arg(&NEEDED);
+                if is_of_cluster(&info) {
+                    denied.arg(NEEDED_IN_CLUSTER);
+                }
                 let denied: Vec<String> = match denied.query_async(connection).await {
                     Ok(denied) => denied,
                     Err(error) if error.is_io_error() => return Err(error),
                     // Without scripts nothing works, which each write tells.
                     Err(_) => vec![],
                 };
-                Ok((info, config, denied))
+                let stream = &self.0.keys.records;
+                let mut all = pipe();
+                all.cmd("EXISTS").arg(stream);
+                all.cmd("XLEN").arg(stream);
+                all.cmd("EXISTS").arg(&self.0.keys.lock);
+                let stream: (bool, u64, bool) = match all.query_async(connection).await {
+                    Ok(stream) => stream,
+                    Err(error) if error.is_io_error() => return Err(error),
+                    // It is among what is denied.
+                    Err(_) => (false, 0, false),
+                };
+                Ok((info, config, denied, stream))
             })
             .await?;
         let config = texts(config).map_err(|error| connection.failed(request(), error))?;
-        Ok(ServerFacts {
+        let (has_stream, waiting, is_read) = stream;
+        let mut facts = ServerFacts {
             denied,
-            ..read(&info, config)
-        })
+            stream: has_stream.then(|| StreamFacts {
+                key: self.0.keys.records.clone(),
+                waiting,
+                is_read,
+            }),
+            ..read(&info, &config)
+        };
+        for replica in &mut facts.replicas {
+            replica.ahead_ms = connection.ahead_ms(&replica.address).await;
+        }
+        Ok(facts)
     }
 }
 
-fn read(info: &str, config: Vec<(String, String)>) -> ServerFacts {
+fn read(info: &str, config: &[(String, String)]) -> ServerFacts {
+    let [fsync, put_off, least_replicas] = SETTINGS.map(|wanted| {
+        let mut known = config.iter();
+        known.find_map(|(name, value)| (name == wanted).then_some(value.as_str()))
+    });
     let field = |name: &str| {
         let mut lines = info.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -176,6 +223,7 @@ fn read(info: &str, config: Vec<(String, String)>) -> ServerFacts {
             state: part("state"),
             lag_seconds: number(&part("lag")),
             behind_bytes: offset.saturating_sub(number(&part("offset"))),
+            ahead_ms: None,
         })
     };
     ServerFacts {
@@ -184,16 +232,13 @@ fn read(info: &str, config: Vec<(String, String)>) -> ServerFacts {
         memory_bytes: number(&field("maxmemory")),
         used_bytes: number(&field("used_memory")),
         is_appended: field("aof_enabled") == "1",
-        fsync: config
-            .into_iter()
-            .find_map(|(name, value)| (name == "appendfsync").then_some(value))
-            .unwrap_or_default(),
+        fsync: fsync.unwrap_or_default().to_owned(),
+        is_fsync_put_off: put_off == Some("yes"),
         has_append_failed: field("aof_last_write_status") == "err",
-        primary: (field("role") == "slave").then(|| Primary {
-            address: format!("{}:{}", field("master_host"), field("master_port")),
-            is_linked: field("master_link_status") == "up",
-        }),
+        is_of_cluster: is_of_cluster(info),
         replicas: (0..).map_while(replica).collect(),
+        least_replicas: least_replicas.and_then(|least| least.parse().ok()),
+        stream: None,
         denied: vec![],
     }
 }
@@ -206,10 +251,15 @@ mod tests {
 
     #[test]
     fn all_commands_of_requests_and_scripts_are_known_to_need_a_permission() {
-        let needed = NEEDED.iter().filter_map(|call| call.split(' ').next());
-        let needed: BTreeSet<_> = needed.collect();
+        let needed = NEEDED.iter().chain([&NEEDED_IN_CLUSTER]);
+        let needed = needed.filter_map(|call| call.split([' ', '|']).next());
+        // Hosted servers do not have the last one, so nothing depends on it.
+        let needed: BTreeSet<_> = needed.chain(["CONFIG"]).collect();
+        let own = include_str!("facts.rs").split("#[cfg(test)]").next();
         let sources = [
+            own.unwrap_or_default(),
             include_str!("apply.lua"),
+            include_str!("connection.rs"),
             include_str!("records.rs"),
             include_str!("../redis.rs"),
         ];

@@ -62,6 +62,8 @@ pub(super) struct Keys {
     pub(super) of_writes: Vec<String>,
     /// The stream of images of shards.
     pub(super) records: String,
+    /// The lock of its reader.
+    pub(super) lock: String,
     /// The number of writes.
     pub(super) writes: String,
 }
@@ -78,6 +80,7 @@ impl Keys {
             name: name.to_owned(),
             of_writes: indexes.iter().cloned().chain(others).collect(),
             indexes,
+            lock: format!("{records}:lock"),
             records,
             writes,
         }

@@ -1,7 +1,7 @@
 //! The stream of images of shards, from which usage is copied: see `apply.lua` for which writes are in it.
 //!
 //! One group of readers with one name: what was read and not finished comes again to whichever process has the
-//! lock next.
+//! lock.
 
 use std::time::Duration;
 
@@ -14,12 +14,28 @@ use crate::{Item, StoreError, Table, random_id};
 
 /// Name of the group, and of its only reader.
 const GROUP: &str = "functions";
-/// Takes the lock, or keeps it. Returns whether this process has it.
-const LOCK: &str = "
-if redis.call('GET', KEYS[1]) == ARGV[1] then
-  return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+/// Makes the stream and its group, unless they exist. It begins with a command that removes nothing: a full server lets a
+/// script go on that has written, and its functions free its memory.
+const OPEN: &str = "
+redis.call('HDEL', KEYS[2], '')
+local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
+if not made.err then
+  redis.call('HSET', KEYS[2], 'gone', 0)
+elseif not string.find(made.err, 'BUSYGROUP', 1, true) then
+  return made
 end
-return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0";
+return 1";
+/// Takes the lock, or keeps it. Returns whether this process has it. A full server gives it too, as in `OPEN`.
+const LOCK: &str = "
+local reader = redis.call('GET', KEYS[1])
+if reader == ARGV[1] then
+  return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+elseif reader then
+  return 0
+end
+redis.call('DEL', KEYS[1])
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1";
 /// Gives the lock back, if this process has it.
 const UNLOCK: &str =
     "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0";
@@ -47,16 +63,15 @@ pub struct RecordStream {
     table: RedisTable,
     /// Value of the lock of this process.
     reader: String,
-    lock: String,
     /// Hash with the number of records of the stream that were there once.
     gone: String,
 }
 
 /// Which records to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unread<'a> {
-    /// Those that were read after this one and not finished; `None` for all.
-    Again(Option<&'a str>),
+pub enum Unread {
+    /// Those that were read and not finished, by whichever process.
+    Again,
     /// Those that were never read.
     New,
 }
@@ -84,7 +99,6 @@ impl Table {
             return None;
         };
         Some(RecordStream {
-            lock: format!("{}:lock", table.0.keys.records),
             gone: format!("{}:gone", table.0.keys.records),
             table: table.clone(),
             reader: random_id().to_string(),
@@ -110,21 +124,15 @@ impl RecordStream {
     /// # Errors
     /// [`StoreError`] if the server does not answer, or the key is of another application.
     pub async fn open(&self) -> Result<(), StoreError> {
-        let mut create = cmd("XGROUP");
-        let key = &self.table.0.keys.records;
-        create.arg("CREATE").arg(key).arg(GROUP).arg(0);
-        create.arg("MKSTREAM");
-        let mut none_gone = cmd("HSET");
-        none_gone.arg(&self.gone).arg("gone").arg(0);
-        let request = || self.request("XGROUP");
+        let mut open = cmd("EVAL");
+        open.arg(OPEN).arg(2);
+        open.arg(&self.table.0.keys.records).arg(&self.gone);
+        open.arg(GROUP);
+        let request = || self.request("EVAL");
         let connection = &self.table.0.connection;
         connection
             .send(&request, async |connection| {
-                match create.exec_async(connection).await {
-                    Ok(()) => none_gone.exec_async(connection).await,
-                    Err(error) if error.code() == Some("BUSYGROUP") => Ok(()),
-                    Err(error) => Err(error),
-                }
+                open.exec_async(connection).await
             })
             .await
     }
@@ -149,7 +157,7 @@ impl RecordStream {
 
     async fn script(&self, script: &str, argument: Option<u64>) -> Result<bool, StoreError> {
         let mut command = cmd("EVAL");
-        command.arg(script).arg(1).arg(&self.lock);
+        command.arg(script).arg(1).arg(&self.table.0.keys.lock);
         command.arg(&self.reader).arg(argument);
         let request = || self.request("EVAL");
         let connection = &self.table.0.connection;
@@ -164,13 +172,9 @@ impl RecordStream {
     ///
     /// # Errors
     /// [`StoreError`] if the server does not answer, or the stream is gone.
-    pub async fn read(
-        &self,
-        unread: Unread<'_>,
-        most: usize,
-    ) -> Result<Vec<StreamRecord>, StoreError> {
+    pub async fn read(&self, unread: Unread, most: usize) -> Result<Vec<StreamRecord>, StoreError> {
         let from = match unread {
-            Unread::Again(after) => after.unwrap_or("0"),
+            Unread::Again => "0",
             Unread::New => ">",
         };
         let mut read = cmd("XREADGROUP");

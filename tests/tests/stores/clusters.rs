@@ -131,6 +131,28 @@ async fn a_limiter_finds_the_replica_that_took_the_place_of_its_server() {
     assert!(is_granted(&limiter, &limits, &[("rpd", ALL - 300)]).await);
 }
 
+/// That of the table, and that of the URL.
+#[tokio::test]
+async fn one_request_gets_past_all_servers_that_are_gone() {
+    let mut cluster = RedisCluster::start();
+    let write = async |table: &Table| {
+        let update = listed("one", 1, 4_000_000_000);
+        table.update(&update, ReturnValues::None).await
+    };
+    let first = Table::on_redis(&RedisOptions::new(cluster.nodes()[0].url()));
+    let first = first.expect("the URL is one");
+    write(&first).await.expect("it is there");
+    let dead = holder(&cluster).expect("one has it");
+    let of_url = (dead + 1) % 3;
+    cluster.add_replica(dead);
+    let table = Table::on_redis(&RedisOptions::new(cluster.nodes()[of_url].url()));
+    let table = table.expect("the URL is one");
+    write(&table).await.expect("it is there");
+    cluster.kill(of_url);
+    cluster.fail_over(dead, 3);
+    write(&table).await.expect("the replica is found");
+}
+
 /// The server that has the table.
 fn holder(cluster: &RedisCluster) -> Option<usize> {
     (0..3).find(|at| cluster.run(*at, &["DBSIZE"]) != "0")

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use weirgate::{Limit, RateLimiter};
 use weirgate_testkit::RedisServer;
 use weirgate_tests::fleet::{granted, is_granted, tokens};
@@ -240,5 +242,120 @@ async fn a_failover_admits_again_what_the_replica_had_not_received_and_no_more()
         promoted.expect("it is there");
         assert_eq!(take_all(&replica).await, ALL - 20 + behind);
         assert_eq!(balances(&replica).await, [0, ALL]);
+    }
+}
+
+/// With the settings of the guide. It would go on to grant what its successor grants too.
+#[tokio::test]
+async fn a_primary_that_is_cut_off_from_its_replicas_takes_no_more_writes() {
+    let primary = RedisServer::with(&[
+        "--repl-diskless-sync-delay",
+        "0",
+        "--min-replicas-to-write",
+        "1",
+    ]);
+    let proxy = Proxy::before(primary.port()).await;
+    let of = proxy.port().to_string();
+    let folder = Folder::new();
+    let path = folder.0.to_str().expect("UTF-8");
+    let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &of, "--dir", path]);
+    let url = RateLimiter::builder(primary.url()).timeout(Duration::from_millis(200));
+    let (one, limits) = (url.build().await.expect("the server fits"), limits());
+    let takes = async || {
+        let acquire = one.acquire("e-1", "gpt-4").limits(&limits);
+        acquire.take("rpd", 1).send_now().await
+    };
+    let is_granted = async || takes().await.is_ok_and(|decision| decision.is_granted());
+    let has_replicas = async || {
+        let info = command(&primary, &["INFO", "replication"]).await;
+        let info: String = redis::from_redis_value(info.expect("it is there")).expect("text");
+        !info.contains("connected_slaves:0\r")
+    };
+    let is_cut_off = async {
+        while !is_granted().await {}
+        // The replica's next sign of life ends its connection, and it finds no other.
+        proxy.lead_to(weirgate_testkit::server::free_port());
+        proxy.lose_next_request();
+        let mut grants = 1;
+        for _ in 0..5 {
+            grants += i64::from(is_granted().await);
+        }
+        while has_replicas().await {}
+        grants
+    };
+    let grants = tokio::time::timeout(BOUND, is_cut_off).await;
+    let grants = grants.expect("it notices");
+    let refused = takes().await.expect_err("it is refused").to_string();
+    assert!(refused.contains("NOREPLICAS"), "{refused}");
+    let behind = writes(&primary).await - writes(&replica).await;
+    let promoted = command(&replica, &["REPLICAOF", "NO", "ONE"]).await;
+    promoted.expect("it is there");
+    assert_eq!(take_all(&replica).await, ALL - grants + behind);
+    assert!(takes().await.is_err(), "it still takes none");
+}
+
+/// A server whose clock is ahead by so many seconds, and that answers nothing else. Returns its port.
+async fn ahead(seconds: i64) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("it is bound").port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut buffer = vec![0; 1 << 12];
+            while let Ok(length @ 1..) = client.read(&mut buffer).await {
+                let asked = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                let mut answer = "+OK\r\n".repeat(asked.matches("SETINFO").count());
+                if asked.contains("TIME") {
+                    let now = weirgate::Clock::now(&weirgate::SystemClock).0 / 1_000 + seconds;
+                    let digits = now.to_string().len();
+                    answer += &format!("*2\r\n${digits}\r\n{now}\r\n$1\r\n0\r\n");
+                }
+                if client.write_all(answer.as_bytes()).await.is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    port
+}
+
+/// A bucket refills by the difference at once after a failover.
+#[tokio::test]
+async fn the_clock_of_each_replica_is_compared_with_that_of_its_primary() {
+    let primary = RedisServer::with(&["--repl-diskless-sync-delay", "0"]);
+    let (of, folder) = (primary.port().to_string(), Folder::new());
+    let path = folder.0.to_str().expect("UTF-8");
+    for (seconds, bounds) in [
+        (None, 0..=0),
+        (Some(60), 58_000..=60_000),
+        (Some(-60), -62_000..=-60_000),
+    ] {
+        let port = match seconds {
+            Some(seconds) => ahead(seconds).await.to_string(),
+            // Its own.
+            None => "0".to_owned(),
+        };
+        let _replica = RedisServer::with(&[
+            "--replicaof",
+            "127.0.0.1",
+            &of,
+            "--dir",
+            path,
+            "--replica-announce-port",
+            &port,
+        ]);
+        let table = super::table(&primary);
+        let found = async {
+            loop {
+                let facts = table.describe_server().await.expect("it is there");
+                if let [replica] = &facts.replicas[..] {
+                    return replica.ahead_ms;
+                }
+            }
+        };
+        let found = tokio::time::timeout(BOUND, found)
+            .await
+            .expect("it is there");
+        let found = found.expect("it tells its time");
+        assert!(bounds.contains(&found), "{found} {seconds:?}");
     }
 }

@@ -8,6 +8,7 @@ use weirgate_store::{ErrorKind, RedisOptions, ReturnValues, StoreError, Table, W
 use weirgate_testkit::RedisServer;
 use weirgate_testkit::server::free_port;
 
+use super::proxy::Proxy;
 use super::{add, command, key, table};
 
 const ITEM: &str = "weirgate:{weirgate}:ns/ENTITY#one #S";
@@ -121,6 +122,57 @@ async fn a_server_that_takes_no_writes_for_now_is_transient() {
         while_busy(&server, database).await;
     }
     write(&table).await.expect("it is idle");
+}
+
+/// The name leads elsewhere by then, and the connection that is open does not.
+#[tokio::test]
+async fn a_server_that_may_have_a_successor_is_asked_no_more() {
+    let closed = free_port().to_string();
+    let replica = ["REPLICAOF", "127.0.0.1", &closed];
+    for (answer, changes) in [
+        (
+            "MASTERDOWN",
+            &[
+                &["CONFIG", "SET", "replica-serve-stale-data", "no"][..],
+                &replica,
+            ][..],
+        ),
+        ("READONLY", &[&replica]),
+        (
+            "NOREPLICAS",
+            &[&["CONFIG", "SET", "min-replicas-to-write", "1"]],
+        ),
+    ] {
+        let (server, successor) = (RedisServer::start(), RedisServer::start());
+        let proxy = Proxy::before(server.port()).await;
+        let table = at(proxy.url());
+        write(&table).await.expect("it is there");
+        for change in changes {
+            command(&server, change).await.expect("it is there");
+        }
+        proxy.lead_to(successor.port());
+        failed(&table, ErrorKind::Unavailable, &[answer]).await;
+        let written = write(&table).await;
+        written.unwrap_or_else(|error| panic!("{answer}: {error}"));
+    }
+}
+
+#[tokio::test]
+async fn a_replica_is_neither_written_nor_read() {
+    let server = RedisServer::start();
+    let closed = free_port().to_string();
+    let replica = ["REPLICAOF", "127.0.0.1", &closed];
+    command(&server, &replica).await.expect("it is there");
+    let table = table(&server);
+    let primary = format!("a replica of 127.0.0.1:{closed}");
+    let remedy = "give the URL of the primary";
+    failed(&table, ErrorKind::Unavailable, &[&primary, remedy]).await;
+    let read = table.read(&[key("one")]).await;
+    let error = read.expect_err("it may be behind");
+    assert!(error.reason.contains(&primary), "{error}");
+    let promoted = ["REPLICAOF", "NO", "ONE"];
+    command(&server, &promoted).await.expect("it is there");
+    write(&table).await.expect("it is a primary");
 }
 
 /// Writes while the server runs a long script, by new connections.

@@ -115,6 +115,37 @@ async fn limiters_side_by_side_never_take_more_than_the_limit() {
     assert_eq!(grants, 40);
 }
 
+/// Reads go on, and do not show that writes do.
+#[tokio::test]
+async fn a_server_that_is_full_opens_the_breaker_and_takes_a_release() {
+    let server = RedisServer::start();
+    let built = RateLimiter::builder(server.url()).timeout(Duration::from_millis(200));
+    let limiter = built.build().await.expect("the server fits");
+    let limits = scarce();
+    let leased = limiter.acquire("e-1", "gpt-4").limits(&limits);
+    let leased = leased.take("slots", 1).lease(Duration::from_secs(60));
+    let leased = leased.send().await.expect("it is decided").granted();
+    let full = ["CONFIG", "SET", "maxmemory", "1"];
+    super::command(&server, &full).await.expect("it is there");
+    let released = leased.expect("it fits").release().await;
+    let _ = released.expect("it frees memory");
+    let mut answers = vec![];
+    for number in 0..12 {
+        let entity = format!("new-{number}");
+        let asked = limiter.acquire(&entity, "gpt-4").limits(&limits);
+        let error = asked.take("rpd", 1).send().await.expect_err("it is full");
+        answers.push(error);
+    }
+    let is_open = |error: &Error| matches!(error, Error::Unavailable { .. });
+    assert!(answers.iter().any(is_open), "{answers:?}");
+    for error in answers {
+        let text = format!("{error} {error:?}");
+        for other in ["DynamoDB", "region", "role"] {
+            assert!(!text.contains(other), "{text}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_evicts_is_refused_at_the_start_and_one_that_is_away_is_not() {
     let server = RedisServer::with(&["--maxmemory-policy", "volatile-lru"]);

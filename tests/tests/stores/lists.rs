@@ -1,10 +1,13 @@
 //! Entries of items that have expired, or that are others by now.
 
 use weirgate_shared::attr;
-use weirgate_shared::write::{AttributeUpdate, Path, Update, Value};
-use weirgate_store::{CHILDREN, Query, ReturnValues, SortKeys, Table};
+use weirgate_shared::write::{Action, AttributeUpdate, Path, Update, Value};
+use weirgate_store::{
+    CHILDREN, Query, RedisOptions, ReturnValues, SortKeys, Table, TransactOutcome, random_id,
+};
 use weirgate_testkit::RedisServer;
 
+use super::proxy::Proxy;
 use super::{add, command, key, table};
 
 const SETS: [&str; 3] = [
@@ -49,16 +52,65 @@ async fn children(table: &Table, parent: &str) -> Vec<String> {
     keys.map(|key| key.pk).collect()
 }
 
+/// A table of a process that lets no item expire.
+pub fn keeping(server: &RedisServer) -> Table {
+    let keeping = Table::on_redis(&RedisOptions {
+        use_server_time: false,
+        ..RedisOptions::new(server.url())
+    });
+    keeping.expect("the URL is one")
+}
+
+/// Fills a table with this many items that have expired, and the memory of its server.
+pub async fn fill(server: &RedisServer, expired: u32) {
+    let keeping = keeping(server);
+    for number in 0..expired {
+        write(&keeping, &child(&format!("old-{number}"), "parent", 1)).await;
+    }
+    for name in ["one", "other", "late"] {
+        write(&keeping, &child(name, "parent", LATE)).await;
+    }
+    let full = ["CONFIG", "SET", "maxmemory", "1"];
+    command(server, &full).await.expect("it is there");
+}
+
+#[tokio::test]
+async fn a_full_server_takes_what_frees_its_memory_and_nothing_else() {
+    let server = RedisServer::start();
+    fill(&server, 40).await;
+    let (table, keeping) = (table(&server), keeping(&server));
+    let is_refused = async |table: &Table| {
+        let update = add(key("late"), Value::Int(1));
+        let written = table.update(&update, ReturnValues::None).await;
+        let error = written.expect_err("it is refused");
+        assert!(error.reason.contains("OOM"), "{error}");
+    };
+    // Of a process that lets no item expire, the write frees nothing.
+    is_refused(&keeping).await;
+    let deletes = ["one", "other"].map(|name| Action::Delete(key(name), vec![]));
+    let deleted = keeping.transact(&deletes, &random_id()).await;
+    assert_eq!(deleted.expect("it is applied"), TransactOutcome::Applied);
+    assert_eq!(lengths(&server).await, [41; 3]);
+    let mut shorter = add(key("late"), Value::Int(1));
+    let gone = AttributeUpdate::Remove(Path::of(attr::GSI1PK));
+    shorter.changes.push(gone);
+    write(&keeping, &shorter).await;
+    assert_eq!(lengths(&server).await, [41, 40, 41]);
+    is_refused(&keeping).await;
+    // Each removes two that have expired.
+    for written in 1..=20 {
+        write(&table, &add(key("late"), Value::Int(1))).await;
+        let left = 40 - 2 * written;
+        assert_eq!(lengths(&server).await, [left + 1, left, left + 1]);
+    }
+    is_refused(&table).await;
+}
+
 #[tokio::test]
 async fn expired_items_go_with_their_entries_by_the_writes_of_others() {
     let server = RedisServer::start();
     let table = table(&server);
-    // They are written by a process that lets no item expire.
-    let keeping = Table::on_redis(&weirgate_store::RedisOptions {
-        use_server_time: false,
-        ..weirgate_store::RedisOptions::new(server.url())
-    });
-    let keeping = keeping.expect("the URL is one");
+    let keeping = keeping(&server);
     for number in 0..40 {
         write(&keeping, &child(&format!("old-{number}"), "parent", 1)).await;
     }
@@ -75,6 +127,28 @@ async fn expired_items_go_with_their_entries_by_the_writes_of_others() {
     let left = command(&server, &["KEYS", "weirgate:{weirgate}:ns/*"]).await;
     let left: Vec<String> = redis::from_redis_value(left.expect("it is there")).expect("keys");
     assert_eq!(left.len(), 1, "{left:?}");
+}
+
+/// A longer answer does not arrive before its timeout.
+#[tokio::test]
+async fn any_number_of_items_is_read_and_listed_in_answers_of_a_hundred() {
+    const COUNT: usize = 250;
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let table = Table::on_redis(&RedisOptions::new(proxy.url())).expect("the URL is one");
+    let keys: Vec<_> = (0..COUNT).map(|at| key(&at.to_string())).collect();
+    for key in &keys {
+        let mut update = add(key.clone(), Value::Int(1));
+        let text = Value::text(&"x".repeat(1_000));
+        let long = AttributeUpdate::Set(Path::of("long"), text);
+        update.changes.push(long);
+        write(&table, &update).await;
+    }
+    proxy.close_at_answers_of(150_000);
+    let read = table.read(&keys).await.expect("it arrives");
+    assert_eq!(read.len(), COUNT);
+    let scanned = table.scan("ns/", 1_000, None).await.expect("it arrives");
+    assert_eq!(scanned.items.len(), COUNT);
 }
 
 #[tokio::test]

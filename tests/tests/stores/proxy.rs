@@ -1,7 +1,7 @@
 //! A TCP proxy that loses answers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +21,10 @@ pub struct Proxy {
 
 struct State {
     mode: AtomicU8,
+    /// Port of the server.
+    target: AtomicU16,
+    /// Bytes of the longest answer that arrives.
+    most: AtomicUsize,
     connections: AtomicU32,
     /// One for a request that is held and shall be passed on.
     released: Semaphore,
@@ -36,6 +40,8 @@ impl Proxy {
             port: listener.local_addr().expect("it is bound").port(),
             state: Arc::new(State {
                 mode: AtomicU8::new(PASS),
+                target: AtomicU16::new(port),
+                most: AtomicUsize::new(usize::MAX),
                 connections: AtomicU32::new(0),
                 released: Semaphore::new(0),
                 answered: Semaphore::new(0),
@@ -44,7 +50,8 @@ impl Proxy {
         let state = Arc::clone(&proxy.state);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect(("127.0.0.1", port)).await;
+                let target = state.target.load(Ordering::SeqCst);
+                let server = TcpStream::connect(("127.0.0.1", target)).await;
                 let Ok(server) = server else { continue };
                 state.connections.fetch_add(1, Ordering::SeqCst);
                 tokio::spawn(pass(client, server, Arc::clone(&state)));
@@ -69,6 +76,16 @@ impl Proxy {
     /// Closes the connection in place of passing the next request on.
     pub fn lose_next_request(&self) {
         self.state.mode.store(REFUSE, Ordering::SeqCst);
+    }
+
+    /// Leads new connections to another server, as a name does after a failover.
+    pub fn lead_to(&self, port: u16) {
+        self.state.target.store(port, Ordering::SeqCst);
+    }
+
+    /// Closes each connection in the middle of an answer of this many bytes.
+    pub fn close_at_answers_of(&self, bytes: usize) {
+        self.state.most.store(bytes, Ordering::SeqCst);
     }
 
     /// Holds the next request until it is released, whatever becomes of its connection.
@@ -101,6 +118,7 @@ impl Proxy {
 
 async fn pass(client: TcpStream, server: TcpStream, state: Arc<State>) {
     let (mode, is_held) = (&state.mode, AtomicBool::new(false));
+    let answered = AtomicUsize::new(0);
     let is_old = mode.load(Ordering::SeqCst) == PASS;
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
@@ -109,6 +127,7 @@ async fn pass(client: TcpStream, server: TcpStream, state: Arc<State>) {
         loop {
             let read = from_client.read(&mut buffer).await;
             let Ok(length @ 1..) = read else { return };
+            answered.store(0, Ordering::SeqCst);
             if mode.load(Ordering::SeqCst) == REFUSE {
                 mode.store(PASS, Ordering::SeqCst);
                 return;
@@ -133,6 +152,10 @@ async fn pass(client: TcpStream, server: TcpStream, state: Arc<State>) {
         loop {
             let read = from_server.read(&mut buffer).await;
             let Ok(length @ 1..) = read else { return };
+            let whole = answered.fetch_add(length, Ordering::SeqCst) + length;
+            if whole >= state.most.load(Ordering::SeqCst) {
+                return;
+            }
             if is_held.swap(false, Ordering::SeqCst) {
                 state.answered.add_permits(1);
             }

@@ -160,10 +160,8 @@ async fn one_process_has_the_lock_and_the_next_one_gets_what_was_not_finished() 
     assert_eq!(dropped.expect("it is there"), 0);
     first.unlock().await.expect("it is there");
     assert!(second.lock(long).await.expect("it is there"));
-    let again = second.read(Unread::Again(None), 9).await;
+    let again = second.read(Unread::Again, 9).await;
     assert_eq!(again.expect("it is there"), read[1..]);
-    let after = Unread::Again(Some(&read[1].id));
-    assert_eq!(second.read(after, 9).await.expect("it is there"), []);
     let new = second.read(Unread::New, 9).await.expect("it is there");
     assert_eq!(new.len(), 1);
 }
@@ -260,14 +258,14 @@ async fn records_that_were_read_and_then_dropped_are_told_too() {
     super::command(&server, &trim).await.expect("it is there");
     writes(1).await;
     let (mut told, mut handled) = (0, 0);
-    for unread in [Unread::Again(None), Unread::New] {
+    for unread in [Unread::Again, Unread::New] {
         let read = stream.read(unread, 9).await.expect("it is there");
         handled += read.len();
         let ids: Vec<_> = read.into_iter().map(|record| record.id).collect();
         told += stream.finish(&ids).await.expect("it is there");
     }
     assert_eq!((told, handled), (7, 1));
-    let again = stream.read(Unread::Again(None), 9).await;
+    let again = stream.read(Unread::Again, 9).await;
     assert_eq!(again.expect("it is there"), []);
 }
 
@@ -292,6 +290,56 @@ async fn a_stream_that_is_not_read_keeps_the_last_million_records() {
     write(&table, &set(&[(attr::HOUR, 7)])).await;
     let kept = length().await;
     assert!((1_000_000..1_000_200).contains(&kept), "{kept}");
+}
+
+/// The guide's page has the numbers.
+#[tokio::test]
+async fn a_record_takes_the_memory_that_the_guide_names() {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/redis.md");
+    let page = std::fs::read_to_string(page).expect("the guide is there");
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    const HOURS: i64 = 60;
+    for (count, words) in [(2, " KB with two limits"), (20, " KB with 20")] {
+        let world = World::new().await;
+        let limits = (0..count).map(|number| {
+            let name = ["rpm", "tpm"].get(number).map(|name| (*name).to_owned());
+            let name = name.unwrap_or_else(|| format!("limit-{number}"));
+            Limit::per_minute(&name, 100_000).expect("a limit")
+        });
+        let limits: Vec<_> = limits.collect();
+        for hour in 1..=HOURS {
+            world.clock.skew(hour * HOUR.0);
+            let mut acquire = world.limiter.acquire("user-1234567", "gpt-4");
+            for limit in &limits {
+                acquire = acquire.take(limit.name().as_str(), 1_000);
+            }
+            let decision = acquire.limits(&limits).send().await;
+            assert!(decision.expect("it is decided").is_granted());
+        }
+        let usage = [
+            "MEMORY",
+            "USAGE",
+            "weirgate:{weirgate}:records",
+            "SAMPLES",
+            "0",
+        ];
+        let usage = super::command(&world.server, &usage).await;
+        let bytes: i64 = redis::from_redis_value(usage.expect("it is there")).expect("a number");
+        let each = bytes / world.records().await;
+        let (before, _) = page.split_once(words).expect("the page has it");
+        let named = before
+            .rsplit(' ')
+            .next()
+            .map(|number| number.replace('.', ""));
+        let named: i64 = named
+            .and_then(|tenths| tenths.parse().ok())
+            .expect("a number");
+        let (least, most) = (named * 90, named * 110);
+        assert!(
+            (least..=most).contains(&each),
+            "{count} limits: {each} bytes"
+        );
+    }
 }
 
 /// A table on Redis by a clock that goes on with the time of the runtime.

@@ -8,8 +8,10 @@ use weirgate_store::{RedisOptions, Table, Unread};
 use weirgate_testkit::RedisServer;
 use weirgate_worker::{Options, Work, Worker};
 
-use super::command;
+use super::lists::fill;
+use super::proxy::Proxy;
 use super::usage::{BOUND, World, quick};
+use super::{command, table};
 
 const RECORDS: &str = "weirgate:{weirgate}:records";
 const LOCK: &str = "weirgate:{weirgate}:records:lock";
@@ -79,7 +81,7 @@ async fn i3_records_from_the_first_that_fails_come_again_in_their_order() {
     let (worker, log) = worker(of_user(&world), quick());
     run(worker, is_logged(&log, failed_with("come again"))).await;
     let stream = world.table.records().expect("it is on Redis");
-    let left = stream.read(Unread::Again(None), 9).await;
+    let left = stream.read(Unread::Again, 9).await;
     let left = left.expect("it is there");
     let entities: Vec<_> = left.iter().map(|record| &*record.key.pk).collect();
     assert!(entities[0].contains("e-2"), "{entities:?}");
@@ -191,4 +193,67 @@ async fn a_running_worker_goes_on_after_its_server_lost_all() {
         }
     };
     run(worker, until).await;
+}
+
+/// A process that stood still does not know at once that another one has the lock.
+#[tokio::test]
+async fn i3_records_that_another_process_read_without_the_lock_are_handled() {
+    let mut world = World::new().await;
+    let stale = world.table.records().expect("it is on Redis");
+    let (worker, _) = worker(world.table.clone(), quick());
+    let until = async {
+        for hour in 1.. {
+            roll(&mut world, &["e-1"], hour).await;
+            let read = stale.read(Unread::New, 9).await;
+            if !read.expect("it is there").is_empty() {
+                break;
+            }
+        }
+        while world.records().await > 0 {}
+    };
+    run(worker, until).await;
+    world.check().await;
+}
+
+/// An answer that is too long for the network and the timeout never comes whole.
+#[tokio::test]
+async fn i3_a_batch_that_is_too_long_to_arrive_is_halved_until_it_does() {
+    let mut world = World::new().await;
+    for hour in 1..8 {
+        roll(&mut world, &["e-1", "e-2", "e-3"], hour).await;
+    }
+    let proxy = Proxy::before(world.server.port()).await;
+    // The answer that describes the server is shorter.
+    let most = 12_000;
+    proxy.close_at_answers_of(most);
+    let stats = command(&world.server, &["MEMORY", "USAGE", RECORDS]).await;
+    let bytes: usize = redis::from_redis_value(stats.expect("it is there")).expect("a number");
+    assert!(bytes > 2 * most, "{bytes}");
+    let table = Table::on_redis(&RedisOptions {
+        clock: std::sync::Arc::new(world.clock.clone()),
+        use_server_time: false,
+        ..RedisOptions::new(proxy.url())
+    });
+    let options = Options {
+        window: Duration::from_millis(1),
+        ..Options::default()
+    };
+    let (worker, _) = worker(table.expect("the URL is one"), options);
+    run(worker, async { while world.records().await > 0 {} }).await;
+    world.check().await;
+}
+
+#[tokio::test]
+async fn functions_that_start_on_a_full_server_free_its_memory() {
+    let server = RedisServer::start();
+    fill(&server, 250).await;
+    let (worker, _) = worker(table(&server), quick());
+    let left = async || {
+        let left = command(&server, &["ZCARD", "weirgate:{weirgate}:expiries"]).await;
+        left.expect("it is there")
+    };
+    run(worker, async {
+        while left().await != redis::Value::Int(3) {}
+    })
+    .await;
 }

@@ -169,9 +169,14 @@ impl RedisCluster {
         });
     }
 
+    /// Kills a node.
+    pub fn kill(&mut self, at: usize) {
+        self.nodes[at].kill();
+    }
+
     /// Kills a node, and lets another one, its replica, take its place.
     pub fn fail_over(&mut self, dead: usize, replica: usize) {
-        self.nodes[dead].kill();
+        self.kill(dead);
         assert_eq!(
             self.run(replica, &["CLUSTER", "FAILOVER", "TAKEOVER"]),
             "OK"

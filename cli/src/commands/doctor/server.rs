@@ -1,7 +1,10 @@
 //! The server of a table in Redis.
 
+use std::time::Duration;
 use weirgate_shared::docs;
-use weirgate_store::{Primary, Replica, ServerFacts, StoreUrl};
+
+use weirgate_shared::rounded_span;
+use weirgate_store::{Replica, ServerFacts, StoreUrl, StreamFacts};
 
 use super::finding::Finding;
 
@@ -11,6 +14,10 @@ const LEAST_VERSION: u64 = 7;
 const LAG_SECONDS: u64 = 3;
 /// Bytes that a replica lacks, above which it is behind: some thousand writes.
 const BEHIND_BYTES: u64 = 1 << 20;
+/// Difference of the clocks of two servers above which a failover changes what is granted, in ms.
+const AHEAD_MS: i64 = 1_000;
+/// Records that wait, above which the functions do not keep up.
+const WAITING: u64 = 100_000;
 /// Part of the memory that is worth a remedy, in percent.
 const USED_PERCENT: u64 = 80;
 
@@ -22,6 +29,7 @@ pub fn findings(url: &StoreUrl, facts: &ServerFacts) -> Vec<Finding> {
         memory(facts),
         persistence(facts),
         replicas(facts),
+        functions(facts),
     ]
 }
 
@@ -118,11 +126,19 @@ fn persistence(facts: &ServerFacts) -> Finding {
             "look at the server's log, and make room on its disk",
         );
     }
+    if facts.is_fsync_put_off {
+        return Finding::problem(
+            check,
+            "no-appendfsync-on-rewrite must be no, got yes: a crash of its machine during a rewrite of the file loses half \
+             a minute",
+            "CONFIG SET no-appendfsync-on-rewrite no, and set it in redis.conf too",
+        );
+    }
     match &*facts.fsync {
         "always" => Finding::fine(check, "appendonly is yes, appendfsync always"),
         "everysec" => Finding::fine(
             check,
-            "appendonly is yes, appendfsync everysec: a crash of its machine loses a second",
+            "appendonly is yes, appendfsync everysec: a crash loses two seconds at most",
         ),
         "" => Finding::unknown(
             check,
@@ -141,18 +157,6 @@ fn persistence(facts: &ServerFacts) -> Finding {
 
 fn replicas(facts: &ServerFacts) -> Finding {
     let check = "replicas";
-    if let Some(Primary { address, is_linked }) = &facts.primary {
-        let link = if *is_linked {
-            ""
-        } else {
-            ", to which the link is down"
-        };
-        return Finding::problem(
-            check,
-            format!("the server is a replica of {address}{link}, and takes no writes"),
-            "give the URL of the primary, or a name that follows it",
-        );
-    }
     if facts.replicas.is_empty() {
         return Finding::advice(
             check,
@@ -160,25 +164,81 @@ fn replicas(facts: &ServerFacts) -> Finding {
             "add one: REPLICAOF HOST PORT on another server, with HOST and PORT of this one",
         );
     }
-    let behind = facts.replicas.iter().filter_map(behind);
-    let behind: Vec<_> = behind.collect();
-    match behind.is_empty() {
-        true => {
-            let bytes = facts.replicas.iter().map(|replica| replica.behind_bytes);
-            let most = bytes.max().unwrap_or_default();
-            let count = facts.replicas.len();
-            Finding::fine(
-                check,
-                format!("in step: {count}, at most {most} bytes behind"),
-            )
-        }
-        false => Finding::problem(
+    let behind: Vec<_> = facts.replicas.iter().filter_map(behind).collect();
+    if !behind.is_empty() {
+        return Finding::problem(
             check,
             format!(
                 "{}: a failover now admits again what they lack",
                 behind.join("; ")
             ),
             "look at the replica and its network",
+        );
+    }
+    let other: Vec<_> = facts.replicas.iter().filter_map(other_clock).collect();
+    if !other.is_empty() {
+        return Finding::problem(
+            check,
+            format!(
+                "{}: after a failover, buckets refill by the difference at once, or not for as long",
+                other.join("; ")
+            ),
+            "synchronize the clocks of all servers",
+        );
+    }
+    let bytes = facts.replicas.iter().map(|replica| replica.behind_bytes);
+    let most = bytes.max().unwrap_or_default();
+    let count = facts.replicas.len();
+    let in_step = format!("in step: {count}, at most {most} bytes behind");
+    // A server of a cluster that is cut off from most others takes no writes.
+    match facts.least_replicas {
+        Some(0) if !facts.is_of_cluster => Finding::advice(
+            check,
+            format!(
+                "{in_step}; min-replicas-to-write is 0: a primary that is cut off from them goes on to grant what its \
+                 successor grants too"
+            ),
+            "CONFIG SET min-replicas-to-write 1, and set it in redis.conf too",
+        ),
+        _ => Finding::fine(check, in_step),
+    }
+}
+
+/// Returns how far the clock of a replica is from that of its primary, if that matters.
+fn other_clock(replica: &Replica) -> Option<String> {
+    let ahead = replica.ahead_ms.filter(|ahead| ahead.abs() >= AHEAD_MS)?;
+    let word = if ahead < 0 { "behind" } else { "ahead" };
+    let by = rounded_span(Duration::from_millis(ahead.unsigned_abs()));
+    Some(format!("the clock of {} is {by} {word}", replica.address))
+}
+
+fn functions(facts: &ServerFacts) -> Finding {
+    let check = "functions";
+    let Some(StreamFacts {
+        key,
+        waiting,
+        is_read,
+    }) = &facts.stream
+    else {
+        let text = "none has run them: usage of past hours is not copied";
+        return Finding::fine(check, text);
+    };
+    let records = format!("{waiting} records wait in {key}");
+    match (is_read, *waiting) {
+        (true, ..WAITING) => Finding::fine(check, format!("a process runs them; {records}")),
+        (true, _) => Finding::problem(
+            check,
+            format!("they do not keep up: {records}, which keeps the last million"),
+            "look at what the agent that runs them logs",
+        ),
+        (false, _) => Finding::problem(
+            check,
+            format!(
+                "no process runs them, and {records}: they take memory, and usage of past hours is not copied"
+            ),
+            format!(
+                "start an agent with --functions; where none shall run them any more, DEL {key}"
+            ),
         ),
     }
 }
@@ -190,6 +250,7 @@ fn behind(replica: &Replica) -> Option<String> {
         state,
         lag_seconds,
         behind_bytes,
+        ..
     } = replica;
     if state != "online" {
         return Some(format!("{address} is not online but {state}"));
@@ -224,6 +285,7 @@ mod tests {
             State::Fine,
             State::Unknown,
             State::Advice,
+            State::Fine,
         ];
         assert_eq!(states, expected);
         for version in ["Redis 6.2.14", "Redis 10", "Redis "] {
@@ -247,5 +309,53 @@ mod tests {
             .map(|finding| finding.check)
             .collect();
         assert_eq!(problems, ["memory", "persistence"]);
+    }
+
+    #[test]
+    fn a_replica_with_another_clock_is_a_problem_with_the_difference() {
+        let finding = |ahead_ms| {
+            replicas(&ServerFacts {
+                replicas: vec![Replica {
+                    address: "db:6379".to_owned(),
+                    state: "online".to_owned(),
+                    lag_seconds: 0,
+                    behind_bytes: 0,
+                    ahead_ms,
+                }],
+                ..ServerFacts::default()
+            })
+        };
+        for ahead_ms in [None, Some(0), Some(999), Some(-999)] {
+            assert_eq!(finding(ahead_ms).state, State::Fine, "{ahead_ms:?}");
+        }
+        for (ahead_ms, text) in [
+            (60_000, "the clock of db:6379 is 1m ahead"),
+            (-2_000, "the clock of db:6379 is 2s behind"),
+        ] {
+            let finding = finding(Some(ahead_ms));
+            assert_eq!(finding.state, State::Problem);
+            assert!(finding.found.contains(text), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn functions_that_do_not_run_or_do_not_keep_up_are_a_problem() {
+        for (waiting, is_read, state) in [
+            (0, true, State::Fine),
+            (WAITING - 1, true, State::Fine),
+            (WAITING, true, State::Problem),
+            (0, false, State::Problem),
+        ] {
+            let stream = Some(StreamFacts {
+                key: "records".to_owned(),
+                waiting,
+                is_read,
+            });
+            let finding = functions(&ServerFacts {
+                stream,
+                ..ServerFacts::default()
+            });
+            assert_eq!(finding.state, state, "{finding:?}");
+        }
     }
 }

@@ -40,7 +40,7 @@ pub fn reason(error: &Error, entity: Option<&str>) -> String {
             None => "no decision within the time allowed".to_owned(),
         },
         Error::Unavailable { last, .. } => {
-            format!("DynamoDB is unavailable; circuit breaker open: {last}")
+            format!("the table is unavailable; circuit breaker open: {last}")
         }
         Error::Contended { .. } => {
             "an item was changed by other processes before each attempt".to_owned()

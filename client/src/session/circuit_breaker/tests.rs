@@ -184,3 +184,42 @@ fn a_saturated_table_is_probed_until_a_write_is_accepted() {
         assert!(breaker.is_closed() && !breaker.is_saturated());
     });
 }
+
+/// A full server is read and not written.
+#[test]
+fn refused_writes_are_failures_in_a_row_until_one_is_accepted_whatever_is_read() {
+    let pk = "default/BUCKET#e-0#gpt-4#0";
+    for (kind, reads_count) in [
+        (ErrorKind::Unavailable, false),
+        (ErrorKind::Unreachable, true),
+    ] {
+        run(async |breaker| {
+            let refused = failed(kind);
+            let fails = |sent| breaker.record(sent, Some(&refused));
+            let mut opened = false;
+            for _ in 0..THRESHOLD {
+                happens(&breaker, Event::Read).await;
+                opened |= fails(Sent::Write(pk)) || fails(Sent::Transaction);
+            }
+            assert_eq!(opened, !reads_count, "{kind:?}");
+            while !opened {
+                opened = fails(Sent::Write(pk));
+            }
+            for pause in [1, 2, 4] {
+                advance(Duration::from_secs(pause)).await;
+                let probe = breaker.admit().expect("a probe passes");
+                happens(&breaker, Event::Read).await;
+                assert_eq!(breaker.is_closed(), reads_count, "{kind:?}");
+                if reads_count {
+                    return;
+                }
+                assert!(fails(Sent::Write(pk)), "its pause is longer");
+                drop(probe);
+            }
+            advance(Duration::from_secs(8)).await;
+            let _probe = breaker.admit().expect("a probe passes");
+            happens(&breaker, Event::Accepted).await;
+            assert!(breaker.is_closed());
+        });
+    }
+}

@@ -150,7 +150,7 @@ async fn what_cannot_be_taken_or_given_back_is_refused_with_the_remedy() {
     let mut degraded = granted(&away, &limits(), &[("rpm", 1)]).await;
     says(
         degraded.take_more("rpm", 1).await.unwrap_err(),
-        "made without DynamoDB",
+        "made without the table",
     );
 }
 
