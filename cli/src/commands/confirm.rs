@@ -35,7 +35,9 @@ impl Destroy {
         }
         ask(&format!("This will {deed}. Type {word} to confirm: "));
         let mut line = String::new();
-        std::io::stdin().read_line(&mut line)?;
+        std::io::stdin().read_line(&mut line).map_err(|error| {
+            Failure::Failed(format!("the answer cannot be read: {error}; add --yes"))
+        })?;
         if line.trim() == word {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use weirgate_testkit::Dynamo;
 use super::fixtures::{File, Run, Table, answering, commands, weirgate, weirgate_with};
 
 /// Arguments that are wrong without any table, and what the error must name.
-const ARGUMENTS: [(&str, [&str; 3]); 66] = [
+const ARGUMENTS: [(&str, [&str; 3]); 75] = [
     ("limits get --system", ["table", "no table", "--table NAME"]),
     ("limts get --system", ["subcommand", "'limts'", "'limits'"]),
     (
@@ -251,6 +251,42 @@ const ARGUMENTS: [(&str, [&str; 3]); 66] = [
         ["LIMIT", "brst=8", "burst=TOKENS"],
     ),
     (
+        "limits set --system rpm=5/minute,brst=none",
+        ["LIMIT", "brst=none", "burst=TOKENS"],
+    ),
+    (
+        "limits set --system slots=5,day=none",
+        ["LIMIT", "day=none", "mode=shadow"],
+    ),
+    (
+        "limits set --system rpm=5/minute,burst=none",
+        ["LIMIT", "burst=none", "its burst must be"],
+    ),
+    (
+        "limits plan l.yaml --output l.plan",
+        ["argument", "'--output'", "; give --out; see"],
+    ),
+    (
+        "limits plan l.yaml -o l.plan",
+        ["argument", "'-o'", "; give --out; see"],
+    ),
+    (
+        "plans delete x --forces",
+        ["argument", "'--forces'", "exists: '--force'; see"],
+    ),
+    (
+        "acquire u r rpm=1 version",
+        ["NAME=TOKENS", "'version'", "tpm=500; see"],
+    ),
+    (
+        "limits list --force",
+        ["argument", "'--force'", "found; see"],
+    ),
+    (
+        "--table t limits diff /dev/null",
+        ["a regular file", "/dev/null", "give - in its place"],
+    ),
+    (
         "limits set --system --status disabled",
         ["'--status'", "unexpected", "give --disabled"],
     ),
@@ -368,7 +404,7 @@ const COMMANDS: [(&str, i32, [&str; 3]); 19] = [
 ];
 
 /// Words of Rust, its libraries and the SDK, none of which a user can act on.
-const FOREIGN: [&str; 16] = [
+pub const FOREIGN: [&str; 17] = [
     "::",
     "dispatch failure",
     "failure: other",
@@ -385,6 +421,7 @@ const FOREIGN: [&str; 16] = [
     "[\"",
     "a value is required",
     "to pass '",
+    "`encryption`",
 ];
 
 /// Returns what is wrong with what a run says.
