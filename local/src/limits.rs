@@ -53,29 +53,3 @@ async fn detach(limiter: &RateLimiter, later: &Entity) -> Result<(), Error> {
     };
     limiter.admin().set_entity(&alone).await
 }
-
-#[cfg(test)]
-mod tests {
-    use weirgate_testkit::{Dynamo, Fault};
-
-    use super::*;
-
-    const FILE: &str =
-        "weirgate: 1\nsystem: {limits: {rpm: 5/minute}}\nentities: {user: {parent: team}}\n";
-
-    /// Whatever the table answers to the change of an entity.
-    #[tokio::test]
-    async fn an_entity_that_is_not_set_is_an_error() {
-        let dynamo = Dynamo::new().await;
-        let limiter = RateLimiter::builder("").table(dynamo.table().await);
-        let limiter = limiter.build().await.unwrap();
-        let contents = LimitsFileContents::parse("limits.yaml", FILE.to_owned()).unwrap();
-        let mut number = 0;
-        dynamo.fail_transactions(move |_| {
-            number += 1;
-            (number > 1).then_some(Fault::Forbidden)
-        });
-        let error = apply(&limiter, &contents).await.unwrap_err();
-        assert!(matches!(error, Error::Store(_)), "{error}");
-    }
-}

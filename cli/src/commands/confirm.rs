@@ -19,6 +19,11 @@ pub struct Destroy {
 }
 
 impl Destroy {
+    /// Returns whether [`confirm`](Self::confirm) asks on a terminal.
+    pub fn asks(self) -> bool {
+        !self.yes && !self.dry_run && std::io::stdin().is_terminal()
+    }
+
     /// Asks for a word to be typed, unless nothing is written, or `--yes` is given. Without a terminal,
     /// the answer is no.
     ///

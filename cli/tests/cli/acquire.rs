@@ -512,6 +512,31 @@ async fn a_command_whose_lease_is_lost_is_stopped_or_kept_with_one_warning() {
     }
 }
 
+/// Such as the password of a vault that is locked.
+#[test]
+fn a_signal_while_a_password_is_awaited_ends_it() {
+    let pipe = std::env::temp_dir().join(format!("weirgate-cli-pipe-{}", std::process::id()));
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("it runs").success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+    command.args([
+        "--store",
+        "redis://user@127.0.0.1:1",
+        "--store-password-file",
+    ]);
+    command
+        .arg(&pipe)
+        .args(["acquire", "job", "gpu", "slots=1"]);
+    let run = Run::start(command);
+    // Opened once the other end is.
+    let writer = std::fs::File::options().write(true).open(&pipe);
+    run.signal(Signal::SIGTERM);
+    let (status, errors) = run.end();
+    drop(writer);
+    std::fs::remove_file(&pipe).expect("it was made");
+    assert_eq!(status.signal(), Some(number(Signal::SIGTERM)), "{errors}");
+}
+
 /// The table has the write, and its answer comes after the deadline.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_gets_no_answer_ends_with_nothing_held() {

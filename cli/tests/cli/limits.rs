@@ -179,6 +179,11 @@ async fn a_limits_file_is_shown_and_applied_after_a_confirmation() {
         assert!(asked.stderr.contains("Type yes"), "{asked:?}");
     }
     table.text("limits delete --system --yes");
+    let as_json = ["--json", "limits", "apply", file.path()];
+    let asked = table.run_typing("no\n", as_json);
+    let (shown, _) = asked.stderr.split_once("Type yes").expect("it asks");
+    assert!(shown.contains("60/minute\n1 change\n"), "{asked:?}");
+    assert_eq!(asked.stdout, "", "{asked:?}");
     let again = [&apply[..], &["--yes"]].concat();
     assert_eq!(
         table.json(&again),

@@ -256,7 +256,7 @@ const ARGUMENTS: [(&str, [&str; 3]); 75] = [
     ),
     (
         "limits set --system slots=5,day=none",
-        ["LIMIT", "day=none", "mode=shadow"],
+        ["LIMIT", "day=none", "burst=TOKENS"],
     ),
     (
         "limits set --system rpm=5/minute,burst=none",
@@ -280,7 +280,7 @@ const ARGUMENTS: [(&str, [&str; 3]); 75] = [
     ),
     (
         "limits list --force",
-        ["argument", "'--force'", "found; see"],
+        ["argument", "'--force'", "see 'weirgate limits list"],
     ),
     (
         "--table t limits diff /dev/null",

@@ -16,6 +16,7 @@ use super::plan::is_plan;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::stop::stopped;
+use crate::streams::warn;
 
 /// Changes under way at once.
 const CONCURRENCY: usize = 16;
@@ -140,6 +141,10 @@ impl Apply {
         }
         if changes.count() == 0 {
             return Ok(());
+        }
+        // Standard output has the result alone.
+        if output.is_json() && self.destroy.asks() {
+            warn(diff::text(output, changes));
         }
         let namespace = &context.options().namespace;
         let deed = format!("make these changes in namespace {namespace}");
