@@ -1,14 +1,19 @@
 //! The connection and the output of one run.
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
+use futures_util::future::join_all;
 use weirgate::{Builder, ConnectOptions, RateLimiter};
 use weirgate_store::{StoreUrl, Table, refuse_url};
 
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::Output;
+use crate::streams::warn;
+
+/// Characters that the owner of a lease has at most.
+const OWNER: usize = 64;
 
 /// What a command has beside its own arguments.
 #[derive(Debug)]
@@ -16,6 +21,8 @@ pub struct Context {
     options: Options,
     output: Output,
     program: fn() -> clap::Command,
+    /// Those of this run.
+    limiters: Mutex<Vec<RateLimiter>>,
     /// Read once, because a password may come from a pipe.
     place: OnceLock<Result<Place, String>>,
 }
@@ -46,6 +53,7 @@ impl Context {
             options,
             output,
             program,
+            limiters: Mutex::default(),
             place: OnceLock::new(),
         }
     }
@@ -123,7 +131,22 @@ impl Context {
             Place::Table(name) => RateLimiter::builder(name).connection(self.connection()),
             Place::Store(url) => RateLimiter::builder(url.to_string()).table(opened(url).await?),
         };
-        Ok(set(self.limiter_of(limiter)).build().await?)
+        let limiter = set(self.limiter_of(limiter)).build().await?;
+        let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
+        limiters.push(limiter.clone());
+        Ok(limiter)
+    }
+
+    /// Waits until the limiters of this run have returned what was taken for requests that got no answer,
+    /// for [the time allowed](Options::timeout) at most: the end of the process would end that too.
+    pub async fn shut_down(self) {
+        let limiters = self.limiters.into_inner();
+        let limiters = limiters.unwrap_or_else(PoisonError::into_inner);
+        for ended in join_all(limiters.iter().map(RateLimiter::shutdown)).await {
+            if let Err(error) = ended {
+                warn(format!("warning: tokens could not be returned: {error}"));
+            }
+        }
     }
 
     /// Returns a limiter on a table, to be built, with the options of this run.
@@ -132,9 +155,10 @@ impl Context {
             .namespace(&self.options.namespace)
             .timeout(self.options.timeout)
             .audit_retention(self.options.audit_retention.0);
-        let principal = self.options.principal.clone().or_else(user);
-        if let Some(principal) = principal.filter(|name| !name.is_empty()) {
-            limiter = limiter.owner(&principal).principal(principal);
+        if let Some(principal) = self.options.principal.clone().or_else(user) {
+            // An owner is shorter, and only shown.
+            let owner: String = principal.chars().take(OWNER).collect();
+            limiter = limiter.owner(owner).principal(principal);
         }
         limiter
     }

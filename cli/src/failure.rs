@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use clap::error::ErrorKind as ErrorName;
+use clap::error::{ContextKind, ContextValue, ErrorKind as ErrorName};
 use clap::{Arg, Command};
 use weirgate::{Error, ErrorKind, StoreError};
 use weirgate_shared::docs;
 
+use crate::output::Unwritten;
 use crate::streams;
 use crate::text::{Text, without_passwords};
 
@@ -97,8 +98,6 @@ pub enum Failure {
     /// As another one, of work of which a part is done: its JSON has these fields too, and its text this
     /// remark before it.
     Partly(Box<Self>, Box<Part>),
-    /// The reader of the output is gone, which is no error.
-    OutputClosed,
 }
 
 /// What is done of work that failed, and how it goes on.
@@ -119,10 +118,9 @@ impl Failure {
         Self::Partly(Box::new(self), Box::new(Part { remark, fields }))
     }
 
-    /// Returns the text of the error; empty if the output is closed.
+    /// Returns the text of the error.
     pub fn text(&self) -> &str {
         match self {
-            Self::OutputClosed => "",
             Self::Partly(failure, _) => failure.text(),
             Self::Failed(text)
             | Self::Refused(text)
@@ -138,7 +136,6 @@ impl Failure {
             failure => (failure, None),
         };
         let (code, text) = match failure {
-            Self::OutputClosed => return ExitCode::SUCCESS,
             Self::Partly(failure, _) => return failure.report(is_json),
             Self::Failed(text) => (FAILED, text),
             Self::Refused(text) => (WRONG, text),
@@ -169,13 +166,20 @@ impl Failure {
     }
 }
 
-/// What other programs call something, as an error shows it, and what it is here.
-const HABITS: [(&str, &str); 5] = [
-    ("'--status'", "--disabled, --unlimited or --enforced"),
-    ("'-o'", "--json"),
-    ("'--output'", "--json"),
-    ("'version'", "--version"),
-    ("'--force'", "--yes"),
+/// What other programs call something, the option that it is here, and what to give for it. It holds only
+/// for a command that has the option, so the first one of several.
+const HABITS: [(&str, &str, &str); 7] = [
+    (
+        "--status",
+        "disabled",
+        "--disabled, --unlimited or --enforced",
+    ),
+    ("-o", "out", "--out"),
+    ("--output", "out", "--out"),
+    ("-o", "json", "--json"),
+    ("--output", "json", "--json"),
+    ("version", "version", "--version"),
+    ("--force", "yes", "--yes"),
 ];
 
 /// Reports arguments that are wrong: one line, and which help to read. Prints the help if that was
@@ -191,7 +195,20 @@ pub fn usage(error: &clap::Error, program: &Command) -> ExitCode {
         .filter_map(|end| text.find(end))
         .min();
     let text = &text[..end.unwrap_or(text.len())];
-    let here = HABITS.iter().find(|(other, _)| text.contains(other));
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let end = arguments.iter().position(|argument| argument == "--");
+    let options = &arguments[..end.unwrap_or(arguments.len())];
+    let (below, command) = named(program, options);
+    let has = |option: &str| {
+        let mut all = program.get_arguments().chain(below.get_arguments());
+        all.any(|argument| argument.get_long() == Some(option))
+    };
+    let unknown = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
+    let unknown = unknown.into_iter().find_map(|kind| error.get(kind));
+    let here = HABITS.iter().find(|(other, option, _)| {
+        let is_it = matches!(unknown, Some(ContextValue::String(unknown)) if unknown == other);
+        is_it && (has(option) || *option == "version" && below.get_version().is_some())
+    });
     let mut tips = text.split("  tip: ").map(str::trim);
     let mut text = tips.next().unwrap_or_default().to_owned();
     // Nothing of weirgate is a value that begins with dashes, and a habit has a better one.
@@ -199,12 +216,8 @@ pub fn usage(error: &clap::Error, program: &Command) -> ExitCode {
         text += "; ";
         text += tip;
     }
-    let here = here.map(|(_, here)| format!("; give {here}"));
+    let here = here.map(|(.., here)| format!("; give {here}"));
     let text = text + &here.unwrap_or_default();
-    let arguments: Vec<_> = std::env::args_os().collect();
-    let end = arguments.iter().position(|argument| argument == "--");
-    let options = &arguments[..end.unwrap_or(arguments.len())];
-    let command = named(program, options);
     let text = format!("{text}; see '{command} --help'");
     let is_json = options.iter().any(|option| option == "--json");
     // Also if COMMAND is missing.
@@ -214,8 +227,8 @@ pub fn usage(error: &clap::Error, program: &Command) -> ExitCode {
     }
 }
 
-/// Returns the name of the command that the arguments are for, as far as they name one.
-fn named(program: &Command, arguments: &[OsString]) -> String {
+/// Returns the command that the arguments are for, as far as they name one, and its name.
+fn named<'p>(program: &'p Command, arguments: &[OsString]) -> (&'p Command, String) {
     let (mut command, mut name) = (program, program.get_name().to_owned());
     let mut arguments = arguments.iter().skip(1).filter_map(|text| text.to_str());
     while let Some(argument) = arguments.next() {
@@ -234,7 +247,7 @@ fn named(program: &Command, arguments: &[OsString]) -> String {
             break;
         }
     }
-    name
+    (command, name)
 }
 
 /// What the crate calls something, as its errors name it, and what it is here.
@@ -320,11 +333,10 @@ impl From<weirgate::DescriptionError> for Failure {
     }
 }
 
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        match error.kind() {
-            std::io::ErrorKind::BrokenPipe => Self::OutputClosed,
-            _ => Self::Failed(format!("standard output: {error}")),
-        }
+impl From<Unwritten> for Failure {
+    fn from(error: Unwritten) -> Self {
+        Self::Failed(format!(
+            "{error}; see what the command did before you repeat it"
+        ))
     }
 }

@@ -39,6 +39,7 @@ use commands::Command;
 use context::Context;
 use failure::Failure;
 use options::{Options, without_empty_variable};
+use output::Unwritten;
 
 #[cfg(target_env = "musl")]
 #[global_allocator]
@@ -85,7 +86,7 @@ async fn main() -> ExitCode {
     if help::is_about_global(&arguments) {
         return match streams::to_stdout(&help::global(&Cli::command())) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => Failure::from(error).report(false),
+            Err(error) => Failure::from(Unwritten::from(error)).report(false),
         };
     }
     let cli = match Cli::read(&arguments) {
@@ -93,10 +94,12 @@ async fn main() -> ExitCode {
         Err(error) => return failure::usage(&error, &Cli::command()),
     };
     let context = Context::new(cli.options, Cli::command);
-    match cli.command.run(&context).await {
+    let code = match cli.command.run(&context).await {
         Ok(outcome) => outcome.into(),
         Err(failure) => failure.report(context.output().is_json()),
-    }
+    };
+    context.shut_down().await;
+    code
 }
 
 #[cfg(test)]

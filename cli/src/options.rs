@@ -64,7 +64,7 @@ pub struct Options {
     )]
     pub endpoint_url: Option<String>,
     /// Author of changes in the audit, and owner of leases: the user, unless given
-    #[arg(long, global = true, env = "WEIRGATE_PRINCIPAL", value_name = "NAME")]
+    #[arg(long, global = true, env = "WEIRGATE_PRINCIPAL", value_name = "NAME", value_parser = principal)]
     pub principal: Option<String>,
     /// How long the audit keeps changes of this command: `36500d`, or `forever`
     #[arg(
@@ -148,6 +148,15 @@ impl Options {
 /// How long audit events are kept; `None` is indefinitely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention(pub Option<Duration>);
+
+fn principal(text: &str) -> Result<String, String> {
+    match text.chars().count() {
+        1..=256 => Ok(text.to_owned()),
+        count => Err(format!(
+            "must have 1 to 256 characters, and has {count}: shorten it"
+        )),
+    }
+}
 
 fn retention(text: &str) -> Result<Retention, String> {
     match text {

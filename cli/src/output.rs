@@ -1,13 +1,36 @@
 //! Results: tables for terminals, JSON for programs.
 
+use std::fmt;
+
 use clap::ColorChoice;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Width, presets};
 use serde::Serialize;
 
-use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::streams;
 use crate::text::{self, Text};
+
+/// Why a result is not on standard output.
+#[derive(Debug)]
+pub struct Unwritten(String);
+
+impl fmt::Display for Unwritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<std::io::Error> for Unwritten {
+    fn from(error: std::io::Error) -> Self {
+        Self(format!("standard output cannot be written: {error}"))
+    }
+}
+
+impl From<serde_json::Error> for Unwritten {
+    fn from(error: serde_json::Error) -> Self {
+        Self(format!("the result has no JSON: {error}"))
+    }
+}
 
 /// Where results go.
 #[derive(Debug)]
@@ -47,7 +70,7 @@ impl Output {
         &self,
         value: &T,
         text: impl FnOnce(&T) -> S,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Unwritten> {
         if !self.is_json {
             return self.print_text(text(value));
         }
@@ -55,9 +78,7 @@ impl Output {
             Some(_) => serde_json::to_string_pretty(value),
             None => serde_json::to_string(value),
         };
-        let json =
-            json.map_err(|error| Failure::Failed(format!("the result has no JSON: {error}")))?;
-        Ok(streams::to_stdout(&(text::json(&json) + "\n"))?)
+        Ok(streams::to_stdout(&(text::json(&json?) + "\n"))?)
     }
 
     /// As [`print`](Self::print), to standard error.
@@ -68,15 +89,12 @@ impl Output {
         &self,
         value: &T,
         text: impl FnOnce(&T) -> S,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Unwritten> {
         if !self.is_json {
             streams::warn(text(value));
             return Ok(());
         }
-        let json = serde_json::to_value(value);
-        let json =
-            json.map_err(|error| Failure::Failed(format!("the result has no JSON: {error}")))?;
-        streams::warn_json(&json);
+        streams::warn_json(&serde_json::to_value(value)?);
         Ok(())
     }
 
@@ -84,7 +102,7 @@ impl Output {
     ///
     /// # Errors
     /// If standard output cannot be written.
-    pub fn print_text(&self, text: impl Into<Text>) -> Result<(), Failure> {
+    pub fn print_text(&self, text: impl Into<Text>) -> Result<(), Unwritten> {
         Ok(self.write_text(text)?)
     }
 

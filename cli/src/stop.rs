@@ -1,14 +1,16 @@
 //! The end of a command that runs until it is stopped.
 
+use crate::failure::Failure;
+
 /// Returns what waits for Ctrl-C or SIGTERM, from now on.
 ///
 /// # Errors
 /// If the system refuses.
 #[cfg(unix)]
-pub fn stopped() -> std::io::Result<impl Future<Output = ()>> {
+pub fn stopped() -> Result<impl Future<Output = ()>, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
-    let mut terminated = signal(SignalKind::terminate())?;
-    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate()).map_err(not_taken)?;
+    let mut interrupted = signal(SignalKind::interrupt()).map_err(not_taken)?;
     Ok(async move {
         tokio::select! {
             _ = terminated.recv() => {}
@@ -22,9 +24,14 @@ pub fn stopped() -> std::io::Result<impl Future<Output = ()>> {
 /// # Errors
 /// If the system refuses.
 #[cfg(windows)]
-pub fn stopped() -> std::io::Result<impl Future<Output = ()>> {
-    let mut interrupted = tokio::signal::windows::ctrl_c()?;
+pub fn stopped() -> Result<impl Future<Output = ()>, Failure> {
+    let mut interrupted = tokio::signal::windows::ctrl_c().map_err(not_taken)?;
     Ok(async move {
         interrupted.recv().await;
     })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as map_err calls it")]
+fn not_taken(error: std::io::Error) -> Failure {
+    Failure::Failed(format!("Ctrl-C cannot be taken: {error}; run this again"))
 }

@@ -5,7 +5,7 @@
     reason = "the one place that writes to the streams"
 )]
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use anstream::AutoStream;
 
@@ -65,14 +65,18 @@ pub fn replace_line(line: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Prints to standard output what a terminal may obey.
+/// Prints to standard output what a terminal may obey. A reader that has gone has seen enough, which
+/// changes neither what a command does nor how it ends.
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn to_stdout(text: &str) -> std::io::Result<()> {
     let mut stdout = AutoStream::auto(std::io::stdout().lock());
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
+    let written = stdout.write_all(text.as_bytes());
+    match written.and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
 }
 
 fn to_stderr(text: &str) {

@@ -78,17 +78,23 @@ pub fn one_line(text: &str) -> String {
 }
 
 /// Returns text without the users and passwords of the URLs in it, of any scheme: an argument in a wrong
-/// place is shown.
+/// place is shown. A password may have spaces, so a URL reaches to a quote or the next one.
 pub fn without_passwords(text: &str) -> String {
-    let words = text.split(' ').map(|word| {
-        let url = word.split_once("://");
-        let parts = url.and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1)));
-        match parts {
-            Some((scheme, host)) => format!("{scheme}://..@{host}"),
-            None => word.to_owned(),
+    let mut parts = text.split("://");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |shown, rest| {
+        let end = rest.find(['\'', '"']).unwrap_or(rest.len());
+        let word = rest.find(' ').unwrap_or(end);
+        // One of a later word is only a part of the sentence unless a host follows.
+        let is_of_host = |(at, _): &(usize, &str)| {
+            let host = rest[at + 1..].chars().next();
+            *at < word || host.is_some_and(|next| next.is_alphanumeric() || next == '[')
+        };
+        match rest[..end].rmatch_indices('@').find(is_of_host) {
+            Some((at, _)) => shown + "://..@" + &rest[at + 1..],
+            None => shown + "://" + rest,
         }
-    });
-    words.collect::<Vec<_>>().join(" ")
+    })
 }
 
 /// Returns JSON in which strings have no such characters either. It stands for the same value: only

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dynoxide::{Database, DynoxideError};
 use tokio::time::Instant;
 use weirgate::{FileError, LimitsFileContents, RateLimiter};
 use weirgate_store::{ConnectOptions, StoreError, Table, connect, create_table};
@@ -92,12 +91,6 @@ pub enum StartError {
     Limits(#[from] weirgate::Error),
 }
 
-impl From<DynoxideError> for StartError {
-    fn from(error: DynoxideError) -> Self {
-        Self::Database(error.into())
-    }
-}
-
 /// The backend: the table behind HTTP, the aggregator on its stream, the reconciler on its timer. It
 /// ends when it is dropped; [`stop`](Self::stop) also waits for the end.
 #[derive(Debug)]
@@ -137,9 +130,8 @@ impl LocalBackend {
         let endpoint = server.endpoint().to_owned();
         let actions = Actions::default();
         let functions = async {
-            let table = prepare(embedded.database(), &endpoint, &options, &contents).await?;
-            let database = embedded.database();
-            let (mapping, schedule) = wire(database, checkpoint, table, &options, &actions)?;
+            let table = prepare(&embedded, &endpoint, &options, &contents).await?;
+            let (mapping, schedule) = wire(&embedded, checkpoint, table, &options, &actions)?;
             Functions::start(mapping, schedule).map_err(refused)
         };
         match functions.await {
@@ -205,7 +197,7 @@ impl LocalBackend {
 
 /// Makes the table if there is none, and applies the limits.
 async fn prepare(
-    database: &Database,
+    embedded: &Embedded,
     endpoint: &str,
     options: &Options,
     contents: &LimitsFileContents,
@@ -215,7 +207,8 @@ async fn prepare(
         ..ConnectOptions::default()
     };
     let connected = connect(connection).await;
-    if database.get_table_metadata(&options.table)?.is_none() {
+    let found = embedded.database().get_table_metadata(&options.table);
+    if found.map_err(|error| embedded.refused(error))?.is_none() {
         create_table(&connected.client, &options.table).await?;
     }
     let table = Table::new(connected, &options.table);
@@ -233,13 +226,15 @@ async fn prepare(
 
 /// Returns both functions, with the settings that the template has by default.
 fn wire(
-    database: &Database,
+    embedded: &Embedded,
     checkpoint: Checkpoint,
     table: Table,
     options: &Options,
     actions: &Actions,
 ) -> Result<(Mapping, Schedule), StartError> {
-    let position = checkpoint.read()?;
+    let position = checkpoint.read();
+    let position = position.map_err(|error| embedded.refused(error))?;
+    let database = embedded.database();
     let stream = StreamReader::after(database, &options.table, position);
     let lookup = |name: &str| (name == "TABLE_NAME").then(|| options.table.clone());
     let setting = |error: &dyn std::error::Error| {

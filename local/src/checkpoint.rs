@@ -24,14 +24,7 @@ impl Checkpoint {
     /// Makes what the checkpoint needs, if it does not exist. Only before the database is in use.
     pub(crate) fn open(embedded: &Embedded, table: &str) -> Result<Self, DatabaseError> {
         let database = embedded.database();
-        if database.get_table_metadata(TABLE)?.is_none() {
-            database.create_table(request(json!({
-                "TableName": TABLE,
-                "BillingMode": "PAY_PER_REQUEST",
-                "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
-                "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
-            }))?)?;
-        }
+        make_table(database).map_err(|error| embedded.refused(error))?;
         // The last handled record stays: the next number of the stream is above the last one's.
         let trim = |event| {
             format!(
@@ -69,6 +62,19 @@ impl Checkpoint {
         let put = request(json!({"TableName": TABLE, "Item": item}))?;
         self.database.put_item(put).map(drop)
     }
+}
+
+/// Makes the table with the checkpoint, if it does not exist.
+fn make_table(database: &Database) -> Result<(), DynoxideError> {
+    if database.get_table_metadata(TABLE)?.is_none() {
+        database.create_table(request(json!({
+            "TableName": TABLE,
+            "BillingMode": "PAY_PER_REQUEST",
+            "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
+            "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
+        }))?)?;
+    }
+    Ok(())
 }
 
 fn request<T: serde::de::DeserializeOwned>(request: Value) -> Result<T, DynoxideError> {

@@ -28,13 +28,15 @@ pub async fn apply(limiter: &RateLimiter, contents: &LimitsFileContents) -> Resu
         .await?;
     // One after the other: a change checks the ancestors of its entity, so two at once would race.
     for (at, entity) in entities.iter().enumerate() {
-        if let Err(Error::Invalid(_)) = admin.set_entity(entity).await {
+        let mut is_set = admin.set_entity(entity).await;
+        if matches!(is_set, Err(Error::Invalid(_))) {
             // Only on the way a chain is too long: what is still to be moved gives way.
             for later in &entities[at + 1..] {
                 detach(limiter, later).await?;
             }
-            admin.set_entity(entity).await?;
+            is_set = admin.set_entity(entity).await;
         }
+        is_set?;
     }
     Ok(())
 }

@@ -124,7 +124,8 @@ impl Table {
                 Refused::Site { .. } => "",
             };
             let reason = format!("{refused}{remedy}");
-            return error(StatusCode::FORBIDDEN, "AccessDeniedException", &reason);
+            // The reason has the remedy; for a denied access, clients name permissions.
+            return error(StatusCode::FORBIDDEN, "ValidationException", &reason);
         }
         let target = head.headers.get(TARGET);
         let target = target.and_then(|target| target.to_str().ok());

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate::{
-    ConfigLevel, ConnectOptions, Decision, Entity, EntityId, Limit, RateLimiter, SystemClock,
-    Window, WindowUsage,
+    ConfigLevel, ConnectOptions, Decision, Entity, EntityId, Error, Limit, LimitsFileContents,
+    RateLimiter, SystemClock, Window, WindowUsage,
 };
-use weirgate_local::{LocalBackend, Options, StartError, Work};
+use weirgate_local::{LocalBackend, Options, StartError, Work, limits};
 use weirgate_store::{Clock, connect};
+use weirgate_testkit::{Dynamo, Fault};
 
 /// A folder that is removed at the end.
 struct Scratch(PathBuf);
@@ -325,4 +326,22 @@ async fn a_file_that_the_table_refuses_changes_nothing() {
     let limits = system.unwrap().unwrap().limits;
     assert_eq!(limits, [Limit::per_minute("rpm", 600).unwrap()]);
     backend.stop().await;
+}
+
+/// Whatever the table answers to the change of an entity.
+#[tokio::test]
+async fn an_entity_that_cannot_be_set_is_an_error() {
+    const FILE: &str =
+        "weirgate: 1\nsystem: {limits: {rpm: 5/minute}}\nentities: {user: {parent: team}}\n";
+    let dynamo = Dynamo::new().await;
+    let limiter = RateLimiter::builder("").table(dynamo.table().await);
+    let limiter = limiter.build().await.unwrap();
+    let contents = LimitsFileContents::parse("limits.yaml", FILE.to_owned()).unwrap();
+    let mut number = 0;
+    dynamo.fail_transactions(move |_| {
+        number += 1;
+        (number > 1).then_some(Fault::Forbidden)
+    });
+    let error = limits::apply(&limiter, &contents).await.unwrap_err();
+    assert!(matches!(error, Error::Store(_)), "{error}");
 }

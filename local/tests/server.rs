@@ -105,7 +105,7 @@ async fn a_request_of_another_site_or_to_another_name_neither_reads_nor_writes()
             assert_eq!(status, 403, "{fields:?}: {body}");
             assert_eq!(
                 body["__type"],
-                "com.amazon.coral.service#AccessDeniedException"
+                "com.amazon.coral.service#ValidationException"
             );
             let reason = body["message"].as_str().unwrap();
             let named = if *is_own {

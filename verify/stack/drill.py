@@ -456,7 +456,9 @@ class Operations(unittest.TestCase):
         self.assertIn("drill", shown)
         self.assertIn("7/minute", self.block("set-limit", limit="rpm=7/minute,burst=5"))
         self.assertEqual(self.decided("gpt-4", "rpm=6"), "never_fits")
-        self.block("set-limit")
+        # The undo: what was before has no burst.
+        self.refused("set-limit", "to drop burst=5 of limit rpm")
+        self.assertRegex(self.block("set-limit", yes="--yes"), r"7/minute,burst=5 +600/minute")
         self.block("stop")
         self.assertEqual(self.decided("gpt-4", "rpm=1"), "disabled")
         self.block("start")

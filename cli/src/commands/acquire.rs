@@ -16,7 +16,8 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command};
 use serde::Serialize;
 use weirgate::{
-    ClassName, Decision, Denied, Disabled, Grant, Limit, LimitStatus, NeverFits, PlanName,
+    ClassName, Decision, Degraded, Denied, Disabled, Error, Grant, Limit, LimitStatus, NeverFits,
+    PlanName, Settlement,
 };
 use weirgate_shared::{exact_span, rounded_span};
 
@@ -28,6 +29,8 @@ use crate::amounts::{self, Amount};
 use crate::context::Context;
 use crate::failure::{Failure, NOT_GRANTED, NOT_RUN, Outcome};
 use crate::instant::{self, DAY, HOUR};
+use crate::output::Unwritten;
+use crate::streams::warn;
 use crate::text::one_line;
 
 /// Time between two updates of a wait.
@@ -121,6 +124,12 @@ enum Answer<'a> {
         limits: Vec<LimitStatus>,
         #[serde(skip_serializing_if = "Option::is_none")]
         missing_plan: Option<&'a PlanName>,
+        /// Of a grant without the table.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        degraded: Option<&'a Degraded>,
+        /// What shadow mode waived.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        would_deny: Option<&'a Denied>,
     },
     Denied(&'a Denied),
     NeverFits(&'a NeverFits),
@@ -150,7 +159,7 @@ impl Acquire {
         context: &Context,
         answer: &Answer<'_>,
         text: impl Display,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Unwritten> {
         let (output, line) = (context.output(), one_line(&text.to_string()));
         match self.command.is_empty() {
             true => output.print(answer, |_| line),
@@ -159,9 +168,15 @@ impl Acquire {
     }
 
     async fn acquire(self, context: &Context) -> Result<Outcome, Failure> {
+        // A password may come from a pipe, and a signal ends the wait for it.
+        context.place()?;
         // Before the first request, so that none leaves something behind that a signal ends.
         let mut signals = Signals::new()?;
-        let limiter = context.limiter().await?;
+        let limiter = tokio::select! {
+            biased;
+            code = signals.end() => return Ok(Outcome::Exit(code)),
+            limiter = context.limiter() => limiter?,
+        };
         let BucketArgs { entity, resource } = &self.bucket;
         let mut acquire = limiter.acquire(entity, resource);
         if !self.limits.is_empty() {
@@ -195,20 +210,24 @@ impl Acquire {
             never = show_wait(context, self.wait.or(self.queue)) => match never {},
         };
         match decision {
-            Err(code) => {
-                // The dropped request returns what it took.
-                limiter.shutdown().await?;
-                Ok(Outcome::Exit(code))
-            }
+            // The dropped request returns what it took.
+            Err(code) => Ok(Outcome::Exit(code)),
             Ok(Decision::Granted(grant)) if self.command.is_empty() => {
                 note_missing_plan(context, grant.missing_plan());
-                granted(context, &grant)?;
+                for remark in remarks(&grant) {
+                    context.output().note(remark);
+                }
+                if let Err(unwritten) = granted(context, &grant) {
+                    return Err(not_told(&unwritten, grant.roll_back().await));
+                }
                 // The caller of this command uses the slots now, until the lease expires.
                 std::mem::forget(grant);
                 Ok(Outcome::Done)
             }
             Ok(Decision::Granted(grant)) => {
                 note_missing_plan(context, grant.missing_plan());
+                // Nothing else tells them, so they are told beside JSON too.
+                remarks(&grant).into_iter().for_each(warn);
                 let held = Held::new(grant, self.lease, self.on_lost);
                 held.run(&self.command, signals).await
             }
@@ -258,13 +277,38 @@ fn note_missing_plan(context: &Context, plan: Option<&PlanName>) {
     }
 }
 
-fn granted(context: &Context, grant: &Grant) -> Result<(), Failure> {
+/// Returns what a grant lacks: it was made without the table, or by a limit that denies nothing.
+fn remarks(grant: &Grant) -> Vec<String> {
+    let degraded = grant.degraded().map(|Degraded { reason }| {
+        format!(
+            "warning: granted without the table, which is unavailable ({reason}): nothing is counted there, and \
+             no slot is held"
+        )
+    });
+    let waived = grant.would_deny();
+    let waived = waived.map(|denied| format!("warning: granted by shadow mode alone: {denied}"));
+    degraded.into_iter().chain(waived).collect()
+}
+
+/// Returns the failure of a grant that was not printed: no caller knows its lease, so it ends.
+fn not_told(unwritten: &Unwritten, rolled_back: Result<Settlement, Error>) -> Failure {
+    Failure::Failed(match rolled_back {
+        Ok(_) => format!("{unwritten}; the tokens were returned: run this again where it can be"),
+        Err(error) => format!(
+            "{unwritten}; the tokens could not be returned: {error}; a lease ends by itself when it expires"
+        ),
+    })
+}
+
+fn granted(context: &Context, grant: &Grant) -> Result<(), Unwritten> {
     let answer = Answer::Granted {
         lease_id: grant.lease_id(),
         expires_at_ms: grant.expires_at().map(|at| at.0),
         starts_at_ms: grant.starts_at().map(|at| at.0),
         limits: grant.limits(),
         missing_plan: grant.missing_plan(),
+        degraded: grant.degraded(),
+        would_deny: grant.would_deny(),
     };
     let output = context.output();
     output.print(&answer, |_| {

@@ -19,6 +19,11 @@ pub struct Destroy {
 }
 
 impl Destroy {
+    /// Returns whether [`confirm`](Self::confirm) asks on a terminal.
+    pub fn asks(self) -> bool {
+        !self.yes && !self.dry_run && std::io::stdin().is_terminal()
+    }
+
     /// Asks for a word to be typed, unless nothing is written, or `--yes` is given. Without a terminal,
     /// the answer is no.
     ///
@@ -35,7 +40,9 @@ impl Destroy {
         }
         ask(&format!("This will {deed}. Type {word} to confirm: "));
         let mut line = String::new();
-        std::io::stdin().read_line(&mut line)?;
+        std::io::stdin().read_line(&mut line).map_err(|error| {
+            Failure::Failed(format!("the answer cannot be read: {error}; add --yes"))
+        })?;
         if line.trim() == word {
             return Ok(());
         }

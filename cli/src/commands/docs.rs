@@ -86,11 +86,21 @@ const PAGES: &[(&str, &str)] = pages![
     "testing",
 ];
 
+/// A page, or a section of one.
+#[derive(Serialize)]
+struct Printed<'a> {
+    page: &'a str,
+    text: String,
+}
+
 impl Docs {
     pub fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let output = context.output();
         match &self.page {
-            Some(page) => output.print_text(printed(page).map_err(Failure::Refused)?)?,
+            Some(page) => {
+                let text = printed(page).map_err(Failure::Refused)?;
+                output.print(&Printed { page, text }, |printed| printed.text.clone())?;
+            }
             None => {
                 let items = PAGES.iter().map(|(page, text)| Item {
                     page,

@@ -7,7 +7,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use clap::Args;
-use weirgate::{ClassName, Limit};
+use weirgate::{ClassName, Limit, LimitKind};
 
 use self::report::{Report, Tally};
 use super::balances::BucketArgs;
@@ -15,6 +15,10 @@ use crate::amounts::{self, Amount};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant::{self, DAY};
+
+/// Durations of a lease on slots.
+const SHORTEST_LEASE: Duration = Duration::from_secs(60);
+const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
 
 /// Acquires at a steady rate, and reports decisions and times.
 ///
@@ -81,7 +85,15 @@ impl Load {
         if let Some(class) = &self.class {
             peek = peek.class(class.as_str());
         }
-        peek.send().await?;
+        let balances = peek.send().await?;
+        // Slots are leased for longer than they are held: a lease that expires lets others have them.
+        let has_slots = |take: &Amount| {
+            let limit = balances.limit(&take.limit);
+            limit.is_some_and(|limit| limit.kind() == LimitKind::Slots)
+        };
+        let lasts = self.hold.saturating_add(context.options().timeout);
+        let lasts = lasts.clamp(SHORTEST_LEASE, LONGEST_LEASE);
+        let lease = self.takes.iter().any(has_slots).then_some(lasts);
         let output = context.output();
         let shows_rates = output.is_watched();
         let rate = self.rate;
@@ -90,10 +102,10 @@ impl Load {
                 output.note(tally.rates(second, in_flight));
             }
         };
-        let (tally, began_for) = run::run(self, limiters, show).await;
+        let (tally, began_for) = run::run(self, lease, limiters, show).await;
         let report = Report::new(tally, rate, began_for);
         output.print(&report, |report| report.text(output))?;
-        Ok(match report.has_failures() {
+        Ok(match report.is_incomplete() {
             true => Outcome::Incomplete,
             false => Outcome::Done,
         })

@@ -10,6 +10,7 @@ use weirgate_aggregator::{DEFAULT_TTL_DAYS, TTL_DAYS};
 use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::output::Unwritten;
 use crate::text::one_line;
 
 /// Makes usage copies from the objects of the failure bucket.
@@ -87,7 +88,7 @@ impl From<ReplayError> for Failure {
         match error {
             ReplayError::Source(error) => Self::Refused(error.to_string()),
             ReplayError::Table(error) => Self::from(&error),
-            ReplayError::Output(error) => Self::from(error),
+            ReplayError::Output(error) => Unwritten::from(error).into(),
         }
     }
 }

@@ -11,6 +11,9 @@ use nix::libc::{SIGRTMAX, SIGRTMIN};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use weirgate::{OnUnavailable, RateLimiter};
+use weirgate_testkit::server::serve_with_faults;
+use weirgate_testkit::{Dynamo, Fault};
 
 use super::fixtures::Table;
 use super::gate::Gate;
@@ -507,6 +510,103 @@ async fn a_command_whose_lease_is_lost_is_stopped_or_kept_with_one_warning() {
             assert_eq!(lost.count(), 0, "one warning");
         }
     }
+}
+
+/// Such as the password of a vault that is locked.
+#[test]
+fn a_signal_while_a_password_is_awaited_ends_it() {
+    let pipe = std::env::temp_dir().join(format!("weirgate-cli-pipe-{}", std::process::id()));
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("it runs").success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+    command.args([
+        "--store",
+        "redis://user@127.0.0.1:1",
+        "--store-password-file",
+    ]);
+    command
+        .arg(&pipe)
+        .args(["acquire", "job", "gpu", "slots=1"]);
+    let run = Run::start(command);
+    // Opened once the other end is.
+    let writer = std::fs::File::options().write(true).open(&pipe);
+    run.signal(Signal::SIGTERM);
+    let (status, errors) = run.end();
+    drop(writer);
+    std::fs::remove_file(&pipe).expect("it was made");
+    assert_eq!(status.signal(), Some(number(Signal::SIGTERM)), "{errors}");
+}
+
+/// The table has the write, and its answer comes after the deadline.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_gets_no_answer_ends_with_nothing_held() {
+    let take = ["job", "gpu", "slots=1", "budget=1", "--timeout", "2s"];
+    let load = ["--rate", "1", "--for", "1s"];
+    for (name, options, code) in [
+        ("acquire", &["--lease", "1h"][..], 6),
+        ("acquire", &["--lease", "1h", "--", "true"], 125),
+        ("load", &load, 1),
+    ] {
+        let world = World::new().await;
+        world.gate.hold_answers("UpdateItem");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+        command.args(["--table", "weirgate", "--endpoint-url", &world.url, name]);
+        command.args(take).args(options);
+        let mut run = Run::start(command);
+        let told = match name {
+            "load" => run.line(|line| line.contains("failed")),
+            _ => {
+                let errors = run.process.stderr.take().expect("it is piped");
+                let line = lines(errors).recv_timeout(PATIENCE);
+                line.expect("an error")
+            }
+        };
+        assert_eq!(world.leases().len(), 1, "{name}: it has been written");
+        world.gate.open();
+        let status = run.process.wait().expect("it ends");
+        assert_eq!(status.code(), Some(code), "{name}: {told}");
+        world.holds_nothing(10, &told);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_without_the_table_and_one_by_shadow_mode_say_so() {
+    let dynamo = Dynamo::new().await;
+    let table = Table::at_endpoint(serve_with_faults(&dynamo));
+    table.text("limits set --system slots=1 day=1/day,mode=shadow");
+    let waived = ["acquire", "job", "api", "day=1"];
+    table.text(waived);
+    for options in [&[][..], &["--", "true"], &["--json", "--", "true"]] {
+        let run = table.run([&waived[..], options].concat());
+        assert_eq!(run.code, Some(0), "{run:?}");
+        let says = "warning: granted by shadow mode alone: denied";
+        assert!(run.stderr.contains(says), "{options:?}: {run:?}");
+    }
+    let told = table.json(waived);
+    assert_eq!(told["would_deny"]["limits"][0]["limit"], "day", "{told}");
+
+    let limiter = RateLimiter::builder("").table(dynamo.table().await);
+    let limiter = limiter.build().await.expect("it is built");
+    let allow = Some(OnUnavailable::Allow);
+    let stored = limiter.admin().store_on_unavailable(allow).send().await;
+    stored.expect("it is stored");
+    dynamo.fail_when(|_| Some(Fault::ServerError));
+    let take = ["--timeout", "1s", "acquire", "job", "gpu", "slots=1"];
+    for options in [&[][..], &["--", "true"], &["--json", "--", "true"]] {
+        let run = table.run([&take[..], options].concat());
+        assert_eq!(run.code, Some(0), "{run:?}");
+        let says = "warning: granted without the table, which is unavailable (";
+        assert!(run.stderr.contains(says), "{options:?}: {run:?}");
+    }
+    let told = table.json(take);
+    let reason = told["degraded"]["reason"].as_str();
+    assert!(reason.is_some_and(|reason| !reason.is_empty()), "{told}");
+    let load = "--json --timeout 1s load job gpu slots=1 --rate 2 --for 1s";
+    let run = table.run(load);
+    let report: Value = serde_json::from_str(&run.stdout).expect("JSON");
+    assert_eq!(run.code, Some(1), "{report}");
+    assert_eq!(report["outcomes"]["degraded"]["acquires"], 2, "{report}");
+    assert_eq!(report["acquires"], 2, "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -607,3 +607,29 @@ async fn a_lease_that_is_not_there_fails_and_a_change_without_a_name_has_its_num
     let author = events["items"][0]["principal"].as_str().expect("a text");
     assert!(author.starts_with("uid "), "{events}");
 }
+
+/// The audit takes a longer name than a lease, so a lease has the begin of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_author_of_each_length_changes_limits_and_takes_slots() {
+    let table = Table::new().await;
+    for length in [1, 64, 79, 256] {
+        let (author, resource) = ("é".repeat(length), format!("r-{length}"));
+        let by = ["--principal", &author];
+        let set = ["limits", "set", "--resource", &resource, "slots=1"];
+        table.text([&by[..], &set].concat());
+        let audit = table.json(["audit", "--resource", &resource]);
+        assert_eq!(audit["items"][0]["principal"], *author, "{audit}");
+        let take = ["acquire", "e", &resource, "slots=1", "--lease", "1h"];
+        table.text([&by[..], &take].concat());
+        let leases = table.json(["leases", "list", "e", &resource]);
+        let owner: String = author.chars().take(64).collect();
+        assert_eq!(leases["items"][0]["owner"], *owner, "{leases}");
+    }
+    for author in [String::new(), "a".repeat(257)] {
+        let run = table.run(["--principal", &author, "limits", "list"]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        for part in ["--principal <NAME>", "1 to 256 characters"] {
+            assert!(run.stderr.contains(part), "{run:?}");
+        }
+    }
+}

@@ -55,6 +55,11 @@ fn a_page_or_section_that_is_unknown_is_an_error_that_leads_to_the_list() {
     assert!(listed.contains("guide/limits "), "{listed}");
     let json: serde_json::Value = serde_json::from_str(&weirgate("docs --json").stdout).unwrap();
     assert_eq!(json["items"][0]["page"], "architecture", "{json}");
+    let page = "operations#the-stream-is-lost";
+    let text = weirgate(["docs", page]).stdout;
+    let json = weirgate(["docs", page, "--json"]).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["page"], &json["text"]), (&page.into(), &text.into()));
 }
 
 #[test]

@@ -119,7 +119,11 @@ impl Table {
     }
 
     pub fn of(dynamo: &Dynamo) -> Self {
-        let endpoint = serve(dynamo);
+        Self::at_endpoint(serve(dynamo))
+    }
+
+    /// A table in DynamoDB at this URL.
+    pub fn at_endpoint(endpoint: String) -> Self {
         let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
         Self {
             options: options.map(str::to_owned).to_vec(),

@@ -12,6 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct State {
     /// Operation of the requests that are held.
     holds: Option<&'static str>,
+    /// Whether their answers are held instead.
+    holds_answers: bool,
     held: usize,
     is_down: bool,
 }
@@ -40,7 +42,13 @@ impl Gate {
     /// Holds requests of this operation.
     pub fn hold(&self, operation: &'static str) {
         let mut state = self.state();
-        (state.holds, state.held) = (Some(operation), 0);
+        (state.holds, state.held, state.holds_answers) = (Some(operation), 0, false);
+    }
+
+    /// Passes requests of this operation on, and holds their answers.
+    pub fn hold_answers(&self, operation: &'static str) {
+        self.hold(operation);
+        self.state().holds_answers = true;
     }
 
     /// Waits until a request is held.
@@ -69,28 +77,30 @@ impl Gate {
         let backend = BufReader::new(TcpStream::connect(endpoint)?);
         let (mut client, mut backend) = (BufReader::new(stream), backend);
         while let Some(request) = message(&mut client, endpoint)? {
-            let mut state = self.state();
-            if state.is_down {
+            if self.state().is_down {
                 return Ok(());
             }
-            if state
-                .holds
-                .is_some_and(|operation| has(&request, operation))
-            {
-                state.held += 1;
-                self.0.1.notify_all();
-                let opened = self.0.1.wait_while(state, |state| state.holds.is_some());
-                drop(opened.expect("no panic"));
-            } else {
-                drop(state);
-            }
+            self.pass_held(&request, false);
             backend.get_mut().write_all(&request)?;
             let Some(answer) = message(&mut backend, endpoint)? else {
                 return Ok(());
             };
+            self.pass_held(&request, true);
             client.get_mut().write_all(&answer)?;
         }
         Ok(())
+    }
+
+    /// Waits until the gate lets a request go, or its answer.
+    fn pass_held(&self, request: &[u8], is_answer: bool) {
+        let mut state = self.state();
+        let holds = |operation| has(request, operation) && state.holds_answers == is_answer;
+        if state.holds.is_some_and(holds) {
+            state.held += 1;
+            self.0.1.notify_all();
+            let opened = self.0.1.wait_while(state, |state| state.holds.is_some());
+            drop(opened.expect("no panic"));
+        }
     }
 }
 

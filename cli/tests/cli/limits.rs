@@ -179,6 +179,11 @@ async fn a_limits_file_is_shown_and_applied_after_a_confirmation() {
         assert!(asked.stderr.contains("Type yes"), "{asked:?}");
     }
     table.text("limits delete --system --yes");
+    let as_json = ["--json", "limits", "apply", file.path()];
+    let asked = table.run_typing("no\n", as_json);
+    let (shown, _) = asked.stderr.split_once("Type yes").expect("it asks");
+    assert!(shown.contains("60/minute\n1 change\n"), "{asked:?}");
+    assert_eq!(asked.stdout, "", "{asked:?}");
     let again = [&apply[..], &["--yes"]].concat();
     assert_eq!(
         table.json(&again),
@@ -799,7 +804,7 @@ const PARTS: [(&str, &str); 8] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_part_of_a_limit_that_is_not_named_stays_or_is_asked_for() {
+async fn a_part_of_a_limit_that_is_not_named_is_dropped_after_a_confirmation() {
     let table = Table::new().await;
     for (at, (rule, part)) in PARTS.into_iter().enumerate() {
         let level = format!("e-{at}");
@@ -808,31 +813,61 @@ async fn a_part_of_a_limit_that_is_not_named_stays_or_is_asked_for() {
         let whole = format!("{rule},{part}");
         table.text([&set[..], &[&whole]].concat());
         let before = shown();
+        for options in [&[][..], &["--replace"]] {
+            let unasked = table.run([&set[..], options, &[rule]].concat());
+            assert_eq!(unasked.code, Some(2), "{whole}: {unasked:?}");
+            let drops =
+                format!("to drop {part} of limit rpm of entity {level} in namespace default");
+            assert!(unasked.stderr.contains(&drops), "{whole}: {unasked:?}");
+            assert_eq!(shown(), before, "{whole}");
+        }
+        let declined = table.run_typing("no\n", [&set[..], &[rule]].concat());
+        assert_eq!(declined.code, Some(2), "{whole}: {declined:?}");
+        let confirmed = table.run_typing("yes\n", [&set[..], &[rule]].concat());
+        assert_eq!(confirmed.code, Some(0), "{whole}: {confirmed:?}");
         let again = table.text([&set[..], &[rule]].concat());
         assert!(again.starts_with("no changes: "), "{whole}: {again}");
+        // Nothing is asked where nothing is lost.
+        table.text([&set[..], &[&whole]].concat());
         assert_eq!(shown(), before, "{whole}");
-        let name = part.split('=').next().unwrap_or_default();
-        let replace = [&set[..], &["--replace", rule]].concat();
-        let unasked = table.run(&replace);
-        assert_eq!(unasked.code, Some(2), "{whole}: {unasked:?}");
-        let drops = format!("to drop {part} of limit rpm of entity {level} in namespace default");
-        assert!(unasked.stderr.contains(&drops), "{whole}: {unasked:?}");
-        assert_eq!(shown(), before, "{whole}");
-        let none = format!("{rule},{name}=none");
-        let dropped = table.text([&set[..], &[&none]].concat());
-        assert!(dropped.ends_with("configured\n"), "{whole}: {dropped}");
-        let replaced = table.text(&replace);
-        assert!(replaced.starts_with("no changes: "), "{whole}: {replaced}");
     }
     // Slots have no burst, so another kind drops it.
-    table.text("limits set --system rpm=5/minute,burst=8");
+    table.text("limits set --system rpm=5/minute,burst=8,mode=shadow");
     let other = table.run("limits set --system rpm=5");
     assert_eq!(other.code, Some(2), "{other:?}");
-    let drops = "to drop burst=8 of limit rpm of system";
+    let drops = "to drop burst=8 of limit rpm, mode=shadow of limit rpm of system";
     assert!(other.stderr.contains(drops), "{other:?}");
-    let amount = table.json("limits set --system rpm=6/minute");
-    assert_eq!(
-        amount["after"]["limits"][0]["capacity_tokens"], 8,
-        "{amount}"
-    );
+    // A part is named by its usual value too.
+    table.text("limits set --system rpm=9/minute,burst=9,mode=enforced");
+    assert_eq!(table.text("limits get --system"), "rpm=9/minute\n");
+}
+
+/// For each limit before, and each one that replaces it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_audit_shows_as_before_restores_it() {
+    let table = Table::new().await;
+    let texts = PARTS.map(|(rule, part)| format!("{rule},{part}"));
+    let named = |at: usize, text: &str| text.replacen("rpm", &format!("limit{at}"), 1);
+    for (at, before) in texts.iter().enumerate() {
+        let level = format!("e-{at}");
+        let set = |limits: &[String]| {
+            let limits: Vec<_> = limits.iter().map(String::as_str).collect();
+            let set = ["limits", "set", "--yes", "--entity", &level];
+            table.text([&set[..], &limits].concat())
+        };
+        let shown = || table.text(["limits", "get", "--entity", &level]);
+        let all: Vec<_> = (0..texts.len()).map(|at| named(at, before)).collect();
+        set(&all);
+        let expected = shown();
+        let others = texts.iter().enumerate();
+        let others: Vec<_> = others.map(|(at, text)| named(at, text)).collect();
+        set(&others);
+        assert_ne!(shown(), expected, "{before}");
+        let audit = table.json(["audit", "--entity", &level]);
+        let limits = audit["items"][0]["change"]["before"]["limits"].as_array();
+        let limits = limits.expect("a list").iter();
+        let limits = limits.map(|limit| limit["text"].as_str().expect("a text").to_owned());
+        set(&limits.collect::<Vec<_>>());
+        assert_eq!(shown(), expected, "{before}: {audit}");
+    }
 }

@@ -1,5 +1,8 @@
 //! Loads: every acquire that is due is counted once, with its outcome.
 
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use serde_json::json;
 
 use super::fixtures::Table;
@@ -61,6 +64,28 @@ async fn a_load_spreads_over_entities_and_processes_and_releases_what_it_held() 
         let leases = table.json(["leases", "list", entity, "gpu"]);
         assert_eq!(leases["items"], json!([]));
     }
+}
+
+/// Others may have slots whose lease has expired.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_lasts_longer_than_its_slots_are_held() {
+    let table = Table::new().await;
+    let mut load = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+    load.args(&table.options)
+        .args(["load", "user", "gpu", "slots=1", "--limit", "slots=1"]);
+    load.args(["--rate", "1", "--for", "1s", "--hold", "100s"]);
+    let mut load = load.env_clear().spawn().expect("it runs");
+    let expires_at = loop {
+        let leases = table.json("leases list user gpu");
+        if let Some(at) = leases["items"][0]["expires_at_ms"].as_u64() {
+            break at;
+        }
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("it is after 1970").as_millis();
+    load.kill().expect("it runs");
+    load.wait().expect("it ends");
+    assert!(u128::from(expires_at) > now + 95_000, "{expires_at} {now}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

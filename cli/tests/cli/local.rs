@@ -1,7 +1,9 @@
 //! `weirgate local` as a terminal runs it.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,6 +13,7 @@ use serde_json::Value;
 use weirgate_testkit::RedisServer;
 
 use super::fixtures::{Arguments, File, Run, weirgate, weirgate_with};
+use super::wrong_uses::FOREIGN;
 
 const LIMITS: &str = "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n";
 
@@ -290,6 +293,25 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
         assert_eq!(run.code, Some(0), "{command}: {run:?}");
         assert!(!run.stdout.is_empty(), "{command}: {run:?}");
     }
+    // Two bursts of eight, of which none is denied any more.
+    let counts = |line: &&str| {
+        let globex = line
+            .split(" | ")
+            .nth(1)
+            .filter(|_| line.contains("initech"))?;
+        let [granted, denied] = [" granted", " denied"].map(|word| number_before(globex, word));
+        globex.starts_with("globex").then_some((granted, denied))
+    };
+    let is_served = |lines: &[&str]| {
+        let counts: Vec<_> = lines.iter().filter_map(counts).collect();
+        let last = counts.last().copied().unwrap_or_default();
+        let mut all = counts.iter();
+        all.any(|(granted, denied)| granted + 16 <= last.0 && *denied == last.1)
+    };
+    let is_long = |lines: &[&str]| lines.iter().filter_map(counts).count() > 60;
+    screen.until(|lines| is_served(lines) || is_long(lines));
+    let shown = screen.shown.split(['\n', '\r']).collect::<Vec<_>>();
+    assert!(is_served(&shown), "{shown:#?}");
 
     signal(&process, Signal::SIGINT);
     let mut rest = vec![];
@@ -348,6 +370,68 @@ fn the_page_says_of_a_bucket_what_why_says() {
     assert_eq!(why["limits"][0]["saturation"]["percent"], 38, "{why}");
     assert_eq!(why["lease_count"], 1);
     assert_eq!(why["changes"][0]["fields"][0]["after"], "exempt");
+}
+
+/// As `ssh -L` does it.
+#[test]
+fn a_request_for_another_host_is_refused_with_the_one_remedy() {
+    let local = Local::start(&[]);
+    let port: u16 = local.port().parse().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let table = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            for (mut from, mut to) in [
+                (client.try_clone().unwrap(), table.try_clone().unwrap()),
+                (table, client),
+            ] {
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            }
+        }
+    });
+    let run = weirgate(["--table", "weirgate", "--endpoint-url", &url, "switches"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(
+        run.stderr
+            .ends_with("or start the table with --allow-host\n"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn a_folder_with_files_of_others_is_refused_and_they_stay() {
+    let folder = std::env::temp_dir().join(format!("weirgate-cli-folder-{}", std::process::id()));
+    let (lock, database) = (folder.join("lock"), folder.join("weirgate.sqlite"));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(&lock, "kept").unwrap();
+    std::fs::write(&database, "hello").unwrap();
+    let data = ["local", "--port", "0", "--data", folder.to_str().unwrap()];
+    let run = weirgate(data);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    for part in [
+        database.to_str().unwrap(),
+        "(--data)",
+        "file is not a database",
+    ] {
+        assert!(run.stderr.contains(part), "{run:?}");
+    }
+    let foreign = FOREIGN.iter().find(|word| run.stderr.contains(**word));
+    assert_eq!(foreign, None, "{run:?}");
+    assert_eq!(std::fs::read_to_string(&database).unwrap(), "hello");
+    std::fs::remove_file(&database).unwrap();
+    drop(Local::start(&data[3..]));
+    assert_eq!(std::fs::read_to_string(&lock).unwrap(), "kept");
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    let mut other = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+    other
+        .args(&data[..4])
+        .arg(OsStr::from_bytes(b"/tmp/weirgate-\xff"));
+    let other = other.output().unwrap();
+    let says = String::from_utf8(other.stderr).unwrap();
+    assert_eq!(other.status.code(), Some(2), "{says}");
+    assert!(says.contains("must be a path in UTF-8"), "{says}");
 }
 
 #[test]

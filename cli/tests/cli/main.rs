@@ -16,6 +16,7 @@ mod lists;
 mod load;
 mod local;
 mod network;
+mod outcomes;
 mod plan_files;
 mod secrets;
 mod stores;

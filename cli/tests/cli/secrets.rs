@@ -8,12 +8,13 @@ const SCHEMES: [&str; 9] = [
     "http", "HTTP", "https", "redis", "REDIS", "Rediss", "ftp", "x+y", "-",
 ];
 /// Users, passwords and hosts of URLs.
-const RESTS: [&str; 5] = [
+const RESTS: [&str; 6] = [
     "some:s3cret@127.0.0.1:1",
     "some:s3cret@127.0.0.1:99999",
     "some:s3cret@",
     ":s3cret/a@b@127.0.0.1:1/0?x=y",
     "s3cret@127.0.0.1:1#",
+    "some:s3cret and s3cret@127.0.0.1:1",
 ];
 
 #[tokio::test(flavor = "multi_thread")]

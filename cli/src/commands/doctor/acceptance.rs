@@ -264,7 +264,7 @@ async fn cleaned<T, S: Future<Output = ()>>(
     here: &Backend,
     checks: impl Future<Output = T>,
     stop: impl Future<Output = ()>,
-    stopped: impl FnOnce() -> std::io::Result<S>,
+    stopped: impl FnOnce() -> Result<S, Failure>,
 ) -> Result<(T, Result<usize, Failure>), Failure> {
     let done = tokio::select! {
         done = checks => Some(done),

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::pin::{Pin, pin};
 
 use clap::Args;
-use futures_util::stream::{self, StreamExt};
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde::Serialize;
 use weirgate::{ConfigLevel, Entity, Error, RateLimiter};
 
@@ -14,6 +16,7 @@ use super::plan::is_plan;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::stop::stopped;
+use crate::streams::warn;
 
 /// Changes under way at once.
 const CONCURRENCY: usize = 16;
@@ -98,13 +101,10 @@ impl Apply {
             return Ok(Outcome::Done);
         }
         let left = configs.len() + entities.len();
-        let (mut applied, stopped) = (0, stopped()?);
-        // A change that is cut off was made or not, which the next run finds out.
-        let made = tokio::select! {
-            made = make(&limiter, configs, entities, &mut applied, context) => made,
-            () = stopped => Err(Failure::stopped()),
-        };
-        if let Err(failure) = made {
+        let mut applied = 0;
+        let stopped = pin!(stopped()?);
+        let made = make(&limiter, configs, entities, &mut applied, stopped, context);
+        if let Err(failure) = made.await {
             // A refusal is permanent: only another plan goes on.
             let next = match failure {
                 Failure::Refused(_) => "correct the cause",
@@ -142,6 +142,10 @@ impl Apply {
         if changes.count() == 0 {
             return Ok(());
         }
+        // Standard output has the result alone.
+        if output.is_json() && self.destroy.asks() {
+            warn(diff::text(output, changes));
+        }
         let namespace = &context.options().namespace;
         let deed = format!("make these changes in namespace {namespace}");
         self.destroy.confirm(&deed, "yes")?;
@@ -157,12 +161,14 @@ impl Apply {
     }
 }
 
-/// Makes the changes, and counts them in `applied`.
+/// Makes the changes until `stopped`, and counts those that were made in `applied`. After an error or the
+/// stop no change begins, and those that have begun are awaited.
 async fn make(
     limiter: &RateLimiter,
     mut configs: Vec<&ConfigChange>,
     mut entities: Vec<EntityChange>,
     applied: &mut usize,
+    mut stopped: Pin<&mut impl Future<Output = ()>>,
     context: &Context,
 ) -> Result<(), Failure> {
     let left = configs.len() + entities.len();
@@ -184,9 +190,12 @@ async fn make(
     };
     configs.sort_by_key(|change| step(change));
     let (set, removed) = configs.split_at(configs.partition_point(|change| step(change) == 0));
-    apply_all(limiter, set, &mut count).await?;
+    apply_all(limiter, set, stopped.as_mut(), &mut count).await?;
     // One after the other: a change checks the ancestors of its entity, so two at once race.
     for at in 0..entities.len() {
+        if stopped.as_mut().now_or_never().is_some() {
+            return Err(Failure::stopped());
+        }
         let mut is_made = replace(limiter, &entities[at]).await;
         if matches!(is_made, Err(Error::Invalid(_))) {
             // Only on the way a chain is too long: what is still to be moved gives way.
@@ -201,7 +210,7 @@ async fn make(
         count();
     }
     for removed in removed.chunk_by(|one, next| step(one) == step(next)) {
-        apply_all(limiter, removed, &mut count).await?;
+        apply_all(limiter, removed, stopped.as_mut(), &mut count).await?;
     }
     Ok(())
 }
@@ -210,16 +219,31 @@ async fn make(
 async fn apply_all(
     limiter: &RateLimiter,
     changes: &[&ConfigChange],
+    mut stopped: Pin<&mut impl Future<Output = ()>>,
     mut count: impl FnMut(),
 ) -> Result<(), Failure> {
-    let mut changes = stream::iter(changes)
-        .map(|change| apply(limiter, change))
-        .buffer_unordered(CONCURRENCY);
-    while let Some(change) = changes.next().await {
-        change?;
-        count();
+    let (mut begun, mut ended) = (FuturesUnordered::new(), Ok(()));
+    let mut changes = changes.iter();
+    loop {
+        while ended.is_ok()
+            && begun.len() < CONCURRENCY
+            && let Some(change) = changes.next()
+        {
+            begun.push(apply(limiter, change));
+        }
+        if begun.is_empty() {
+            return ended;
+        }
+        tokio::select! {
+            biased;
+            () = &mut stopped, if ended.is_ok() => ended = Err(Failure::stopped()),
+            Some(made) = begun.next() => match made {
+                Ok(()) => count(),
+                // The first one says why.
+                Err(failure) => ended = ended.and(Err(failure)),
+            },
+        }
     }
-    Ok(())
 }
 
 async fn replace(limiter: &RateLimiter, change: &EntityChange) -> Result<bool, Error> {

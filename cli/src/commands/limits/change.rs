@@ -17,9 +17,9 @@ use crate::level::LevelArgs;
 
 /// Sets the configuration of a level.
 ///
-/// What is not named stays as it is, also the burst, mode, classes, schedule and window of a limit.
-/// Shows before and after of every limit. Asks before it denies every acquire, or drops something:
-/// with --replace, or for a limit of another kind.
+/// Limits and settings that are not named stay. A LIMIT replaces the one of its name, with all its
+/// parts. Shows before and after of every limit. Asks before it denies every acquire, or drops
+/// something: a burst, mode, class or schedule that a LIMIT does not name, or with --replace.
 #[derive(Debug, Args)]
 pub struct Set {
     #[command(flatten)]
@@ -27,8 +27,7 @@ pub struct Set {
     #[arg(value_name = "LIMIT", value_parser = GivenLimit::parse, help = concat!(
         "Limits: NAME=TOKENS/PERIOD (second, minute, hour, day, or a span such as 1h30m) or \
          NAME=SLOTS, and behind it ,burst=TOKENS, ,mode=shadow or soft, \
-         ,class=NAME:AT_LEAST%:LEAVES%, and last ,schedule=RULES; ,burst=none, ,class=none or \
-         ,schedule=none drops it (",
+         ,class=NAME:AT_LEAST%:LEAVES%, and last ,schedule=RULES (",
         docs!("guide/limits"),
         ")"
     ))]
@@ -90,10 +89,10 @@ impl Set {
         }
         let next = |before: Option<&Config>| {
             let kept = before.filter(|_| !self.replace);
-            Ok(Some(self.patch(kept)?.onto(kept)))
+            Some(self.patch().onto(kept))
         };
         change(context, &level, self.destroy.dry_run, next, |before| {
-            let Some(deed) = self.destroys(&level, before)? else {
+            let Some(deed) = self.destroys(&level, before) else {
                 return Ok(());
             };
             let namespace = &context.options().namespace;
@@ -104,44 +103,34 @@ impl Set {
     }
 
     /// Returns what is lost or denied from now on, if anything is.
-    fn destroys(
-        &self,
-        level: &ConfigLevel,
-        before: Option<&Config>,
-    ) -> Result<Option<String>, Failure> {
+    fn destroys(&self, level: &ConfigLevel, before: Option<&Config>) -> Option<String> {
         let status = before.map_or(ConfigStatus::Enforced, |before| before.status);
         let disables = self.disabled && status != ConfigStatus::Disabled;
         let disables = disables.then(|| format!("deny every acquire of {level}"));
-        let dropped = match before {
-            Some(before) => self.dropped(before)?,
-            None => vec![],
-        };
+        let dropped = before.map(|before| self.dropped(before));
+        let dropped = dropped.unwrap_or_default();
         let dropped =
             (!dropped.is_empty()).then(|| format!("drop {} of {level}", dropped.join(", ")));
         let deeds: Vec<_> = disables.into_iter().chain(dropped).collect();
-        Ok((!deeds.is_empty()).then(|| deeds.join(" and ")))
+        (!deeds.is_empty()).then(|| deeds.join(" and "))
     }
 
     /// Returns what the level has and will not have, although nothing names it.
-    fn dropped(&self, before: &Config) -> Result<Vec<String>, Failure> {
+    fn dropped(&self, before: &Config) -> Vec<String> {
         let mut dropped = vec![];
         for limit in &before.limits {
             let mut given = self.limits.iter();
-            let given = given.find(|given| given.limit.name() == limit.name());
-            let parts = match given {
-                None if self.replace => {
-                    dropped.push(format!("limit {}", limit.name()));
-                    continue;
+            match given.find(|given| given.limit.name() == limit.name()) {
+                Some(given) => {
+                    let parts = given.dropped(limit).into_iter();
+                    dropped.extend(parts.map(|part| format!("{part} of limit {}", limit.name())));
                 }
-                None => continue,
-                Some(given) if self.replace => given.unnamed(limit),
-                Some(given) => given.onto(Some(limit)).map_err(Failure::Refused)?.dropped,
-            };
-            let parts = parts.iter();
-            dropped.extend(parts.map(|part| format!("{part} of limit {}", limit.name())));
+                None if self.replace => dropped.push(format!("limit {}", limit.name())),
+                None => {}
+            }
         }
         if self.replace {
-            let patch = self.patch(None)?;
+            let patch = self.patch();
             let status = (before.status != ConfigStatus::Enforced && patch.status.is_none())
                 .then(|| format!("status {}", before.status.as_str()));
             let shadow =
@@ -150,29 +139,24 @@ impl Set {
             let class = class.map(|class| format!("class {class}"));
             dropped.extend(status.into_iter().chain(shadow).chain(class));
         }
-        Ok(dropped)
+        dropped
     }
 
-    /// Returns the change of a level that has this.
-    fn patch(&self, kept: Option<&Config>) -> Result<ConfigPatch, Failure> {
-        let limits = self.limits.iter().map(|given| {
-            let kept = kept.into_iter().flat_map(|config| &config.limits);
-            let mut kept = kept.filter(|limit| limit.name() == given.limit.name());
-            given.onto(kept.next()).map(|merged| merged.limit)
-        });
-        let limits = limits.collect::<Result<_, _>>().map_err(Failure::Refused)?;
+    /// Returns what the arguments change.
+    fn patch(&self) -> ConfigPatch {
+        let limits = self.limits.iter().map(|given| given.limit.clone());
         let statuses = [
             (self.disabled, ConfigStatus::Disabled),
             (self.unlimited, ConfigStatus::Unlimited),
             (self.enforced, ConfigStatus::Enforced),
         ];
         let named = statuses.into_iter().find(|(is_named, _)| *is_named);
-        Ok(ConfigPatch {
-            limits,
+        ConfigPatch {
+            limits: limits.collect(),
             status: named.map(|(_, status)| status),
             is_shadow: self.shadow,
             class: self.class.clone(),
-        })
+        }
     }
 }
 
@@ -182,14 +166,7 @@ impl Delete {
         let namespace = &context.options().namespace;
         let deed = format!("delete the limits of {level} in namespace {namespace}");
         self.destroy.confirm(&deed, "yes")?;
-        change(
-            context,
-            &level,
-            self.destroy.dry_run,
-            |_| Ok(None),
-            |_| Ok(()),
-        )
-        .await
+        change(context, &level, self.destroy.dry_run, |_| None, |_| Ok(())).await
     }
 }
 
@@ -198,12 +175,12 @@ async fn change(
     context: &Context,
     level: &ConfigLevel,
     dry_run: bool,
-    next: impl FnOnce(Option<&Config>) -> Result<Option<Config>, Failure>,
+    next: impl FnOnce(Option<&Config>) -> Option<Config>,
     confirm: impl FnOnce(Option<&Config>) -> Result<(), Failure>,
 ) -> Result<Outcome, Failure> {
     let limiter = context.limiter().await?;
     let Versioned { value, version } = stored(&limiter, level).await?;
-    let after = next(value.as_ref())?;
+    let after = next(value.as_ref());
     let changed = Changed {
         changed: value != after,
         dry_run,

@@ -1,6 +1,7 @@
 //! `weirgate limits diff`, and what a file would change.
 
 use std::collections::BTreeSet;
+use std::fs::Metadata;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -124,7 +125,14 @@ impl FileArgs {
     /// [`Failure::Refused`] if it cannot be read.
     pub fn read(&self) -> Result<TextFile, Failure> {
         if self.file != Path::new("-") {
-            return Ok(read_file(&self.file)?);
+            let is_stream = |file: Metadata| !file.is_file() && !file.is_dir();
+            return match self.file.metadata().is_ok_and(is_stream) {
+                true => Err(Failure::Refused(format!(
+                    "FILE must be a regular file, got {}: give - in its place, and the text on standard input",
+                    self.file.display()
+                ))),
+                false => Ok(read_file(&self.file)?),
+            };
         }
         let mut text = String::new();
         let mut input = std::io::stdin().lock().take(MAX_BYTES + 1);

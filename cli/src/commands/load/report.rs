@@ -39,9 +39,8 @@ pub fn reason(error: &Error, entity: Option<&str>) -> String {
             Some(last) => format!("no decision within the time allowed: {}", of_store(last)),
             None => "no decision within the time allowed".to_owned(),
         },
-        Error::Unavailable { last, .. } => {
-            format!("the table is unavailable; circuit breaker open: {last}")
-        }
+        // The error that opened it has an entry of its own.
+        Error::Unavailable { .. } => "the table is unavailable; circuit breaker open".to_owned(),
         Error::Contended { .. } => {
             "an item was changed by other processes before each attempt".to_owned()
         }
@@ -81,16 +80,19 @@ pub enum Ending {
     Denied,
     NeverFits,
     Disabled,
+    /// Granted or denied without the table.
+    Degraded,
     /// Without a decision, or not released.
     Failed,
 }
 
 impl Ending {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Granted,
         Self::Denied,
         Self::NeverFits,
         Self::Disabled,
+        Self::Degraded,
         Self::Failed,
     ];
 
@@ -100,6 +102,7 @@ impl Ending {
             Self::Denied => "denied",
             Self::NeverFits => "never fits",
             Self::Disabled => "disabled",
+            Self::Degraded => "without table",
             Self::Failed => "failed",
         }
     }
@@ -219,9 +222,9 @@ impl Report {
         }
     }
 
-    /// Returns whether an acquire was without a decision.
-    pub fn has_failures(&self) -> bool {
-        !self.failures.is_empty()
+    /// Returns whether an acquire was without a decision of the table.
+    pub fn is_incomplete(&self) -> bool {
+        !self.failures.is_empty() || self.outcomes.contains_key(&Ending::Degraded)
     }
 
     /// Returns the report for people.
@@ -293,7 +296,7 @@ mod tests {
         assert!(tally.rates(1, 3).contains("granted     99/s"));
         assert!(tally.rates(2, 3).contains("granted      0/s"));
         let report = Report::new(tally, 51, Duration::from_secs(2));
-        assert_eq!((report.acquires, report.has_failures()), (102, true));
+        assert_eq!((report.acquires, report.is_incomplete()), (102, true));
         let granted = &report.outcomes[&Ending::Granted];
         assert_eq!((granted.acquires, granted.per_second), (99, 49.5));
         assert!((granted.p50_ms - 50.0).abs() < 0.1 && (granted.max_ms - 99.0).abs() < 0.1);
@@ -324,7 +327,11 @@ mod tests {
             },
             Error::Unavailable {
                 retry_after: after,
-                last: "throttled".to_owned(),
+                // That of whichever acquire opened it.
+                last: format!(
+                    "UpdateItem of default/BUCKET#other-{}#api#0: throttled",
+                    entity.len()
+                ),
             },
             Error::NotConfigured {
                 entity: entity.try_into().unwrap(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
-use weirgate::{Decision, Error, Grant, RateLimiter};
+use weirgate::{Decision, Error, Grant, RateLimiter, Settlement};
 
 use super::Load;
 use super::report::{Answer, Ending, Tally, reason};
@@ -14,11 +14,12 @@ use super::report::{Answer, Ending, Tally, reason};
 /// How often acquires begin that are due.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Begins acquires at the load's rate until its time is over or Ctrl-C, and awaits their answers;
+/// Begins acquires, of such a lease, at the load's rate until its time is over or Ctrl-C, and awaits their answers;
 /// another Ctrl-C ends that too. Calls `each_second` with the counts, the second, and the number of
 /// acquires without an answer. Returns the counts, and for how long acquires began.
 pub async fn run(
     load: Load,
+    lease: Option<Duration>,
     limiters: Vec<RateLimiter>,
     mut each_second: impl FnMut(&mut Tally, u64, usize),
 ) -> (Tally, Duration) {
@@ -41,7 +42,8 @@ pub async fn run(
                     let at = start + offset(load.rate, number);
                     match limiters.next() {
                         Some(limiter) if answers.len() < in_flight => {
-                            answers.spawn(acquire(Arc::clone(&load), limiter.clone(), number, at));
+                            let load = Arc::clone(&load);
+                            answers.spawn(acquire(load, lease, limiter.clone(), number, at));
                         }
                         _ => tally.count_not_begun(),
                     }
@@ -78,7 +80,13 @@ fn joined(answer: Result<Answer, JoinError>) -> Answer {
 }
 
 /// Makes the acquire of this number, which is due at `due`.
-async fn acquire(load: Arc<Load>, limiter: RateLimiter, number: u64, due: Instant) -> Answer {
+async fn acquire(
+    load: Arc<Load>,
+    lease: Option<Duration>,
+    limiter: RateLimiter,
+    number: u64,
+    due: Instant,
+) -> Answer {
     let entity = load.entity(number);
     let mut acquire = limiter.acquire(&entity, &load.bucket.resource);
     if !load.limits.is_empty() {
@@ -93,27 +101,39 @@ async fn acquire(load: Arc<Load>, limiter: RateLimiter, number: u64, due: Instan
     if let Some(wait) = load.wait {
         acquire = acquire.wait_up_to(wait);
     }
+    if let Some(lease) = lease {
+        acquire = acquire.lease(lease);
+    }
     let decision = acquire.send().await;
     let time = due.elapsed();
+    let one_of_many = (load.entities.get() > 1).then_some(&*entity);
+    let failed = |error| reason(&error, one_of_many);
     let ending = match decision {
-        Ok(Decision::Granted(grant)) => hold(grant, load.hold).await.map(|()| Ending::Granted),
+        Ok(Decision::Granted(grant)) => {
+            let ending = match grant.degraded() {
+                Some(_) => Ending::Degraded,
+                None => Ending::Granted,
+            };
+            match hold(grant, load.hold).await {
+                Ok(Settlement::Applied) => Ok(ending),
+                Ok(Settlement::LeaseGone) => Err("the lease ended before its release".to_owned()),
+                Err(error) => Err(failed(error)),
+            }
+        }
+        Ok(Decision::Denied(denied)) if denied.degraded.is_some() => Ok(Ending::Degraded),
         Ok(Decision::Denied(_)) => Ok(Ending::Denied),
         Ok(Decision::NeverFits(_)) => Ok(Ending::NeverFits),
         Ok(Decision::Disabled(_)) => Ok(Ending::Disabled),
-        Err(error) => Err(error),
+        Err(error) => Err(failed(error)),
     };
-    let ending = ending.map_err(|error| {
-        let one_of_many = (load.entities.get() > 1).then_some(&*entity);
-        reason(&error, one_of_many)
-    });
     Answer { ending, time }
 }
 
-async fn hold(grant: Grant, time: Duration) -> Result<(), Error> {
+async fn hold(grant: Grant, time: Duration) -> Result<Settlement, Error> {
     if !time.is_zero() {
         tokio::time::sleep(time).await;
     }
-    grant.release().await.map(drop)
+    grant.release().await
 }
 
 /// Returns the number of acquires of a whole load.

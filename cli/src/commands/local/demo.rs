@@ -29,7 +29,7 @@ const TRY: [(&str, &str); 5] = [
     ),
     (
         "More for globex",
-        "weirgate limits set --entity globex --resource chat requests=20/second",
+        "weirgate limits set --entity globex --resource chat requests=20/second,burst=20",
     ),
     (
         "Too much for acme",

@@ -140,7 +140,7 @@ async fn all_that_is_written_is_deleted_with_the_policies_that_the_refusal_names
 /// Errors that stay end it in one pass; the others are tried until a second signal.
 #[tokio::test(start_paused = true)]
 async fn the_clean_up_ends_at_once_where_it_cannot_succeed_and_at_a_second_signal() {
-    let rest = async |fault, stopped: fn() -> std::io::Result<BoxFuture<'static, ()>>| {
+    let rest = async |fault, stopped: fn() -> Result<BoxFuture<'static, ()>, Failure>| {
         let dynamo = Dynamo::new().await;
         let namespace = Namespace::new("acceptance-1").expect("a name");
         let here = Backend::new(dynamo.table().await, namespace, vec![]);
