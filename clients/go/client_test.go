@@ -860,7 +860,7 @@ func TestNothingShowsTheTokenOrAPassword(t *testing.T) {
 		server := serve(t, func(w http.ResponseWriter, _ string) {
 			w.Header().Set("RateLimit", text)
 			w.WriteHeader(429)
-			fmt.Fprintf(w, `{"detail": "%s", "applied": "no", "violated-policies": ["%s"], "%s": 1}`, text, text, text)
+			fmt.Fprintf(w, `{"detail": "%s", "applied": "no", "retry_after_ms": 5, "violated-policies": ["%s"], "%s": 1}`, text, text, text)
 		})
 		client := newClient(t, weirgate.Options{URL: server.URL, Token: secret})
 		_, err := client.Acquire(background, oneToken, nil)
@@ -900,14 +900,26 @@ func acquired(t *testing.T, client *weirgate.Client) *weirgate.Grant {
 }
 
 func TestASettlementThatMayHaveBeenAppliedIsFollowedByNoOther(t *testing.T) {
+	// Without an answer, and with those of a proxy.
+	for _, status := range []int{0, 403, 429} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) { checkFollowedByNoOther(t, status) })
+	}
+}
+
+func checkFollowedByNoOther(t *testing.T, status int) {
 	var isBack atomic.Bool
 	server := serve(t, func(w http.ResponseWriter, path string) {
 		if path == "/v1/acquire" {
 			io.WriteString(w, strings.Replace(granted, `{"expires_at_ms": 1900000000000}`, "null", 1))
 			return
 		}
-		if !isBack.Load() {
+		switch {
+		case isBack.Load():
+		case status == 0:
 			panic(http.ErrAbortHandler)
+		default:
+			http.Error(w, "of a proxy", status)
+			return
 		}
 		answering(w, path)
 	})

@@ -234,6 +234,11 @@ class Failures(Case):
             {"url": missing.url}, {"url": guarded.url}, {"limits": None, "resource": "nowhere"}, {"take": {"wpm": 1}},
             {"take": lambda scope: 5}, {"key": lambda scope: 5}, {"key": lambda scope: b"a"},
         ]
+        for status in (403, 429):
+            refused = answer(status, "of a proxy")
+            proxy = Server(lambda peer, _, refused=refused: peer.answer_all(refused))
+            self.addCleanup(proxy.__exit__)
+            cases.append({"url": proxy.url})
         for options in cases:
             with self.subTest(options=list(options)):
                 served = self.served(**{"on_unavailable": "allow", **options})

@@ -252,14 +252,18 @@ test("nothing passes if only a repair brings a decision", async (t) => {
   t.after(() => missing.stop());
   const guarded = await Agent.start({ ...backend.variables, WEIRGATE_AGENT_TOKEN: "another-token-of-others" });
   t.after(() => guarded.stop());
-  const stranger = http.createServer((_, response) => response.end("{}")).listen(0, "127.0.0.1");
-  await once(stranger, "listening");
-  t.after(() => stranger.close());
+  const strangers = [];
+  for (const status of [200, 403, 429]) {
+    const stranger = http.createServer((_, response) => response.writeHead(status).end("{}")).listen(0, "127.0.0.1");
+    await once(stranger, "listening");
+    t.after(() => stranger.close());
+    strangers.push([{}, `http://127.0.0.1:${stranger.address().port}`]);
+  }
   process.on("warning", () => {});
   for (const [options, url] of [
     [{}, missing.url],
     [{}, guarded.url],
-    [{}, `http://127.0.0.1:${stranger.address().port}`],
+    ...strangers,
     [{ limits: undefined, resource: "nowhere" }, agent.url],
     [{ take: { wpm: 1 } }, agent.url],
     [{ take: () => 5 }, agent.url],

@@ -47,11 +47,12 @@ def forwarded(path, body):
 class Relay(Server):
     """Hands requests to the agent. It refuses settlements with `refused` in them, and loses answers to `lost` ones.
 
-    After `halves` ones it answers, with this status, that something failed after the settlement was applied. It answers
-    `late` ones, of which it has `got` one, after one that another connection sends is answered, or else after a moment.
+    After `halves` ones it answers, with this status, that something failed after the settlement was applied, and after
+    `replaced` ones as a proxy does. It answers `late` ones, of which it has `got` one, after one that another connection
+    sends is answered, or else after a moment.
     """
 
-    def __init__(self, lost=None, refused=None, halves=None, status=503, late=None):
+    def __init__(self, lost=None, refused=None, halves=None, status=503, late=None, replaced=None):
         self.got = threading.Event()
         self.answered = []
         overtaken = threading.Event()
@@ -65,6 +66,8 @@ class Relay(Server):
                 reply = forwarded(path, body)
                 if lost in body:
                     return
+                if replaced in body:
+                    reply = answer(status, "of a proxy")
                 if halves in body:
                     reply = halfway(status, json.loads(reply.partition(b"\r\n\r\n")[2])["grant"])
                 if late in body:
@@ -108,6 +111,14 @@ class Settlements:
                     self.scope(relay.url, "adjust", call, raises=KeyError)
                 self.assertEqual(self.balance(), 700)
                 self.assertEqual(len(relay.requests), 2)
+
+    def test_an_answer_that_a_proxy_replaced_is_lost(self):
+        for status in (403, 429):
+            with self.subTest(status=status), Relay(replaced="adjust", status=status) as relay:
+                self.entity = f"{self.entity}-{status}"
+                with self.assertRaisesRegex(weirgate.InvalidRequest, "count twice"):
+                    self.scope(relay.url, "adjust", "give_back", raises=KeyError)
+                self.assertEqual(self.balance(), 700)
 
     def test_of_several_rollbacks_one_counts(self):
         for lost in [None, "end"]:

@@ -144,7 +144,7 @@ class Transport:
 
         def serve(peer, _):
             peer.read()
-            peer.send(answer(429, {"detail": long, "applied": "no", "retry": False}))
+            peer.send(answer(429, {"detail": long, "applied": "no", "retry": False, "retry_after_ms": 5}))
 
         with Server(serve) as server:
             client = self.client(server)

@@ -30,10 +30,11 @@ after(async () => {
 
 /**
  * Hands requests to the agent. Refuses those with `refused` in the body, and loses the answers to `lost` ones. After
- * `halves` ones it answers, with this status, that something failed after the settlement was applied. It answers `late`
- * ones, which it says by `got`, after one that another connection sends is answered, or else after a moment.
+ * `halves` ones it answers, with this status, that something failed after the settlement was applied, and after `replaced`
+ * ones as a proxy does. It answers `late` ones, which it says by `got`, after one that another connection sends is
+ * answered, or else after a moment.
  */
-async function relay(t, { lost, refused, halves, status = 503, late, got }) {
+async function relay(t, { lost, refused, halves, replaced, status = 503, late, got }) {
   let overtake;
   const overtaken = new Promise((resolve) => (overtake = resolve));
   const answered = [];
@@ -42,6 +43,7 @@ async function relay(t, { lost, refused, halves, status = 503, late, got }) {
     const response = await fetch(agent.url + path, { method: "POST", body: JSON.stringify(body) });
     const reply = await response.json();
     const problem = { status, detail: "stopped", applied: "unknown", retry: false, grant: reply.grant };
+    if (replaced in body) return socket.write(answer(status, "of a proxy"));
     if (halves in body) return socket.write(answer(status, problem));
     if (lost in body) return socket.destroy();
     if (late in body) {
@@ -92,6 +94,17 @@ for (const [name, change] of Object.entries(CHANGES)) {
     });
     assert.match(error.message, /count twice/);
     assert.deepEqual([balance, ends], [700, []]);
+  });
+}
+
+for (const status of [403, 429]) {
+  test(`an answer that a proxy replaced by ${status} is lost`, async (t) => {
+    const { error, balance } = await scoped(t, { replaced: "adjust", status }, async (grant) => {
+      await grant.adjust({ tpm: 300 }).catch(ignored);
+      await grant.giveBack({ tpm: 100 });
+    });
+    assert.match(error.message, /count twice/);
+    assert.equal(balance, 700);
   });
 }
 
