@@ -20,6 +20,7 @@ export interface RateLimitOptions<Request extends IncomingMessage> {
   /** Limits, or their texts; those of the table, by default. */
   limits?: readonly (Limit | string)[] | undefined;
   waitMs?: number | undefined;
+  /** When slots return if this process dies; 60,000 by default. It is renewed until the response ends. */
   leaseMs?: number | undefined;
   timeoutMs?: number | undefined;
 }

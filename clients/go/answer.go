@@ -275,21 +275,24 @@ func (a *answer) failure(problem problemJSON, members map[string]any) error {
 			Blocking: problem.Blocking, kind: kind, text: text, retryAfter: problem.RetryAfterMs, startsIn: problem.StartsInMs,
 		}
 	}
+	// What stands between answers 403 and 429 too, such as a mesh, so that alone is no decision.
+	_, isDenial := members["retry_after_ms"]
+	isWrong := a.status >= 400 && a.status < 500 && a.status != http.StatusForbidden && a.status != http.StatusTooManyRequests
 	switch {
-	case a.status == http.StatusTooManyRequests:
+	case a.status == http.StatusTooManyRequests && isDenial:
 		return refused(ErrDenied)
 	case a.status == http.StatusRequestEntityTooLarge && problem.Blocking != nil:
 		return refused(ErrNeverFits)
 	case a.status == http.StatusForbidden && problem.Type == "limit-changes-not-allowed":
 		return &requestError{ErrNotAllowed, text}
-	case a.status == http.StatusForbidden:
+	case a.status == http.StatusForbidden && problem.Applied == NotApplied && problem.Detail != "":
 		return refused(ErrDisabled)
 	case a.status == http.StatusUnauthorized:
 		return &requestError{ErrUnauthorized, text}
 	}
 	// By the type of a problem: 404 is also an unknown path, and 500 also a fault of what stands between.
 	kind := map[string]error{"limits-not-configured": ErrNotConfigured, "misconfigured": ErrMisconfigured}[problem.Type]
-	if kind == nil && a.status >= 400 && a.status < 500 && problem.Applied != MaybeApplied {
+	if kind == nil && isWrong && problem.Applied != MaybeApplied {
 		return &requestError{ErrInvalidRequest, text}
 	}
 	unavailable := &UnavailableError{

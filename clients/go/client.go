@@ -125,7 +125,8 @@ func (c *Client) AcquireAll(ctx context.Context, buckets []Bucket, options *Acqu
 
 // Scope acquires, runs the work, and settles: it releases afterwards, or rolls back if the work returns an error. If the
 // context is done or a settlement failed in the work, or if the work panics, it releases, because the tokens may have been
-// used. A failure to settle is logged, as the outcome of the work stays; the lease then expires by itself.
+// used. It waits for that until the context is done. A failure to settle is logged, as the outcome of the work stays; the lease
+// then expires by itself.
 func (c *Client) Scope(ctx context.Context, bucket Bucket, options *AcquireOptions, work func(*Grant) error) error {
 	grant, err := c.Acquire(ctx, bucket, options)
 	if err != nil {
@@ -139,16 +140,32 @@ func (c *Client) Scope(ctx context.Context, bucket Bucket, options *AcquireOptio
 		if grant.IsUncertain() {
 			end = "release"
 		}
-		settle := func() (fields, error) { return endOf(end, nil) }
-		if _, err := grant.settle(context.Background(), settle); err != nil {
-			c.notSettled(err)
-		}
+		c.endOfScope(ctx, grant, end)
 	}()
 	err = work(grant)
 	if err != nil && ctx.Err() == nil {
 		end = "roll_back"
 	}
 	return err
+}
+
+// endOfScope ends a grant. The end of the context ends the wait for it, and not the end itself, of which [Client.Close] waits
+// for the log, too.
+func (c *Client) endOfScope(ctx context.Context, grant *Grant, end string) {
+	logged := make(chan struct{})
+	c.flights.begin()
+	outcome := grant.start(func() (fields, error) { return endOf(end, nil) })
+	go func() {
+		defer c.flights.end()
+		defer close(logged)
+		if found := <-outcome; found.err != nil {
+			c.notSettled(found.err)
+		}
+	}()
+	select {
+	case <-logged:
+	case <-ctx.Done():
+	}
 }
 
 // Restore returns the grant of a token, to settle it. It sends nothing.
@@ -317,18 +334,21 @@ func notOfTheAgent(asked *request) error {
 // call sends a request until it has an answer. If the context is done after it was sent, `takeBack` gets a success that the
 // agent has answered with.
 func (c *Client) call(ctx context.Context, asked *request, takeBack func(*answer)) (*answer, error) {
-	deadline := time.Now().Add(c.answerTimeout + asked.longer)
+	return c.callUntil(ctx, asked, time.Now().Add(c.answerTimeout+asked.longer), takeBack)
+}
+
+func (c *Client) callUntil(ctx context.Context, asked *request, deadline time.Time, takeBack func(*answer)) (*answer, error) {
 	attempts := attempts{left: c.retries, deadline: deadline, pause: firstPause}
 	for {
 		if ctx.Err() != nil {
-			return nil, abandoned(ctx, asked)
+			return nil, abandoned(ctx, asked.path)
 		}
 		flight := c.transport.start(asked, deadline)
 		select {
 		case <-flight.done:
 		case <-ctx.Done():
 			c.abandon(flight, takeBack)
-			return nil, abandoned(ctx, asked)
+			return nil, abandoned(ctx, asked.path)
 		}
 		found, err := flight.answer, flight.err
 		pause, isNext := time.Duration(0), false
@@ -389,8 +409,8 @@ func (c *Client) notSettled(err error) {
 	c.log.Printf("weirgate: a grant could not be settled, its lease expires by itself: %v", err)
 }
 
-func abandoned(ctx context.Context, asked *request) error {
-	return fmt.Errorf("weirgate: the call of %s was abandoned: %w", asked.path, ctx.Err())
+func abandoned(ctx context.Context, path string) error {
+	return fmt.Errorf("weirgate: the call of %s was abandoned: %w", path, ctx.Err())
 }
 
 // unanswered returns whether a request without an answer can be sent again, and its error.

@@ -860,7 +860,7 @@ func TestNothingShowsTheTokenOrAPassword(t *testing.T) {
 		server := serve(t, func(w http.ResponseWriter, _ string) {
 			w.Header().Set("RateLimit", text)
 			w.WriteHeader(429)
-			fmt.Fprintf(w, `{"detail": "%s", "applied": "no", "violated-policies": ["%s"], "%s": 1}`, text, text, text)
+			fmt.Fprintf(w, `{"detail": "%s", "applied": "no", "retry_after_ms": 5, "violated-policies": ["%s"], "%s": 1}`, text, text, text)
 		})
 		client := newClient(t, weirgate.Options{URL: server.URL, Token: secret})
 		_, err := client.Acquire(background, oneToken, nil)
@@ -900,14 +900,26 @@ func acquired(t *testing.T, client *weirgate.Client) *weirgate.Grant {
 }
 
 func TestASettlementThatMayHaveBeenAppliedIsFollowedByNoOther(t *testing.T) {
+	// Without an answer, and with those of a proxy.
+	for _, status := range []int{0, 403, 429} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) { checkFollowedByNoOther(t, status) })
+	}
+}
+
+func checkFollowedByNoOther(t *testing.T, status int) {
 	var isBack atomic.Bool
 	server := serve(t, func(w http.ResponseWriter, path string) {
 		if path == "/v1/acquire" {
 			io.WriteString(w, strings.Replace(granted, `{"expires_at_ms": 1900000000000}`, "null", 1))
 			return
 		}
-		if !isBack.Load() {
+		switch {
+		case isBack.Load():
+		case status == 0:
 			panic(http.ErrAbortHandler)
+		default:
+			http.Error(w, "of a proxy", status)
+			return
 		}
 		answering(w, path)
 	})
@@ -937,6 +949,122 @@ func TestASettlementThatMayHaveBeenAppliedIsFollowedByNoOther(t *testing.T) {
 	}
 }
 
+// The answer to the first one has the text of before, which would bring amounts back that are not held any more.
+func TestASettlementWaitsForTheOneBeforeIt(t *testing.T) {
+	settlements := map[string]func(*weirgate.Grant) error{
+		"renew":  func(g *weirgate.Grant) error { _, err := g.Renew(background, time.Minute); return err },
+		"adjust": func(g *weirgate.Grant) error { _, err := g.Adjust(background, weirgate.Amounts{"rpm": 5}); return err },
+		"give back": func(g *weirgate.Grant) error {
+			_, err := g.GiveBack(background, weirgate.Amounts{"rpm": 1})
+			return err
+		},
+		"take more": func(g *weirgate.Grant) error { return g.TakeMore(background, weirgate.Amounts{"rpm": 5}) },
+		"roll back": func(g *weirgate.Grant) error { _, err := g.RollBack(background); return err },
+	}
+	for first, begin := range settlements {
+		for second, settle := range settlements {
+			t.Run(first+" and "+second, func(t *testing.T) {
+				arrived, overtaken := make(chan struct{}), make(chan struct{})
+				var count atomic.Int32
+				server := serve(t, func(w http.ResponseWriter, path string) {
+					if path == "/v1/acquire" {
+						io.WriteString(w, granted)
+						return
+					}
+					number := count.Add(1)
+					if number == 1 {
+						close(arrived)
+						// A settlement that waits for no other one is answered within this time.
+						select {
+						case <-overtaken:
+						case <-time.After(50 * time.Millisecond):
+						}
+					}
+					fmt.Fprintf(w, `{"grant": "g%d", "settlement": "settled", "lease": null, "amounts": []}`, number+1)
+					if number == 2 {
+						close(overtaken)
+					}
+				})
+				grant := acquired(t, newClient(t, weirgate.Options{URL: server.URL}))
+				done := make(chan error)
+				go func() { done <- begin(grant) }()
+				<-arrived
+				if err := settle(grant); err != nil {
+					t.Error(err)
+				}
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				if sent := server.requests()[2].body["grant"]; sent != "g2" || grant.Token() != "g3" || grant.IsUncertain() {
+					t.Errorf("sent %v, left %s", sent, grant.Token())
+				}
+			})
+		}
+	}
+}
+
+func TestAReleaseWithoutAmountsWaitsForNoOtherSettlement(t *testing.T) {
+	arrived, released := make(chan struct{}), make(chan struct{})
+	server := serve(t, func(w http.ResponseWriter, path string) {
+		if path == "/v1/settle" {
+			select {
+			case <-arrived:
+			default:
+				close(arrived)
+				<-released
+			}
+		}
+		answering(w, path)
+	})
+	grant := acquired(t, newClient(t, weirgate.Options{URL: server.URL}))
+	renewed := make(chan error)
+	go func() {
+		_, err := grant.Renew(background, time.Minute)
+		renewed <- err
+	}()
+	<-arrived
+	if _, err := grant.Release(background, nil); err != nil || !grant.IsEnded() || !grant.IsUncertain() {
+		t.Error(err)
+	}
+	close(released)
+	if err := <-renewed; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheContextOfAScopeEndsItsWaitForAnAgentThatHangs(t *testing.T) {
+	for _, failure := range []error{nil, io.EOF} {
+		ctx, cancel := context.WithCancel(background)
+		lost := make(chan struct{})
+		server := serve(t, func(w http.ResponseWriter, path string) {
+			if path == "/v1/settle" {
+				cancel()
+				<-lost
+				panic(http.ErrAbortHandler)
+			}
+			answering(w, path)
+		})
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
+		var logged bytes.Buffer
+		client := newClient(t, weirgate.Options{URL: server.URL, AnswerTimeout: time.Hour, ErrorLog: log.New(&logged, "", 0)})
+		ended := make(chan error)
+		go func() { ended <- client.Scope(ctx, oneToken, nil, func(*weirgate.Grant) error { return failure }) }()
+		select {
+		case err := <-ended:
+			if err != failure {
+				t.Error(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Error("it waits for the agent")
+		}
+		close(lost)
+		client.Close()
+		if !strings.Contains(logged.String(), "could not be settled") {
+			t.Error(logged.String())
+		}
+	}
+}
+
 func TestAScopeReleasesOrRollsBack(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -961,6 +1089,7 @@ func TestAScopeReleasesOrRollsBack(t *testing.T) {
 				defer func() { _ = recover() }()
 				_ = client.Scope(ctx, oneToken, nil, func(grant *weirgate.Grant) error { return row.work(cancel, grant) })
 			}()
+			client.Close()
 			all := server.requests()
 			if last := all[len(all)-1]; len(all) != 2 || last.body["end"] != row.end {
 				t.Errorf("%v", all)

@@ -19,8 +19,8 @@
 // # Contexts
 //
 // A context bounds a call. What an abandoned acquire took returns: the agent drops it, or if it has answered already, the
-// client rolls back in the background. A settlement goes on, and only the wait for its answer ends: a deferred
-// [Grant.Release] gives its slot back also if the context is done. [Client.Close] waits for both.
+// client rolls back in the background. A settlement goes on, also that of [Client.Scope], and only the wait for its answer
+// ends: a deferred [Grant.Release] gives its slot back also if the context is done. [Client.Close] waits for both.
 //
 // # Errors
 //

@@ -12,8 +12,9 @@ import (
 // A Grant is tokens that were taken. Nothing is kept in the agent: the token is the grant, and settles it in another process
 // too, by [Client.Restore]. A grant is safe for concurrent use.
 //
-// Nothing in the table remembers a grant without a lease. So a settlement that changes amounts is ErrInvalidRequest while
-// another one is in flight, or may have been applied. A release without amounts is always possible.
+// A settlement waits for the ones before it. Nothing in the table remembers a grant without a lease. So a settlement that
+// changes amounts is ErrInvalidRequest after another one that may have been applied. A release without amounts waits for none,
+// and is always possible.
 type Grant struct {
 	client *Client
 	// As the acquire answered.
@@ -30,10 +31,11 @@ type Grant struct {
 	expiresAt    time.Time
 	isEnded      bool
 	mayHaveLease bool
-	inFlight     int
 	hasFailed    bool
-	// doubt is what became of a settlement that would count twice if it was applied twice.
-	doubt string
+	// mayCountTwice says that a settlement may have been applied which would count twice.
+	mayCountTwice bool
+	// settlings are those that have begun, by their turn.
+	settlings []*settling
 }
 
 // Token returns the text that settles the grant. Each change makes a new one.
@@ -83,7 +85,7 @@ func (g *Grant) IsEnded() bool {
 func (g *Grant) IsUncertain() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.hasFailed || g.inFlight > 0
+	return g.hasFailed || len(g.settlings) > 0
 }
 
 // Limits returns every limit of the buckets, right after the take.
@@ -165,104 +167,140 @@ func (g *Grant) VendorSaid(ctx context.Context, response *http.Response) (time.T
 
 // settle makes a change, which goes on if the context is done: only the wait for it ends.
 func (g *Grant) settle(ctx context.Context, changes func() (fields, error)) (Settlement, error) {
-	begun, err := g.begin(changes)
-	if begun == nil {
-		return Settled, err
+	done := g.start(changes)
+	select {
+	case found := <-done:
+		return found.settlement, found.err
+	default:
 	}
-	type outcome struct {
-		settlement Settlement
-		err        error
-	}
-	done := make(chan outcome, 1)
-	g.client.flights.begin()
-	go func() {
-		defer g.client.flights.end()
-		settlement, err := g.finish(begun)
-		done <- outcome{settlement, err}
-	}()
 	select {
 	case found := <-done:
 		return found.settlement, found.err
 	case <-ctx.Done():
-		return "", abandoned(ctx, begun.asked)
+		return "", abandoned(ctx, settlePath)
 	}
 }
 
-// A settling is a settlement in flight.
-type settling struct {
-	asked *request
-	// isCounted says that it changes amounts, and isOnce that it counts once however often it is applied.
-	isCounted, isOnce bool
+type outcome struct {
+	settlement Settlement
+	err        error
 }
 
-// begin returns a settlement to send. It returns none if there is nothing to change in the table, or with an error.
-func (g *Grant) begin(changes func() (fields, error)) (*settling, error) {
+// A settling is a settlement that waits for its turn, or is in flight.
+type settling struct {
+	changed  fields
+	deadline time.Time
+	// isRelease says that it is a release without amounts, which counts once by any text.
+	isRelease bool
+	isSent    bool
+	// countsTwice says that it was sent, and would count twice if it was applied twice.
+	countsTwice bool
+	done        chan outcome
+}
+
+// start begins a settlement, and returns where its outcome comes. [Client.Close] waits for it.
+//
+// Each sends the text that the one before it left, because an answer that came out of order would bring amounts back that are
+// not held any more. A release without amounts waits for none.
+func (g *Grant) start(changes func() (fields, error)) <-chan outcome {
+	changed, err := changes()
+	begun := &settling{
+		changed: changed, deadline: time.Now().Add(g.client.answerTimeout), done: make(chan outcome, 1),
+		isRelease: changed["end"] == "release" && changed["adjust"] == nil,
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.settlings = append(g.settlings, begun)
+	g.client.flights.begin()
+	switch {
+	case err != nil:
+		g.end(begun, "", err)
+	case begun.isRelease:
+		g.send(begun)
+	default:
+		g.sendNext()
+	}
+	return begun.done
+}
+
+// sendNext sends the settlement whose turn it is.
+func (g *Grant) sendNext() {
+	for len(g.settlings) > 0 && !g.settlings[0].isSent {
+		g.send(g.settlings[0])
+	}
+}
+
+func (g *Grant) send(begun *settling) {
+	begun.isSent = true
+	asked, err := g.next(begun)
+	if asked == nil {
+		g.end(begun, Settled, err)
+		return
+	}
+	go func() {
+		var read settledJSON
+		err := g.client.readSettled(asked, begun.deadline, &read)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if err == nil {
+			g.update(read)
+		}
+		g.end(begun, read.Settlement, err)
+		g.sendNext()
+	}()
+}
+
+// next returns the request of a settlement. It returns none if there is nothing to change in the table, or with an error.
+func (g *Grant) next(begun *settling) (*request, error) {
 	if g.isEnded {
-		return nil, g.failed(invalid("the grant has ended, so nothing of it can change: acquire again"))
+		return nil, invalid("the grant has ended, so nothing of it can change: acquire again")
 	}
-	changed, err := changes()
-	if err != nil {
-		return nil, g.failed(err)
-	}
-	_, isEnd := changed["end"]
-	_, isRenewal := changed["renew_ms"]
-	isRelease := changed["end"] == "release" && changed["adjust"] == nil
-	if g.token == withoutAgent || (isRelease && !g.mayHaveLease) {
-		// Changes nothing in the table.
+	_, isEnd := begun.changed["end"]
+	if g.token == withoutAgent || (begun.isRelease && !g.mayHaveLease) {
 		g.isEnded = isEnd
 		return nil, nil
 	}
-	begun := &settling{asked: settleRequest(g.token, changed)}
-	if !isRelease && !isRenewal {
-		if g.doubt != "" {
-			return nil, g.failed(invalid("another settlement of the grant " + g.doubt +
-				", so this one could count twice: release the grant without amounts, and acquire again"))
+	if _, isRenewal := begun.changed["renew_ms"]; !isRenewal && !begun.isRelease {
+		if g.mayCountTwice {
+			return nil, invalid("another settlement of the grant may have been applied, so this one could count twice: " +
+				"release the grant without amounts, and acquire again")
 		}
-		g.doubt = "is in flight"
-		begun.isCounted, begun.isOnce = true, isEnd && !g.expiresAt.IsZero()
+		begun.countsTwice = !isEnd || g.expiresAt.IsZero()
 	}
-	g.inFlight++
-	return begun, nil
+	return settleRequest(g.token, begun.changed), nil
 }
 
-// failed keeps in mind that a settlement failed.
-func (g *Grant) failed(err error) error {
-	g.hasFailed = true
-	return err
-}
-
-// finish sends a settlement, and keeps its outcome.
-func (g *Grant) finish(begun *settling) (Settlement, error) {
-	var read settledJSON
-	_, err := g.client.readSettled(begun.asked, &read)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.inFlight--
-	left := ""
-	if err == nil {
-		g.update(read)
-	} else {
-		var (
-			refused     *RefusedError
-			unavailable *UnavailableError
-		)
-		// A decision that refuses a settlement changes nothing.
-		g.hasFailed = g.hasFailed || !errors.As(err, &refused)
-		switch {
-		case !errors.As(err, &unavailable):
-		case unavailable.Grant != "":
-			// The old token is of amounts that are not held any more.
-			g.token = unavailable.Grant
-		case unavailable.Applied == MaybeApplied && !begun.isOnce:
-			left = "may have been applied"
+// end keeps the outcome of a settlement.
+func (g *Grant) end(begun *settling, settlement Settlement, err error) {
+	for at, one := range g.settlings {
+		if one == begun {
+			g.settlings = append(g.settlings[:at], g.settlings[at+1:]...)
+			break
 		}
 	}
-	if begun.isCounted {
-		g.doubt = left
+	if err != nil {
+		settlement = ""
+		g.failed(begun, err)
 	}
-	return read.Settlement, err
+	begun.done <- outcome{settlement, err}
+	g.client.flights.end()
+}
+
+func (g *Grant) failed(begun *settling, err error) {
+	var (
+		refused     *RefusedError
+		unavailable *UnavailableError
+	)
+	// A decision that refuses a settlement changes nothing.
+	g.hasFailed = g.hasFailed || !errors.As(err, &refused)
+	switch {
+	case !errors.As(err, &unavailable):
+	case unavailable.Grant != "":
+		// The old token is of amounts that are not held any more.
+		g.token = unavailable.Grant
+	case unavailable.Applied == MaybeApplied && begun.countsTwice:
+		g.mayCountTwice = true
+	}
 }
 
 func (g *Grant) update(found settledJSON) {
@@ -278,11 +316,19 @@ func (g *Grant) update(found settledJSON) {
 }
 
 // readSettled sends a settlement to its end.
-func (c *Client) readSettled(asked *request, into *settledJSON) (*answer, error) {
-	found, err := c.read(context.Background(), asked, into)
-	if err == nil && (into.Settlement != Settled && into.Settlement != LeaseGone || into.Grant != nil && *into.Grant == "") {
-		*into = settledJSON{}
-		err = notOfTheAgent(asked)
+func (c *Client) readSettled(asked *request, deadline time.Time, into *settledJSON) error {
+	if !time.Now().Before(deadline) {
+		text := "an earlier settlement of the grant is still in flight: try again"
+		return &UnavailableError{Applied: NotApplied, Transient: true, kind: ErrUnavailable, text: text}
 	}
-	return found, err
+	found, err := c.callUntil(context.Background(), asked, deadline, nil)
+	if err != nil {
+		return err
+	}
+	isSettled := found.decode(into) == nil && (into.Settlement == Settled || into.Settlement == LeaseGone)
+	if !isSettled || into.Grant != nil && *into.Grant == "" {
+		*into = settledJSON{}
+		return notOfTheAgent(asked)
+	}
+	return nil
 }

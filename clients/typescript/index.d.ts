@@ -345,7 +345,7 @@ export declare class Client {
   /**
    * Acquires, runs the work, and settles: releases after it, or rolls back if it throws. If a settlement failed in the
    * work, it releases. Its own failed settlement is left to the lease's expiry, and emitted as a process warning; the
-   * outcome of the work stays.
+   * outcome of the work stays. The signal also ends the wait for that settlement, which goes on.
    */
   scope<T>(entity: string, resource: string, take: Take, work: (grant: Grant) => T | PromiseLike<T>): Promise<T>;
   scope<T>(
@@ -409,9 +409,9 @@ export declare class Grant {
   readonly startsAt: Date | null;
   readonly isEnded: boolean;
   /**
-   * Whether a settlement has failed or is in flight, so the token may be outdated. A scope then releases. To roll back
-   * by an outdated token would return tokens twice. So a settlement that changes amounts throws `InvalidRequest` while
-   * another one is in flight, or may have been applied.
+   * Whether a settlement has failed or is in flight, so the token may be outdated. A scope then releases. A settlement
+   * waits for those before it. After one that may have been applied, one that changes amounts throws `InvalidRequest`,
+   * because by an outdated token it could count twice. A release without amounts waits for none, and is always possible.
    */
   readonly isUncertain: boolean;
   /** Every limit of the buckets, right after the take. Empty after `restore`. */

@@ -26,7 +26,7 @@ from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.responses import JSONResponse, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from variables import environment
 from weirgate_asgi import GRANT, RateLimit
@@ -69,7 +69,7 @@ class Served:
         client = weirgate.AsyncClient(url or agent.url, retries=0)
         defaults = {"resource": "api", "key": tenant_of, "on_unavailable": "deny", "limits": LIMITS, "client": client}
         options = {**defaults, "take": {"requests": 1, "slots": 1}, **options}
-        routes = [Route("/", self.index), Route("/broken", self.broken), Route("/used/{tokens:int}", self.used), Route("/stream", self.stream)]
+        routes = [Route("/", self.index), Route("/broken", self.broken), Route("/used/{tokens:int}", self.used), Route("/stream", self.stream), Route("/echo", self.echo)]
         middleware = [Middleware(AuthenticationMiddleware, backend=ByKey(tenant)), Middleware(RateLimit, **options)]
         app = Starlette(routes=routes, middleware=middleware)
         config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", lifespan="off")
@@ -92,6 +92,9 @@ class Served:
         await request.scope[GRANT].adjust({"requests": request.path_params["tokens"]})
         return JSONResponse({})
 
+    async def echo(self, request):
+        return Response(await request.body())
+
     async def stream(self, request):
         async def parts():
             yield b"begun"
@@ -99,12 +102,13 @@ class Served:
 
         return StreamingResponse(parts())
 
-    def open(self, path="/", headers=(("x-api-key", "key-a"),)):
+    def open(self, path="/", headers=(("x-api-key", "key-a"),), body=b""):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.putrequest("GET", path)
         for name, value in headers:
             connection.putheader(name, value)
-        connection.endheaders()
+        connection.putheader("content-length", str(len(body)))
+        connection.endheaders(body)
         return connection
 
     def get(self, *args, **options):
@@ -190,6 +194,35 @@ class Requests(Case):
                 self.all_slots()
                 connection.close()
 
+    def test_a_client_that_leaves_while_it_waits_takes_nothing(self):
+        served = self.served(take={"slots": 10}, wait=60)
+        with weirgate.Client(agent.url) as client:
+            for body in (b"", b"x" * 100):
+                held = client.acquire(f"{self.tenant}-ann", "api", {"slots": 10}, limits=LIMITS)
+                connection = served.open(body=body)
+                while agent.in_flight() == 0:
+                    pass
+                connection.close()
+                left = time.monotonic() + 20
+                while agent.in_flight() > 0 and time.monotonic() < left:
+                    pass
+                self.assertEqual(agent.in_flight(), 0)
+                held.release()
+                self.all_slots()
+        self.assertEqual(served.passed, 0)
+
+    def test_what_a_client_sends_while_it_waits_reaches_the_application(self):
+        served = self.served(take={"slots": 10}, wait=60)
+        with weirgate.Client(agent.url) as client:
+            for length in (0, 100, 1_000_000):
+                body = bytes(range(256)) * (length // 256) + b"x" * (length % 256)
+                held = client.acquire(f"{self.tenant}-ann", "api", {"slots": 10}, limits=LIMITS)
+                releasing = threading.Timer(0.1, held.release)
+                releasing.start()
+                self.assertEqual(served.get("/echo", body=body)[::2], (200, body))
+                releasing.join()
+                self.all_slots()
+
     def test_a_request_without_a_cost_passes_without_a_limit_and_without_a_key(self):
         served = self.served(take=lambda scope: {"requests": 2} if scope["path"] == "/" else None)
         self.assertEqual([served.get("/broken", headers=[])[0], served.get()[0], served.get()[0]], [500, 200, 429])
@@ -234,6 +267,11 @@ class Failures(Case):
             {"url": missing.url}, {"url": guarded.url}, {"limits": None, "resource": "nowhere"}, {"take": {"wpm": 1}},
             {"take": lambda scope: 5}, {"key": lambda scope: 5}, {"key": lambda scope: b"a"},
         ]
+        for status in (403, 429):
+            refused = answer(status, "of a proxy")
+            proxy = Server(lambda peer, _, refused=refused: peer.answer_all(refused))
+            self.addCleanup(proxy.__exit__)
+            cases.append({"url": proxy.url})
         for options in cases:
             with self.subTest(options=list(options)):
                 served = self.served(**{"on_unavailable": "allow", **options})
@@ -344,6 +382,64 @@ class Bare(Case):
                         detail = json.loads(answered[1]["body"])["detail"]
                         self.assertIn("must be 1 to 256 of", detail)
                         self.assertIn(f"got {len(name)} characters", detail)
+
+    def lasting(self, url, lease, until):
+        """Opens a WebSocket that ends as `until` says, given the grant. Returns the answer to another one before its end."""
+
+        async def run():
+            opened = asyncio.get_running_loop().create_future()
+            ends = asyncio.Event()
+
+            async def app(scope, receive, send):
+                if not opened.done():
+                    opened.set_result(scope[GRANT])
+                    await ends.wait()
+
+            async with weirgate.AsyncClient(url) as client:
+                given = {"key": lambda scope: self.tenant, "on_unavailable": "deny", "limits": LIMITS, "client": client}
+                limited = RateLimit(app, resource="api", take={"slots": 10}, lease=lease, **given)
+                first = asyncio.ensure_future(limited({"type": "websocket"}, None, None))
+                await until(await opened)
+                sent = []
+
+                async def send(message):
+                    sent.append(message)
+
+                await limited({"type": "websocket"}, None, send)
+                ends.set()
+                await first
+                return sent
+
+        return asyncio.run(run())
+
+    def test_a_slot_is_held_while_a_websocket_lasts_longer_than_its_lease(self):
+        async def lapse(grant):
+            expired = grant.expires_at + 0.5
+            while time.time() < expired:
+                await asyncio.sleep(0.05)
+
+        self.assertEqual(self.lasting(agent.url, 3, lapse), [{"type": "websocket.close", "code": 1013}])
+
+    def test_a_lease_that_is_lost_or_cannot_be_renewed_is_logged_once(self):
+        gone = answer(200, {"grant": "g2", "settlement": "lease_gone", "lease": {"expires_at_ms": 1}, "amounts": []})
+        ended = answer(200, {"grant": None, "settlement": "settled", "lease": None, "amounts": []})
+        for renewed, said in ((gone, "a lease expired"), (answer(500, {}), "a lease was not renewed")):
+
+            def serve(peer, _):
+                while asked := peer.read():
+                    peer.send(LEASED if asked[0] == "/v1/acquire" else renewed if "renew_ms" in asked[2] else ended)
+
+            async def log(_):
+                # Such an error is of each renewal.
+                enough = 1 if renewed is gone else 3
+                while not logs.output or sum("renew_ms" in body for _, _, body in server.requests) < enough:
+                    await asyncio.sleep(0.01)
+
+            with self.subTest(said), Server(serve) as server, self.assertLogs("weirgate", "WARNING") as logs:
+                self.lasting(server.url, 0.03, log)
+                of_first = [record.getMessage() for record in logs.records]
+                self.assertTrue(all(said in text for text in of_first), of_first)
+                self.assertLessEqual(len(of_first), 2, "one for each WebSocket")
 
     def test_a_cost_may_be_awaited(self):
         async def take(scope):

@@ -7,6 +7,8 @@
 const NAME = /^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}$/;
 const RULE = "1 to 256 of A-Z a-z 0-9 _ . - : @, starting with a letter or digit";
 const REPAIR = "the limits of this service need a repair";
+/** What an acquire for slots has without a `leaseMs`. */
+const LEASE_MS = 60_000;
 const KNOWN = ["client", "resource", "key", "onUnavailable", "take", "limits", "waitMs", "leaseMs", "timeoutMs"];
 
 /**
@@ -55,7 +57,11 @@ export function rateLimit(options) {
     }
     // Such as by a middleware that ends slow requests.
     if (left.signal.aborted || response.headersSent) return finish(grant);
-    response.once("close", () => finish(grant));
+    const stop = renewing(grant, ofAcquire.leaseMs ?? LEASE_MS);
+    response.once("close", () => {
+      stop();
+      finish(grant);
+    });
     setFields(response, grant.headers);
     if (response.locals) response.locals.grant = grant;
     next();
@@ -87,6 +93,35 @@ function checked(options) {
  */
 function isRefused(error) {
   return typeof error?.problem === "object" && typeof error.status === "number";
+}
+
+/**
+ * Renews a lease until the grant ends, because a client decides how long a response lasts. Returns what stops it.
+ *
+ * @param {Grant} grant
+ * @param {number} leaseMs
+ */
+function renewing(grant, leaseMs) {
+  if (grant.expiresAt === null) return () => {};
+  let isRenewing = false;
+  let hasWarned = false;
+  const timer = setInterval(async () => {
+    if (isRenewing) return;
+    isRenewing = true;
+    try {
+      if (!grant.isEnded && (await grant.renew(leaseMs)) === "lease_gone" && !grant.isEnded) {
+        clearInterval(timer);
+        warn("a lease expired before its request ended, so its slots are free: choose a longer lease");
+      }
+    } catch (error) {
+      if (!hasWarned && !grant.isEnded) {
+        hasWarned = true;
+        warn(`a lease was not renewed, so the slots of a request may be free before it ends: ${error}`);
+      }
+    }
+    isRenewing = false;
+  }, leaseMs / 3).unref();
+  return () => clearInterval(timer);
 }
 
 /** @param {Grant} grant */

@@ -65,6 +65,7 @@ async function serving(t, options = {}, url = agent.url, ofClient = {}) {
   });
   app.get("/stream", (_, response) => {
     served.stream = response;
+    served.grant = response.locals.grant;
     response.write("begun");
   });
   app.use((error, request, response, next) => {
@@ -152,6 +153,36 @@ test("a slot is held until the response ends, or its client leaves", async (t) =
     if (leaves) controller.abort();
     else served.stream.end();
     await served.slots(10);
+  }
+});
+
+test("a slot is held while a response lasts longer than its lease", async (t) => {
+  const served = await serving(t, { take: { slots: 10 }, leaseMs: 3_000 });
+  const answer = await served.get(A, "/stream");
+  const expires = served.grant.expiresAt.getTime() + 500;
+  while (Date.now() < expires) assert.equal((await served.get(A)).status, 429);
+  served.stream.end();
+  await answer.text();
+  await served.slots(10);
+});
+
+test("a lease that is lost or cannot be renewed is a warning", async (t) => {
+  const LEASED = { grant: "g1", lease: { expires_at_ms: 1_900_000_000_000 }, amounts: [{}], limits: [], would_deny: null, degraded: null };
+  const gone = { grant: "g2", settlement: "lease_gone", lease: null, amounts: [] };
+  for (const [status, body, said] of [[200, gone, "a lease expired"], [500, {}, "a lease was not renewed"]]) {
+    const stranger = http.createServer((request, response) => {
+      response.writeHead(request.url === "/v1/acquire" ? 200 : status);
+      response.end(JSON.stringify(request.url === "/v1/acquire" ? LEASED : body));
+    });
+    stranger.listen(0, "127.0.0.1");
+    await once(stranger, "listening");
+    t.after(() => stranger.close());
+    const served = await serving(t, { leaseMs: 30 }, `http://127.0.0.1:${stranger.address().port}`);
+    const warned = new Promise((resolve) => process.on("warning", ({ message }) => message.includes(said) && resolve()));
+    const answer = await served.get(A, "/stream");
+    await warned;
+    served.stream.end();
+    await answer.text();
   }
 });
 
@@ -252,14 +283,18 @@ test("nothing passes if only a repair brings a decision", async (t) => {
   t.after(() => missing.stop());
   const guarded = await Agent.start({ ...backend.variables, WEIRGATE_AGENT_TOKEN: "another-token-of-others" });
   t.after(() => guarded.stop());
-  const stranger = http.createServer((_, response) => response.end("{}")).listen(0, "127.0.0.1");
-  await once(stranger, "listening");
-  t.after(() => stranger.close());
+  const strangers = [];
+  for (const status of [200, 403, 429]) {
+    const stranger = http.createServer((_, response) => response.writeHead(status).end("{}")).listen(0, "127.0.0.1");
+    await once(stranger, "listening");
+    t.after(() => stranger.close());
+    strangers.push([{}, `http://127.0.0.1:${stranger.address().port}`]);
+  }
   process.on("warning", () => {});
   for (const [options, url] of [
     [{}, missing.url],
     [{}, guarded.url],
-    [{}, `http://127.0.0.1:${stranger.address().port}`],
+    ...strangers,
     [{ limits: undefined, resource: "nowhere" }, agent.url],
     [{ take: { wpm: 1 } }, agent.url],
     [{ take: () => 5 }, agent.url],

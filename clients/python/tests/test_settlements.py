@@ -1,8 +1,11 @@
 """Scopes whose settlement fails, against the real agent behind a relay that loses answers."""
 
 import asyncio
+import contextlib
+import itertools
 import json
 import logging
+import threading
 import unittest
 import urllib.error
 import urllib.request
@@ -12,6 +15,8 @@ from served import Server, answer
 from stack import Agent, Backend
 
 LIMITS = [weirgate.Limit.rate("tpm", 1, 365 * 86_400, capacity=1000), weirgate.Limit.slots("slots", 2)]
+# Seconds within which a settlement that waits for no other one is answered.
+OVERTAKES = 0.3
 REFUSED = answer(503, {"status": 503, "detail": "no decision", "applied": "no", "retry": False})
 
 
@@ -42,10 +47,16 @@ def forwarded(path, body):
 class Relay(Server):
     """Hands requests to the agent. It refuses settlements with `refused` in them, and loses answers to `lost` ones.
 
-    After `halves` ones it answers, with this status, that something failed after the settlement was applied.
+    After `halves` ones it answers, with this status, that something failed after the settlement was applied, and after
+    `replaced` ones as a proxy does. It answers `late` ones, of which it has `got` one, after one that another connection
+    sends is answered, or else after a moment.
     """
 
-    def __init__(self, lost=None, refused=None, halves=None, status=503):
+    def __init__(self, lost=None, refused=None, halves=None, status=503, late=None, replaced=None):
+        self.got = threading.Event()
+        self.answered = []
+        overtaken = threading.Event()
+
         def serve(peer, _):
             while request := peer.read():
                 path, _, body = request
@@ -55,9 +66,17 @@ class Relay(Server):
                 reply = forwarded(path, body)
                 if lost in body:
                     return
+                if replaced in body:
+                    reply = answer(status, "of a proxy")
                 if halves in body:
                     reply = halfway(status, json.loads(reply.partition(b"\r\n\r\n")[2])["grant"])
+                if late in body:
+                    self.got.set()
+                    overtaken.wait(OVERTAKES)
+                self.answered.append(body)
                 peer.send(reply)
+                if self.got.is_set():
+                    overtaken.set()
 
         super().__init__(serve)
 
@@ -92,6 +111,14 @@ class Settlements:
                     self.scope(relay.url, "adjust", call, raises=KeyError)
                 self.assertEqual(self.balance(), 700)
                 self.assertEqual(len(relay.requests), 2)
+
+    def test_an_answer_that_a_proxy_replaced_is_lost(self):
+        for status in (403, 429):
+            with self.subTest(status=status), Relay(replaced="adjust", status=status) as relay:
+                self.entity = f"{self.entity}-{status}"
+                with self.assertRaisesRegex(weirgate.InvalidRequest, "count twice"):
+                    self.scope(relay.url, "adjust", "give_back", raises=KeyError)
+                self.assertEqual(self.balance(), 700)
 
     def test_of_several_rollbacks_one_counts(self):
         for lost in [None, "end"]:
@@ -146,6 +173,32 @@ class Settlements:
             self.scope(relay.url, "take_more")
         self.assertEqual(self.balance(), 1000)
 
+    def test_a_settlement_waits_for_the_one_before_it(self):
+        """The answer to the first one has the text of before, which would bring back what the second one returned."""
+        for first, second in itertools.product(ORDERED, ORDERED):
+            with self.subTest(first=first, second=second), Relay(late=LATE[first]) as relay:
+                self.entity = f"overlapping-{type(self).__name__}-{first}-{second}"
+                self.overlapping(relay, ORDERED[first], ORDERED[second])
+                self.assertEqual(self.balance(), 600)
+                ended = [body["end"] for _, _, body in relay.requests if "end" in body]
+                self.assertEqual(ended, ["roll_back"])
+
+    def test_a_release_without_amounts_waits_for_no_other_settlement(self):
+        with Relay(late="renew_ms") as relay:
+            self.overlapping(relay, ORDERED["renew"], lambda grant: grant.release())
+        answered = [name for body in relay.answered for name in ("renew_ms", "end") if name in body]
+        self.assertEqual(answered, ["end", "renew_ms"])
+
+    def both(self, client):
+        """Takes of a bucket with a lease, and of one without, which has room for amounts that would return twice."""
+        with weirgate.Client(agent.url) as other:
+            other.acquire(self.entity, "api", {"tpm": 400}, limits=LIMITS[:1])
+        buckets = [
+            weirgate.Bucket(f"{self.entity}-worker", "api", {"slots": 1}, LIMITS[1:]),
+            weirgate.Bucket(self.entity, "api", {"tpm": 500}, LIMITS[:1]),
+        ]
+        return client.acquire_all(buckets)
+
     def test_a_decorated_function_whose_actual_raises_keeps_its_estimate_used(self):
         with Relay() as relay, self.assertRaises(ZeroDivisionError):
             self.decorated(relay.url, lambda _: {"tpm": 1 / 0})
@@ -166,6 +219,16 @@ CALLS = {
 }
 
 
+# What two parts of a process may do with one grant at the same time, such as a heartbeat and its work.
+ORDERED = {
+    "renew": lambda grant: grant.renew(600),
+    "adjust": lambda grant: grant.adjust({"tpm": 300}),
+    "give_back": lambda grant: grant.give_back({"tpm": 100}),
+    "take_more": lambda grant: grant.take_more({"tpm": 50}),
+}
+LATE = {"renew": "renew_ms", "adjust": "adjust", "give_back": "give_back", "take_more": "take_more"}
+
+
 class OfThreads(Settlements, unittest.TestCase):
     def scope(self, url, *calls, raises=None):
         with weirgate.Client(url, retries=0) as client, self.acquire(client) as grant:
@@ -177,6 +240,31 @@ class OfThreads(Settlements, unittest.TestCase):
                         raise
             if raises:
                 raise raises
+
+    def overlapping(self, relay, first, second):
+        """Settles while the answer to the first settlement is late, and then fails."""
+        with weirgate.Client(relay.url, retries=0) as client, contextlib.suppress(KeyError), self.both(client) as grant:
+            thread = threading.Thread(target=first, args=(grant,))
+            thread.start()
+            self.assertTrue(relay.got.wait(30))
+            second(grant)
+            thread.join()
+            self.assertFalse(grant.is_uncertain)
+            raise KeyError
+
+    def test_a_settlement_of_a_signal_handler_does_not_wait_for_the_one_that_it_interrupts(self):
+        with weirgate.Client(agent.url) as client:
+            grant = self.acquire(client, slots=1)
+            call, client._call = client._call, lambda *asked: (interrupt(), call(*asked))[1]
+
+            def interrupt():
+                client._call = call
+                with self.assertRaisesRegex(weirgate.InvalidRequest, "signal handler"):
+                    grant.renew(60)
+
+            grant.adjust({"tpm": 300})
+            self.assertEqual(grant.release(), weirgate.Settlement.SETTLED)
+        self.assertEqual(self.balance(), 700)
 
     def decorated(self, url, actual):
         with weirgate.Client(url, retries=0) as client:
@@ -196,6 +284,20 @@ class OfAsyncio(Settlements, unittest.TestCase):
                             raise
                 if raises:
                     raise raises
+
+        asyncio.run(run())
+
+    def overlapping(self, relay, first, second):
+        async def run():
+            async with weirgate.AsyncClient(relay.url, retries=0) as client:
+                with contextlib.suppress(KeyError):
+                    async with self.both(client) as grant:
+                        late = asyncio.ensure_future(first(grant))
+                        self.assertTrue(await asyncio.get_running_loop().run_in_executor(None, relay.got.wait, 30))
+                        await second(grant)
+                        await late
+                        self.assertFalse(grant.is_uncertain)
+                        raise KeyError
 
         asyncio.run(run())
 

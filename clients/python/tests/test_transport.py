@@ -4,12 +4,14 @@ Every behaviour is checked for the client of threads and for the one of asyncio.
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
 import threading
 import time
 import unittest
+from unittest import mock
 
 import weirgate
 from served import GRANTED, Server, answer
@@ -144,7 +146,7 @@ class Transport:
 
         def serve(peer, _):
             peer.read()
-            peer.send(answer(429, {"detail": long, "applied": "no", "retry": False}))
+            peer.send(answer(429, {"detail": long, "applied": "no", "retry": False, "retry_after_ms": 5}))
 
         with Server(serve) as server:
             client = self.client(server)
@@ -180,6 +182,26 @@ class Transport:
             self.client(url, retries=1).acquire()
         self.assertEqual((caught.exception.applied, caught.exception.is_transient), ("no", True))
         self.assertIn("start weirgate-agent", str(caught.exception))
+
+    def test_each_address_of_a_name_has_a_part_of_the_time(self):
+        with contextlib.ExitStack() as stack:
+            server = stack.enter_context(Server(lambda peer, _: peer.answer_all()))
+            # A host that is gone without a reset: its queue of connections is full.
+            gone = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+            for _ in range(4):
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(gone.getsockname())
+            alive = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+            for addresses in ([gone.getsockname(), alive], [gone.getsockname(), gone.getsockname(), alive]):
+                found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address) for address in addresses]
+                with self.subTest(addresses=addresses), mock.patch("socket.getaddrinfo", return_value=found):
+                    self.assertEqual(self.client("http://agents:2774", answer_timeout=3).acquire().token, "g1")
+            found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", gone.getsockname())] * 2
+            with mock.patch("socket.getaddrinfo", return_value=found), self.assertRaises(weirgate.Unavailable) as caught:
+                self.client("http://agents:2774", answer_timeout=0.2).acquire()
+            self.assertEqual(caught.exception.applied, "no")
+            self.assertIn("no connection to the agent at http://agents:2774: timed out; start", str(caught.exception))
 
     def test_an_answer_that_allows_a_repetition_is_repeated(self):
         answers = [answer(503, REFUSED_NOW, "retry-after: 0\r\n"), GRANTED]

@@ -168,13 +168,17 @@ function errorOf(response, problem) {
   const { status } = response;
   const message = problem.detail || `the agent answered ${status}`;
   const headers = rateLimitFields(response);
-  if (status === 429) return new Denied(message, status, headers, problem);
+  // What stands between answers 403 and 429 too, such as a mesh, so that alone is no decision.
+  if (status === 429 && "retry_after_ms" in problem) return new Denied(message, status, headers, problem);
   if (status === 413 && problem.blocking) return new NeverFits(message, status, headers, problem);
   if (status === 403 && problem.type === "limit-changes-not-allowed") return new NotAllowed(message);
-  if (status === 403) return new Disabled(message, status, headers, problem);
+  if (status === 403 && problem.applied === "no" && "detail" in problem) {
+    return new Disabled(message, status, headers, problem);
+  }
   if (status === 401) return new Unauthorized(message);
   const Kind = UNTIL_REPAIRED.get(problem.type);
-  if (!Kind && status >= 400 && status < 500 && problem.applied !== "unknown") return new InvalidRequest(message);
+  const isWrong = status >= 400 && status < 500 && status !== 403 && status !== 429;
+  if (!Kind && isWrong && problem.applied !== "unknown") return new InvalidRequest(message);
   // Without the word of the agent, such as from a proxy, nothing is known.
   const applied = problem.applied === "no" ? "no" : "unknown";
   const isTransient = !Kind && status > 500;

@@ -12,7 +12,7 @@ import { Attempts, lost, pausedUntil, rateLimitFields, valueOf } from "./answer.
 import * as check from "./check.js";
 import { endpoint } from "./endpoint.js";
 import { Unavailable } from "./errors.js";
-import { Grant, finishQuietly, warnNotSettled } from "./grant.js";
+import { Grant, finishQuietly, unlessAborted, warnNotSettled } from "./grant.js";
 import * as request from "./request.js";
 import { BALANCES, CHANGED, EFFECTIVE, USAGE_PAGE, USAGE_TOTAL } from "./shape.js";
 import { Lost, NotSent, Transport } from "./transport.js";
@@ -26,6 +26,8 @@ export class Client {
   #onAgentUnavailable;
   /** @type {Set<Promise<unknown>>} */
   #inFlight = new Set();
+  /** @type {import("./grant.js").Calls} */
+  #calls;
 
   /** @param {ClientOptions} [options] */
   constructor(options = {}) {
@@ -39,6 +41,11 @@ export class Client {
     const where = endpoint(url, token);
     this.url = where.url;
     this.#transport = new Transport(where, idle);
+    this.#calls = {
+      call: (...asked) => this.#call(...asked),
+      keep: (settling) => this.#keep(settling),
+      answerTimeoutMs: this.#answerTimeoutMs,
+    };
   }
 
   /**
@@ -82,21 +89,34 @@ export class Client {
   async scope(entity, resource, take, options, work) {
     const run = typeof options === "function" ? options : work;
     if (typeof run !== "function") throw new TypeError(`scope() takes a function as its work, got ${typeof run}`);
-    const grant = await this.acquire(entity, resource, take, typeof options === "function" ? {} : options);
+    const given = typeof options === "function" ? {} : options;
+    const grant = await this.acquire(entity, resource, take, given);
     let result;
     try {
       result = await run(grant);
     } catch (error) {
-      await finishQuietly(grant, () => (grant.isUncertain ? grant.release() : grant.rollBack()));
+      await this.#finish(given.signal, grant, () => (grant.isUncertain ? grant.release() : grant.rollBack()));
       throw error;
     }
-    await finishQuietly(grant, () => grant.release());
+    await this.#finish(given.signal, grant, () => grant.release());
     return result;
+  }
+
+  /**
+   * Ends the grant of a scope. The signal ends the wait, and `close` waits for what goes on.
+   *
+   * @param {AbortSignal | undefined} signal
+   * @param {Grant} grant
+   * @param {() => Promise<unknown>} finish
+   */
+  async #finish(signal, grant, finish) {
+    const finishing = this.#keep(finishQuietly(grant, finish));
+    await unlessAborted(finishing, signal).catch(() => {});
   }
 
   /** @param {string} token */
   restore(token) {
-    return new Grant(this.#call, check.text("the token of a grant", token));
+    return new Grant(this.#calls, check.text("the token of a grant", token));
   }
 
   /**
@@ -184,7 +204,7 @@ export class Client {
     const given = check.signal(signal);
     const policy = onAgentUnavailable === undefined ? this.#onAgentUnavailable : policyOf(onAgentUnavailable);
     const answered = this.#call(asked, given).catch((error) => answerWithoutAgent(policy, asked, error));
-    return new Grant(this.#call, await answered);
+    return new Grant(this.#calls, await answered);
   }
 
   /**
@@ -195,7 +215,7 @@ export class Client {
   #takeBack = (answered) => {
     const rollBack = async () => {
       const response = await answered;
-      if (response?.status === 200) await new Grant(this.#call, response).rollBack();
+      if (response?.status === 200) await new Grant(this.#calls, response).rollBack();
     };
     this.#keep(rollBack().catch(warnNotSettled));
   };
@@ -215,18 +235,21 @@ export class Client {
 
   /**
    * @param {Request} asked
-   * @param {AbortSignal | undefined} signal
+   * @param {AbortSignal} [signal]
+   * @param {number} [deadline]
    * @returns {Promise<Response>}
    */
-  #call = (asked, signal) => this.#keep(this.#exchange(asked, signal));
+  #call(asked, signal, deadline = performance.now() + this.#answerTimeoutMs + asked.longerMs) {
+    return this.#keep(this.#exchange(asked, signal, deadline));
+  }
 
   /**
    * @param {Request} asked
    * @param {AbortSignal | undefined} signal
+   * @param {number} deadline
    * @returns {Promise<Response>}
    */
-  async #exchange(asked, signal) {
-    const deadline = performance.now() + this.#answerTimeoutMs + asked.longerMs;
+  async #exchange(asked, signal, deadline) {
     const attempts = new Attempts(this.#retries, deadline);
     const takeBack = asked.path === request.ACQUIRE ? this.#takeBack : undefined;
     for (;;) {

@@ -12,15 +12,23 @@ import { GRANTED, SETTLED } from "./shape.js";
 import { isShort, limitStatus } from "./values.js";
 import { WITHOUT_AGENT } from "./without-agent.js";
 
-/** @typedef {(request: Request, signal: AbortSignal | undefined) => Promise<Response>} Call */
+/**
+ * What a grant needs of its client. `keep` keeps in mind what goes on after its caller has left.
+ *
+ * @typedef {object} Calls
+ * @property {(request: Request, signal?: AbortSignal, deadline?: number) => Promise<Response>} call
+ * @property {<T>(settling: Promise<T>) => Promise<T>} keep
+ * @property {number} answerTimeoutMs
+ */
 /** @typedef {Record<string, unknown>} Changes */
 
+const NO_TURN = "an earlier settlement of the grant is still in flight: try again";
 const OF_CALL = ["signal"];
 const OF_SETTLEMENT = ["bucket", "signal"];
 
 export class Grant {
-  /** @type {Call} */
-  #call;
+  /** @type {Calls} */
+  #calls;
   /** @type {Response | undefined} */
   #response;
   /** @type {Record<string, any>} */
@@ -32,24 +40,25 @@ export class Grant {
   #token = "";
   #isEnded = false;
   #inFlight = 0;
-  #hasFailed = false;
   /**
-   * What became of a settlement that would count twice if it was applied twice.
+   * The end of the settlements that have begun.
    *
-   * @type {string | undefined}
+   * @type {Promise<unknown>}
    */
-  #doubt;
+  #settled = Promise.resolve();
+  #hasFailed = false;
+  #mayCountTwice = false;
   /** @type {readonly Amounts[]} */
   #amounts = [];
   /** @type {Date | null} */
   #expiresAt = null;
 
   /**
-   * @param {Call} call
+   * @param {Calls} calls
    * @param {Response | string} of the answer, or the token
    */
-  constructor(call, of) {
-    this.#call = call;
+  constructor(calls, of) {
+    this.#calls = calls;
     if (typeof of === "string") {
       this.#token = of;
     } else {
@@ -176,7 +185,7 @@ export class Grant {
   async vendorSaid(response, options = {}) {
     const said = saying(response);
     const signal = check.signal(check.fields("options", options, OF_CALL).signal);
-    return this.#token === WITHOUT_AGENT ? null : pausedUntil(await this.#call(settle(this.#token, said), signal));
+    return this.#token === WITHOUT_AGENT ? null : pausedUntil(await this.#calls.call(settle(this.#token, said), signal));
   }
 
   /** Releases the grant of an `await using`. A failure is a process warning. */
@@ -211,38 +220,48 @@ export class Grant {
       signal = check.signal(given.signal);
       return changes(given);
     });
-    return signal ? unlessAborted(settling, signal) : settling;
+    return unlessAborted(this.#calls.keep(settling), signal);
   }
 
   /**
+   * Settles, one settlement after the other: each sends the text that the one before it left, because an answer that came
+   * out of order would bring amounts back that are not held any more.
+   *
    * @param {() => Changes} changes
    * @returns {Promise<Settlement>}
    */
   async #settleWhole(changes) {
-    let isCounted = false;
-    let isOnce = false;
-    /** @type {string | undefined} */
-    let left;
+    const deadline = performance.now() + this.#calls.answerTimeoutMs;
+    const ahead = this.#settled;
+    /** @type {(value?: unknown) => void} */
+    let end = () => {};
+    this.#settled = Promise.all([ahead, new Promise((resolve) => (end = resolve))]);
+    let countsTwice = false;
     this.#inFlight += 1;
     try {
-      if (this.#isEnded) throw new InvalidRequest("the grant has ended, so nothing of it can change: acquire again");
+      this.#checkNotEnded();
       const changed = changes();
-      if (this.#token === WITHOUT_AGENT) {
-        this.#isEnded = "end" in changed;
-        return "settled";
-      }
       const isRelease = changed.end === "release" && !("adjust" in changed);
       if (isRelease && !this.#mayHaveLease) {
         // Changes nothing in the table.
         this.#isEnded = true;
         return "settled";
       }
-      if (!isRelease && !("renew_ms" in changed)) {
-        this.#begin();
-        isCounted = true;
-        isOnce = "end" in changed && this.#expiresAt !== null;
+      if (!isRelease && this.#inFlight > 1) {
+        // A release without amounts counts once by any text, so it waits for none.
+        await ahead;
+        this.#checkNotEnded();
       }
-      const found = valueOf(await this.#call(settle(this.#token, changed), undefined), SETTLED);
+      if (this.#token === WITHOUT_AGENT) {
+        this.#isEnded = "end" in changed;
+        return "settled";
+      }
+      if (!isRelease && !("renew_ms" in changed)) {
+        this.#checkNoDoubt();
+        countsTwice = !("end" in changed && this.#expiresAt !== null);
+      }
+      if (performance.now() >= deadline) throw new Unavailable(NO_TURN, "no");
+      const found = valueOf(await this.#calls.call(settle(this.#token, changed), undefined, deadline), SETTLED);
       this.#update(found);
       return found.settlement;
     } catch (error) {
@@ -251,27 +270,30 @@ export class Grant {
       // The old token is of amounts that are not held any more.
       if (error instanceof Unavailable && error.grant !== null) this.#token = error.grant;
       else if (!(error instanceof WeirgateError) || (error instanceof Unavailable && error.applied === "unknown")) {
-        left = isOnce ? undefined : "may have been applied";
+        this.#mayCountTwice ||= countsTwice;
       }
       throw error;
     } finally {
       this.#inFlight -= 1;
-      if (isCounted) this.#doubt = left;
+      end();
     }
   }
 
+  #checkNotEnded() {
+    if (this.#isEnded) throw new InvalidRequest("the grant has ended, so nothing of it can change: acquire again");
+  }
+
   /**
-   * Begins a settlement that changes amounts. Nothing in the table remembers a grant without a lease, so such a change
-   * is refused while another one is in flight, or may have been applied. An end under a lease counts once.
+   * Checks that a settlement that changes amounts counts once. Nothing in the table remembers a grant without a lease, so
+   * such a change is refused after another one that may have been applied. An end under a lease counts once.
    */
-  #begin() {
-    if (this.#doubt !== undefined) {
+  #checkNoDoubt() {
+    if (this.#mayCountTwice) {
       throw new InvalidRequest(
-        `another settlement of the grant ${this.#doubt}, so this one could count twice: ` +
+        "another settlement of the grant may have been applied, so this one could count twice: " +
           "release the grant without amounts, and acquire again",
       );
     }
-    this.#doubt = "is in flight";
   }
 
   /** @param {Record<string, any>} found */
@@ -307,11 +329,15 @@ export function warnNotSettled(error) {
 }
 
 /**
- * @param {Promise<Settlement>} settling
- * @param {AbortSignal} signal
- * @returns {Promise<Settlement>}
+ * Waits until a promise ends, or rejects at the signal.
+ *
+ * @template T
+ * @param {Promise<T>} settling
+ * @param {AbortSignal | undefined} signal
+ * @returns {Promise<T>}
  */
-function unlessAborted(settling, signal) {
+export function unlessAborted(settling, signal) {
+  if (!signal) return settling;
   return new Promise((resolve, reject) => {
     const abort = () => reject(signal.reason);
     if (signal.aborted) abort();

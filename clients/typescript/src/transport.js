@@ -43,8 +43,10 @@ export class Transport {
    */
   constructor(endpoint, maxIdle) {
     this.#endpoint = endpoint;
-    // No limit of connections in use: a request that waits for slots must not keep back the one that releases them.
-    this.#agent = new http.Agent({ keepAlive: maxIdle > 0, maxFreeSockets: maxIdle || 1, noDelay: true });
+    // No limit of connections in use: a request that waits for slots must not keep back the one that releases them. All
+    // addresses of a name are tried, which Node 18 does not do by itself.
+    const options = { keepAlive: maxIdle > 0, maxFreeSockets: maxIdle || 1, noDelay: true, autoSelectFamily: true };
+    this.#agent = new http.Agent(options);
   }
 
   /**

@@ -117,8 +117,34 @@ test("a scope releases whatever signal its acquire had", { timeout: 60_000 }, as
   const { client, counts } = await leasing(t);
   const controller = new AbortController();
   await client.scope(...TAKE, { signal: controller.signal }, () => controller.abort());
+  await client.close();
   await assert.rejects(client.scope(...TAKE, () => Promise.reject(new RangeError("the work"))), RangeError);
   assert.deepEqual(counts.ends, ["release", "roll_back"]);
+});
+
+test("the signal of a scope ends its wait for an agent that hangs", { timeout: 60_000 }, async (t) => {
+  for (const fails of [false, true]) {
+    let lose;
+    const served = await serving(t, (socket, { path }) => {
+      if (path === "/v1/acquire") socket.write(LEASED);
+      else lose = () => socket.destroy();
+    });
+    const warnings = [];
+    const warned = (warning) => warnings.push(warning.message);
+    process.on("warning", warned);
+    t.after(() => process.off("warning", warned));
+    const client = new Client({ url: served.url, answerTimeoutMs: 3_600_000 });
+    const controller = new AbortController();
+    const work = () => (fails ? Promise.reject(new RangeError("the work")) : "done");
+    const scope = client.scope(...TAKE, { signal: controller.signal }, work);
+    await until(() => lose);
+    controller.abort();
+    if (fails) await assert.rejects(scope, RangeError);
+    else assert.equal(await scope, "done");
+    lose();
+    await client.close();
+    await until(() => warnings.some((message) => message.includes("could not be settled")));
+  }
 });
 
 test("a disposed grant is released once", { timeout: 60_000 }, async (t) => {

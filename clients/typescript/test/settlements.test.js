@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 
 import { Client, Denied, limit } from "weirgate";
 
@@ -9,6 +10,9 @@ import { answer, serving } from "./served.js";
 import { Agent, Backend } from "./stack.js";
 
 const LIMITS = [limit.rate("tpm", 1, 365 * 86_400_000, { burst: 1000 })];
+const SLOTS = [limit.slots("slots", 1)];
+/** Time within which a settlement that waits for no other one is answered. */
+const OVERTAKES_MS = 300;
 const REFUSED = answer(503, { status: 503, detail: "no decision", applied: "no", retry: false });
 
 let backend;
@@ -26,18 +30,31 @@ after(async () => {
 
 /**
  * Hands requests to the agent. Refuses those with `refused` in the body, and loses the answers to `lost` ones. After
- * `halves` ones it answers, with this status, that something failed after the settlement was applied.
+ * `halves` ones it answers, with this status, that something failed after the settlement was applied, and after `replaced`
+ * ones as a proxy does. It answers `late` ones, which it says by `got`, after one that another connection sends is
+ * answered, or else after a moment.
  */
-async function relay(t, { lost, refused, halves, status = 503 }) {
-  return serving(t, async (socket, { path, body }) => {
+async function relay(t, { lost, refused, halves, replaced, status = 503, late, got }) {
+  let overtake;
+  const overtaken = new Promise((resolve) => (overtake = resolve));
+  const answered = [];
+  const served = await serving(t, async (socket, { path, body }) => {
     if (refused in body) return socket.write(REFUSED);
     const response = await fetch(agent.url + path, { method: "POST", body: JSON.stringify(body) });
     const reply = await response.json();
     const problem = { status, detail: "stopped", applied: "unknown", retry: false, grant: reply.grant };
+    if (replaced in body) return socket.write(answer(status, "of a proxy"));
     if (halves in body) return socket.write(answer(status, problem));
-    if (lost in body) socket.destroy();
-    else socket.write(answer(response.status, reply));
+    if (lost in body) return socket.destroy();
+    if (late in body) {
+      got();
+      await Promise.race([overtaken, sleep(OVERTAKES_MS, undefined, { ref: false })]);
+    }
+    if (served.requests.some((request) => late in request.body)) overtake();
+    answered.push(body);
+    socket.write(answer(response.status, reply));
   });
+  return Object.assign(served, { answered });
 }
 
 /** Runs work with 500 tokens of 1,000; returns its error, the balance afterwards, and how the grant ended. */
@@ -77,6 +94,17 @@ for (const [name, change] of Object.entries(CHANGES)) {
     });
     assert.match(error.message, /count twice/);
     assert.deepEqual([balance, ends], [700, []]);
+  });
+}
+
+for (const status of [403, 429]) {
+  test(`an answer that a proxy replaced by ${status} is lost`, async (t) => {
+    const { error, balance } = await scoped(t, { replaced: "adjust", status }, async (grant) => {
+      await grant.adjust({ tpm: 300 }).catch(ignored);
+      await grant.giveBack({ tpm: 100 });
+    });
+    assert.match(error.message, /count twice/);
+    assert.equal(balance, 700);
   });
 }
 
@@ -145,4 +173,57 @@ test("a scope that fails while a settlement is in flight does not roll back", as
   });
   await adjusting;
   assert.ok(balance <= 700);
+});
+
+/**
+ * Runs settlements while the answer to the first one is late, with a grant of a bucket with a lease and one without, and
+ * ends the grant. Returns the balance afterwards, and what was answered in which order.
+ */
+async function overlapping(t, late, [first, second], end) {
+  let got;
+  const hasGot = new Promise((resolve) => (got = resolve));
+  const served = await relay(t, { late, got });
+  const [behind, direct] = [served.url, agent.url].map((url) => new Client({ url, retries: 0 }));
+  t.after(() => Promise.all([behind, direct].map((client) => client.close())));
+  const entity = t.name.replaceAll(" ", "-");
+  const grant = await behind.acquireAll([
+    { entity: `${entity}-worker`, resource: "api", take: { slots: 1 }, limits: SLOTS },
+    { entity, resource: "api", take: { tpm: 500 }, limits: LIMITS },
+  ]);
+  // What is left of the limit has room for amounts that would return twice.
+  const other = await direct.acquire(entity, "api", { tpm: 400 }, { limits: LIMITS });
+  t.after(() => other.release());
+  const settling = first(grant);
+  await hasGot;
+  await second(grant);
+  await settling;
+  await end(grant);
+  assert.ok(!grant.isUncertain && grant.isEnded);
+  return { balance: await direct.remaining(entity, "api", "tpm", { limits: LIMITS }), answered: served.answered };
+}
+
+// What two parts of a process may do with one grant at the same time, such as a heartbeat and its work.
+const ORDERED = {
+  renew_ms: (grant) => grant.renew(600_000),
+  adjust: (grant) => grant.adjust({ tpm: 300 }),
+  give_back: (grant) => grant.giveBack({ tpm: 100 }),
+  take_more: (grant) => grant.takeMore({ tpm: 50 }),
+};
+
+for (const first of Object.keys(ORDERED)) {
+  for (const second of Object.keys(ORDERED)) {
+    // The answer to the first one has the text of before, which would bring back what the second one returned.
+    test(`${second} waits for ${first}`, async (t) => {
+      const settlements = [ORDERED[first], ORDERED[second]];
+      const { balance } = await overlapping(t, first, settlements, (grant) => grant.rollBack());
+      assert.equal(balance, 600);
+    });
+  }
+}
+
+test("a release without amounts waits for no other settlement", async (t) => {
+  const settlements = [ORDERED.renew_ms, (grant) => grant.release()];
+  const { answered } = await overlapping(t, "renew_ms", settlements, () => {});
+  const names = answered.flatMap((body) => ["renew_ms", "end"].filter((name) => name in body));
+  assert.deepEqual(names, ["end", "renew_ms"]);
 });

@@ -1,6 +1,7 @@
 /** What leaves the client, how often, and what follows from each way in which a connection can fail. */
 
 import assert from "node:assert/strict";
+import dns from "node:dns";
 import { once } from "node:events";
 import net from "node:net";
 import { test } from "node:test";
@@ -98,7 +99,7 @@ test("half an answer is none", async (t) => {
 
 test("a long body and a long answer arrive whole", async (t) => {
   const long = "ü".repeat(1_000_000);
-  const served = await serving(t, (socket) => socket.write(answer(429, { detail: long, applied: "no", retry: false })));
+  const served = await serving(t, (socket) => socket.write(answer(429, { detail: long, applied: "no", retry: false, retry_after_ms: 5 })));
   await assert.rejects(clientOf(t, served).acquire("a", "api", { [long]: 1 }), (error) => {
     assert.ok(error instanceof Denied);
     assert.equal(error.message, long);
@@ -175,6 +176,19 @@ test("a refused connection is tried again, and names the remedy", async (t) => {
     assert.match(error.message, /start weirgate-agent/);
     return true;
   });
+});
+
+test("each address of a name is tried", async (t) => {
+  const served = await serving(t, (socket) => socket.write(GRANTED));
+  const { lookup } = dns;
+  t.after(() => (dns.lookup = lookup));
+  dns.lookup = (_, { all }, done) => {
+    const found = ["127.0.0.2", "127.0.0.1"].map((address) => ({ address, family: 4 }));
+    if (all) done(null, found);
+    else done(null, found[0].address, 4);
+  };
+  const url = served.url.replace("127.0.0.1", "agents");
+  assert.equal((await clientOf(t, { url }, { retries: 0 }).acquire(...TAKE)).token, "g1");
 });
 
 test("an answer that allows a repetition is repeated", async (t) => {

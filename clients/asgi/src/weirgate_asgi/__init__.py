@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import json
@@ -32,6 +33,10 @@ GRANT = "weirgate.grant"
 _REQUEST = {"requests": 1}
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}")
 _RULE = "1 to 256 of A-Z a-z 0-9 _ . - : @, starting with a letter or digit"
+# What an acquire for slots has without a `lease`.
+_LEASE = 60.0
+# Bytes of a body that are kept for the application while its request waits.
+_MOST_HEARD = 1 << 16
 _TRY_AGAIN = 1013
 _POLICY = 1008
 _log = logging.getLogger("weirgate")
@@ -45,8 +50,8 @@ class RateLimit:
     400 if it is no name of Weirgate. `on_unavailable` decides without the agent, and without DynamoDB: `"allow"` passes
     requests, `"deny"` answers 429. What only a repair ends is answered 500 by either. `take` has the amounts by limit, or
     is a function of the scope, maybe a coroutine function, that returns them, or None for a request without a limit.
-    `limits` are those of the table, by default. `wait`, `lease` and `timeout` are options of the acquire, in seconds.
-    `client` is an `AsyncClient`, by default one of its own.
+    `limits` are those of the table, by default. `wait`, `lease` and `timeout` are options of the acquire, in seconds. A
+    client that leaves while it waits takes nothing. A lease is renewed until the response or the WebSocket ends. `client` is an `AsyncClient`, by default one of its own.
     """
 
     def __init__(
@@ -70,6 +75,8 @@ class RateLimit:
         self._app = app
         self._key = key
         self._take = take
+        self._waits = bool(wait)
+        self._lease = lease or _LEASE
         self._client = client or weirgate.AsyncClient()
         self._is_own_client = client is None
         self._acquire = functools.partial(
@@ -100,8 +107,9 @@ class RateLimit:
             detail = f"the entity of this request must be {_RULE}, got {len(entity)} characters that are not"
             await _refuse(scope, send, 400, {}, _problem(400, "Bad Request", f"{detail}: send a valid key"))
             return
+        ahead = _Ahead(receive)
         try:
-            grant = await self._acquire(entity, take=take)
+            grant = await (self._unless_left(entity, take, ahead) if self._waits else self._acquire(entity, take=take))
         except weirgate.Refused as refused:
             await _refuse(scope, send, refused.status, refused.headers, refused.problem)
         except weirgate.WeirgateError as error:
@@ -110,7 +118,26 @@ class RateLimit:
             problem = _problem(500, "Internal Server Error", "the limits of this service need a repair")
             await _refuse(scope, send, 500, {}, problem)
         else:
-            await self._run(grant, scope, receive, send)
+            if grant is not None:
+                await self._run(grant, scope, ahead, send)
+        finally:
+            ahead.end()
+
+    async def _unless_left(self, entity: str, take: weirgate.Take, ahead: _Ahead) -> Optional[weirgate.AsyncGrant]:
+        """Acquires, and returns None if the client leaves meanwhile: a server does not cancel the application then."""
+        acquiring = asyncio.ensure_future(self._acquire(entity, take=take))
+        try:
+            while not acquiring.done():
+                awaited: set[asyncio.Future[Any]] = {acquiring, *ahead.next()}
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+                if ahead.has_left and not acquiring.done():
+                    return None
+            return acquiring.result()
+        finally:
+            if not acquiring.done():
+                # What it took returns.
+                acquiring.cancel()
+                await asyncio.wait({acquiring})
 
     async def _run(self, grant: weirgate.AsyncGrant, scope: Scope, receive: Receive, send: Send) -> None:
         fields = _fields(grant.headers)
@@ -121,6 +148,9 @@ class RateLimit:
             await send(message)
 
         failure = None
+        renewing = None
+        if grant.expires_at is not None:
+            renewing = asyncio.ensure_future(_renew(grant, self._lease))
         async with grant:
             try:
                 scope[GRANT] = grant
@@ -129,6 +159,9 @@ class RateLimit:
                 # Raised after the scope, which would roll back: a request that fails counts, because a client may make
                 # as many as it likes of them. A failure to settle is logged, and does not replace it.
                 failure = error
+            finally:
+                if renewing is not None:
+                    renewing.cancel()
         if failure is not None:
             try:
                 raise failure
@@ -139,6 +172,58 @@ class RateLimit:
         if self._is_own_client and message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
             await self._client.close()
         await send(message)
+
+
+class _Ahead:
+    """Hears what a client sends while its request waits, and hands it to the application first."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._heard: list[asyncio.Future[Message]] = []
+
+    def next(self) -> list[asyncio.Future[Message]]:
+        """Returns what ends with the next message; nothing once enough was heard."""
+        if self._heard and not self._heard[-1].done():
+            return self._heard[-1:]
+        if not all(map(_is_message, self._heard)):
+            return []
+        if sum(len(heard.result().get("body", b"")) for heard in self._heard) >= _MOST_HEARD:
+            return []
+        self._heard.append(asyncio.ensure_future(self._receive()))
+        return self._heard[-1:]
+
+    @property
+    def has_left(self) -> bool:
+        messages = (heard.result() for heard in self._heard if _is_message(heard))
+        return any(message["type"] in ("http.disconnect", "websocket.disconnect") for message in messages)
+
+    async def __call__(self) -> Message:
+        return await (self._heard.pop(0) if self._heard else self._receive())
+
+    def end(self) -> None:
+        for heard in self._heard:
+            heard.cancel()
+
+
+def _is_message(heard: asyncio.Future[Message]) -> bool:
+    return heard.done() and not heard.cancelled() and heard.exception() is None
+
+
+async def _renew(grant: weirgate.AsyncGrant, lease: float) -> None:
+    """Renews a lease until the grant ends, because a client decides how long a response or a WebSocket lasts."""
+    has_warned = False
+    while not grant.is_ended:
+        await asyncio.sleep(lease / 3)
+        try:
+            is_gone = await grant.renew(lease) is weirgate.Settlement.LEASE_GONE
+        except weirgate.WeirgateError as error:
+            if not has_warned and not grant.is_ended:
+                _log.warning("a lease was not renewed, so the slots of a request may be free before it ends: %s", error)
+                has_warned = True
+            continue
+        if is_gone and not grant.is_ended:
+            _log.warning("a lease expired before its request ended, so its slots are free: choose a longer lease")
+            return
 
 
 async def _value(given: Any) -> Any:

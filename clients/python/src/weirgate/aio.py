@@ -17,7 +17,7 @@ from .client import ANSWER_TIMEOUT, RETRIES, patience
 from .connection import Lost, NotSent
 from .endpoint import endpoint
 from .errors import InvalidRequest, Unavailable
-from .grant import NOT_SETTLED, Held, end_of_scope, log
+from .grant import NO_TURN, NOT_SETTLED, Held, end_of_scope, log
 from .request import LevelOf, LimitsOf, Options, Request, UsageOf
 from .values import (
     Amount,
@@ -100,9 +100,18 @@ class AsyncGrant(Held):
 
     async def _settle_whole(self, changes: Callable[[], dict[str, Any]], waits: Waits) -> Settlement:
         """Settles, also if the task is cancelled meanwhile: a cancellation would lose what the grant holds."""
-        with self._settling() as settling:
-            asked = self._asked(changes(), settling)
-            return Settlement.SETTLED if asked is None else self._settled(await self._client._call(asked, waits))
+        deadline = time.monotonic() + self._client._answer_timeout
+        ended = asyncio.get_running_loop().create_future()
+        with self._settling(ended, functools.partial(ended.set_result, None)) as settling:
+            changed = changes()
+            while (ahead := self._ahead_of(settling, changed)) is not None:
+                await waits.wait(ahead.ended, deadline)
+                if not ahead.ended.done():
+                    raise Unavailable(NO_TURN, "no")
+            asked = self._asked(changed, settling)
+            if asked is None:
+                return Settlement.SETTLED
+            return self._settled(await self._client._call(asked, waits, deadline))
 
     async def _finish_quietly(self, end: str, actual: Optional[Mapping[str, Amount]] = None) -> None:
         waits = Waits(endures=True)
@@ -376,8 +385,9 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _call(self, asked: Request, waits: Waits) -> Response:
-        deadline = time.monotonic() + self._answer_timeout + asked.longer
+    async def _call(self, asked: Request, waits: Waits, deadline: Optional[float] = None) -> Response:
+        if deadline is None:
+            deadline = time.monotonic() + self._answer_timeout + asked.longer
         attempts = Attempts(self._retries, deadline)
         take_back = self._take_back if asked.path == request.ACQUIRE else None
         while True:

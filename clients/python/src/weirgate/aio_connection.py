@@ -16,7 +16,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Callable, Optional, Union
 
-from .connection import GRACE, Lost, NotSent, is_open, not_connected
+from .connection import GRACE, Lost, NotSent, is_open, not_connected, share
 from .endpoint import Endpoint
 from .secret import hiding
 from .wire import Malformed, Reader, Response, request
@@ -94,9 +94,16 @@ class Exchange:
     """One request on a connection, and its answer. It touches the connection only until its task has ended."""
 
     def __init__(
-        self, connection: AsyncConnection, endpoint: Endpoint, path: str, body: bytes, take_back: Optional[TakeBack]
+        self,
+        connection: AsyncConnection,
+        endpoint: Endpoint,
+        path: str,
+        body: bytes,
+        deadline: float,
+        take_back: Optional[TakeBack],
     ) -> None:
         self.connection = connection
+        self._deadline = deadline
         self.is_sent = False
         """Whether a part of the request may have been sent."""
         self.is_given_up = False
@@ -129,33 +136,34 @@ class Exchange:
         return response
 
     async def _connect(self) -> None:
-        """Connects. The addresses of a name are tried one after the other."""
+        """Connects. The addresses of a name share the time, one after the other."""
         try:
             if isinstance(self._endpoint.address, str):
-                await self._connect_to(socket.AF_UNIX, self._endpoint.address)
+                await self._connect_to(socket.AF_UNIX, self._endpoint.address, self._deadline)
                 return
             find = functools.partial(socket.getaddrinfo, *self._endpoint.address, type=socket.SOCK_STREAM)
             finding = self.connection.loop.run_in_executor(None, find)
             await self._waits.wait(finding)
             found = finding.result()
-            for place, (family, _, _, _, address) in enumerate(found, 1):
+            for place, (family, _, _, _, address) in enumerate(found):
+                tries = len(found) - place
                 try:
-                    await self._connect_to(family, address)
+                    await self._connect_to(family, address, share(self._deadline, tries))
                     break
                 except OSError:
-                    if place == len(found):
+                    if tries == 1:
                         raise
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, ValueError) as error:
             raise NotSent(not_connected(self._endpoint, error)) from error
 
-    async def _connect_to(self, family: int, address: Any) -> None:
+    async def _connect_to(self, family: int, address: Any, deadline: float) -> None:
         self.connection.close()
         self.connection.socket = made = socket.socket(family, socket.SOCK_STREAM)
         made.setblocking(False)
         code = made.connect_ex(address)
         if code == errno.EINPROGRESS:
-            await self._ready(self.connection.loop.add_writer, self.connection.loop.remove_writer)
+            await self._ready(self.connection.loop.add_writer, self.connection.loop.remove_writer, deadline)
             code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
@@ -195,16 +203,20 @@ class Exchange:
         assert self.connection.socket is not None
         return self.connection.socket
 
-    async def _ready(self, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+    async def _ready(
+        self, add: Callable[..., Any], remove: Callable[[int], Any], deadline: Optional[float] = None
+    ) -> None:
         """Returns when the socket can go on. What it has stays in it, so a cancellation loses nothing."""
         ready = self.connection.loop.create_future()
         place = self._socket.fileno()
         # Until the task has run, the socket is ready in each turn.
         add(place, lambda: None if ready.done() else ready.set_result(None))
         try:
-            await self._waits.wait(ready)
+            await self._waits.wait(ready, deadline)
         finally:
             remove(place)
+        if not ready.done():
+            raise socket.timeout("timed out")
 
 
 class AsyncConnections:
@@ -226,7 +238,7 @@ class AsyncConnections:
         if deadline <= time.monotonic():
             raise NotSent(f"no time is left to ask the agent at {self._endpoint.url}")
         connection = self._take() or AsyncConnection(self._endpoint)
-        exchange = Exchange(connection, self._endpoint, path, body, take_back)
+        exchange = Exchange(connection, self._endpoint, path, body, deadline, take_back)
         # A task of its own, because a cancellation would lose an answer that this task has not seen yet.
         task = asyncio.ensure_future(exchange.run())
         task.add_done_callback(functools.partial(self._put_back, exchange))
@@ -243,9 +255,10 @@ class AsyncConnections:
         if not task.done():
             exchange.stop(task)
             await waits.wait(task)
+        if task.cancelled() and exchange.is_sent:
+            raise Lost(f"no answer of the agent at {self._endpoint.url} in time")
         if task.cancelled():
-            text = f"no answer of the agent at {self._endpoint.url} in time"
-            raise (Lost if exchange.is_sent else NotSent)(text)
+            raise NotSent(not_connected(self._endpoint, socket.timeout("timed out")))
         outcome = task.result()
         if isinstance(outcome, Exception):
             raise outcome

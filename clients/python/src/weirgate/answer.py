@@ -142,18 +142,20 @@ def _problem(response: Response) -> Mapping[str, Any]:
 def _error(response: Response, problem: Mapping[str, Any]) -> WeirgateError:
     status, text = response.status, problem.get("detail") or f"the agent answered {response.status}"
     decided = (text, status, rate_limit_fields(response), problem)
-    if status == 429:
+    # What stands between answers 403 and 429 too, such as a mesh, so that alone is no decision.
+    if status == 429 and "retry_after_ms" in problem:
         return Denied(*decided)
     if status == 413 and "blocking" in problem:
         return NeverFits(*decided)
     if status == 403 and problem.get("type") == "limit-changes-not-allowed":
         return NotAllowed(text)
-    if status == 403:
+    if status == 403 and problem.get("applied") == "no" and "detail" in problem:
         return Disabled(*decided)
     if status == 401:
         return Unauthorized(text)
     kind = _UNTIL_REPAIRED.get(problem.get("type", ""))
-    if kind is None and 400 <= status < 500 and problem.get("applied") != "unknown":
+    is_wrong = 400 <= status < 500 and status not in (403, 429)
+    if kind is None and is_wrong and problem.get("applied") != "unknown":
         return InvalidRequest(text)
     # Without the word of the agent, such as from a proxy, nothing is known.
     applied: Literal["no", "unknown"] = "no" if problem.get("applied") == "no" else "unknown"

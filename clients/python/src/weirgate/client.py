@@ -293,8 +293,9 @@ class Client:
             response = without_agent.answer(policy, asked, error)
         return Grant(self, "", response)
 
-    def _call(self, asked: Request) -> Response:
-        deadline = time.monotonic() + self._answer_timeout + asked.longer
+    def _call(self, asked: Request, deadline: Optional[float] = None) -> Response:
+        if deadline is None:
+            deadline = time.monotonic() + self._answer_timeout + asked.longer
         attempts = Attempts(self._retries, deadline)
         take_back = self._take_back if asked.path == request.ACQUIRE else None
         while True:

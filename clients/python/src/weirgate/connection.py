@@ -155,13 +155,13 @@ class Connections:
 
 
 def connect(endpoint: Endpoint, deadline: float) -> socket.socket:
-    """Connects to a host and port, or to a Unix socket. The addresses of a name are tried one after the other."""
+    """Connects to a host and port, or to a Unix socket. The addresses of a name share the time, one after the other."""
     if isinstance(endpoint.address, str):
         return _connect(socket.AF_UNIX, endpoint.address, deadline)
     found = socket.getaddrinfo(*endpoint.address, type=socket.SOCK_STREAM)
-    for family, _, _, _, address in found[:-1]:
+    for place, (family, _, _, _, address) in enumerate(found[:-1]):
         try:
-            return _connect(family, address, deadline)
+            return _connect(family, address, share(deadline, len(found) - place))
         except OSError:
             continue
     family, _, _, _, address = found[-1]
@@ -190,6 +190,11 @@ def is_open(idle: socket.socket) -> bool:
         poll.register(idle, select.POLLIN)
         return not poll.poll(0)
     return not select.select([idle], [], [], 0)[0]
+
+
+def share(deadline: float, tries: int) -> float:
+    """Returns the deadline of the next one of several tries. Each has an equal part, as one may never answer."""
+    return deadline - until(deadline) * (tries - 1) / tries
 
 
 def until(deadline: float) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional
@@ -18,21 +20,27 @@ if TYPE_CHECKING:
     from .client import Client
 
 log = logging.getLogger("weirgate")
+NO_TURN = "an earlier settlement of the grant is still in flight: try again"
 NOT_SETTLED = "a grant could not be settled, its lease expires by itself: %s"
 
 
 class Settling:
-    """A settlement that is in flight."""
+    """A settlement that waits for its turn, or is in flight."""
 
-    is_once = False
-    """Whether it counts once, however often it is applied."""
+    def __init__(self, ended: Any, end: Callable[[], None]) -> None:
+        self.ended = ended
+        """What others wait for. `end` sets it."""
+        self.end = end
+        self.thread = threading.get_ident()
+        self.counts_twice = False
+        """Whether it was sent, and would count twice if it was applied twice."""
 
 
 class Held:
     """A grant without the calls that settle it.
 
     Nothing is kept in the agent: the token is the grant. It settles in another process too, as
-    `client.restore(grant.token)`.
+    `client.restore(grant.token)`. A settlement waits for those before it; a release without amounts waits for none.
     """
 
     def __init__(self, token: str, response: Optional[Response] = None) -> None:
@@ -48,11 +56,11 @@ class Held:
         self._limits: Optional[tuple[LimitStatus, ...]] = None
         # A restored grant may have a lease.
         self._may_have_lease = True
-        self._in_flight: list[Settling] = []
+        # Without a lock, which an interruption could leave locked: `append` and `remove` are one step each.
+        self._settlings: list[Settling] = []
+        """Settlements by their turn: the first one is in flight."""
         self._has_failed_settlement = False
-        # Without a lock, which an interruption could leave locked: `setdefault` is one step.
-        self._changing: dict[str, Settling] = {}
-        """The one settlement that changes amounts, while it is in flight, and if it may have been applied."""
+        self._may_count_twice = False
         if response is not None:
             self._answer = answer.value(response, shape.GRANTED)
             self._update(self._answer)
@@ -68,7 +76,7 @@ class Held:
 
         A scope then releases. To roll back by an outdated token would return tokens twice.
         """
-        return self._has_failed_settlement or bool(self._in_flight)
+        return self._has_failed_settlement or bool(self._settlings)
 
     @property
     def limits(self) -> tuple[LimitStatus, ...]:
@@ -128,11 +136,10 @@ class Held:
         return None if self.token == without_agent.TOKEN else request.settle(self.token, {"vendor": vendor})
 
     @contextlib.contextmanager
-    def _settling(self) -> Iterator[Settling]:
+    def _settling(self, ended: Any, end: Callable[[], None]) -> Iterator[Settling]:
         """Keeps in mind whether a settlement, the block, fails. A decision that refuses it is no failure."""
-        settling = Settling()
-        self._in_flight.append(settling)
-        may_be_applied = False
+        settling = Settling(ended, end)
+        self._settlings.append(settling)
         try:
             yield settling
         except Refused:
@@ -143,18 +150,26 @@ class Held:
                 # The old token is of amounts that are not held any more.
                 self.token = failure.grant
             elif not isinstance(failure, WeirgateError) or getattr(failure, "applied", "no") == "unknown":
-                may_be_applied = not settling.is_once
+                self._may_count_twice |= settling.counts_twice
             raise
         finally:
-            if self._changing.get("by") is settling and not may_be_applied:
-                del self._changing["by"]
-            self._in_flight.remove(settling)
+            self._settlings.remove(settling)
+            settling.end()
+
+    def _ahead_of(self, settling: Settling, changes: Mapping[str, Any]) -> Optional[Settling]:
+        """Returns the settlement that another one waits for; None once it is its turn.
+
+        Each sends the text that the one before it left, because an answer that came out of order would bring amounts back
+        that are not held any more. A release without amounts counts once by any text, so it waits for none.
+        """
+        first = self._settlings[0]
+        return None if first is settling or changes == request.RELEASE else first
 
     def _asked(self, changes: Mapping[str, Any], settling: Settling) -> Optional[Request]:
-        """Returns the request of a settlement; None if it changes nothing in the table.
+        """Returns the request of a settlement whose turn it is; None if it changes nothing in the table.
 
-        Nothing in the table remembers a grant without a lease. So what changes its amounts is refused while another
-        such change is in flight, or may have been applied. An end under a lease counts once.
+        Nothing in the table remembers a grant without a lease. So what changes its amounts is refused after another such
+        change that may have been applied. An end under a lease counts once.
         """
         if self.is_ended:
             raise InvalidRequest("the grant has ended, so nothing of it can change: acquire again")
@@ -165,14 +180,12 @@ class Held:
             self.is_ended = True
             return None
         if changes != request.RELEASE and "renew_ms" not in changes:
-            settling.is_once = "end" in changes and self.expires_at is not None
-            other = self._changing.setdefault("by", settling)
-            if other is not settling:
-                doubt = "is in flight" if other in self._in_flight else "may have been applied"
+            if self._may_count_twice:
                 raise InvalidRequest(
-                    f"another settlement of the grant {doubt}, so this one could count twice: "
+                    "another settlement of the grant may have been applied, so this one could count twice: "
                     "release the grant without amounts, and acquire again"
                 )
+            settling.counts_twice = not ("end" in changes and self.expires_at is not None)
         return request.settle(self.token, changes)
 
     def _settled(self, response: Response) -> Settlement:
@@ -249,9 +262,24 @@ class Grant(Held):
         self._finish_quietly(end_of_scope(kind))
 
     def _settle(self, changes: Callable[[], dict[str, Any]]) -> Settlement:
-        with self._settling() as settling:
-            asked = self._asked(changes(), settling)
-            return Settlement.SETTLED if asked is None else self._settled(self._client._call(asked))
+        deadline = time.monotonic() + self._client._answer_timeout
+        ended = threading.Event()
+        with self._settling(ended, ended.set) as settling:
+            changed = changes()
+            while (ahead := self._ahead_of(settling, changed)) is not None:
+                self._wait_for(ahead, deadline)
+            asked = self._asked(changed, settling)
+            return Settlement.SETTLED if asked is None else self._settled(self._client._call(asked, deadline))
+
+    def _wait_for(self, ahead: Settling, deadline: float) -> None:
+        if ahead.thread == threading.get_ident():
+            raise InvalidRequest(
+                "another settlement of the grant is in flight in this thread, which a signal handler interrupted: "
+                "release the grant without amounts, or settle it after the handler"
+            )
+        # An interruption in its last step could leave it in the list.
+        if not ahead.ended.wait(max(0, deadline - time.monotonic())):
+            raise Unavailable(NO_TURN, "no")
 
     def _finish_quietly(self, end: str, actual: Optional[Mapping[str, Amount]] = None) -> None:
         """Ends the grant if it has not ended. A failure is logged, as the outcome of the work stays."""
