@@ -304,7 +304,7 @@ async fn no_purged_shard_is_made_again_from_one_that_is_left() {
         Duration::from_secs(3_600),
     )
     .await;
-    stop(&limiter).await;
+    stop(&limiter, &ConfigLevel::System).await;
     let report = purge(&limiter, LiveLeases::Refuse).await.unwrap();
     assert_eq!((report.leased, report.shards), (1, 3));
     let left = shards_left(&fleet, "staging").await;
@@ -324,7 +324,7 @@ async fn no_purged_shard_is_made_again_between_two_pages() {
     let limits = [rpm(600)];
     let done = limiter.admin().set_shards("e-1", "gpt-4", &limits, 8);
     assert_eq!(done.await.unwrap(), 8);
-    stop(&limiter).await;
+    stop(&limiter, &ConfigLevel::System).await;
     // The first page ends amid the shards.
     let items = fleet.dynamo.items();
     let is_shard = |item: &Value| is_own(item) && item["SK"]["S"] == "#STATE";
