@@ -31,7 +31,6 @@ pub fn stopped() -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "as map_err calls it")]
 fn not_taken(error: std::io::Error) -> Failure {
     Failure::Failed(format!("Ctrl-C cannot be taken: {error}; run this again"))
 }

@@ -149,6 +149,20 @@ async fn a_broken_file_is_reported_with_line_and_column() {
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(run.stderr.contains("broken.yaml:4:11: "), "{run:?}");
     }
+    for text in [
+        "weirgate: 1\nsystem:\n  limits:\n    rpm: 5/minute\n    rpm: 6/minute\n",
+        "weirgate: 1\nsystem:\n  limits:\n    rpm: 5/minute\n    \"rpm\": {per_minute: 6}\n",
+    ] {
+        let file = File::new("twice.yaml", text);
+        let run = table.run(["limits", "diff", file.path()]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        for part in [
+            "twice.yaml:5:5: ",
+            "duplicated key \"rpm\": put the two together",
+        ] {
+            assert!(run.stderr.contains(part), "{run:?}");
+        }
+    }
     let plan = File::new("broken.plan", r#"{"weirgate_plan":1,"#);
     let run = table.run(["limits", "apply", plan.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");

@@ -11,6 +11,8 @@ use super::FileError;
 
 /// Most nodes that all aliases together may stand for, 10,000.
 const ALIASED: usize = 10_000;
+/// What the loader says of a key that a map has twice.
+const TWICE: &str = "duplicated key in mapping";
 /// What the tags of YAML's own types begin with.
 const CORE: &str = "tag:yaml.org,2002:";
 
@@ -49,7 +51,12 @@ pub fn with_document<T>(
     let source = Source(path);
     let documents = load(format, text).map_err(|error| {
         let at = error.marker();
-        source.wrong((at.line(), at.col() + 1), error.info().to_owned())
+        let twice = (error.info() == TWICE).then(|| scalar_at(text, at.index()));
+        let message = match twice.flatten() {
+            Some(name) => duplicated(&name),
+            None => error.info().to_owned(),
+        };
+        source.wrong((at.line(), at.col() + 1), message)
     })?;
     match &documents[..] {
         [] => {
@@ -104,6 +111,20 @@ fn load(format: Format, text: &str) -> Result<Vec<MarkedYaml<'_>>, ScanError> {
         }
     }
     Ok(loader.into_documents())
+}
+
+/// Returns the scalar that begins at this character.
+fn scalar_at(text: &str, at: usize) -> Option<String> {
+    let events = Parser::new_from_iter(text.chars()).map_while(Result::ok);
+    let mut scalars = events.filter_map(|(event, span)| match event {
+        Event::Scalar(scalar, ..) if span.start.index() == at => Some(scalar.into_owned()),
+        _ => None,
+    });
+    scalars.next()
+}
+
+fn duplicated(name: &str) -> String {
+    format!("duplicated key {name:?}: put the two together")
 }
 
 fn place(yaml: &MarkedYaml<'_>) -> (usize, usize) {
@@ -182,10 +203,7 @@ impl Source<'_> {
             };
             // As YAML, 1 and "1" are different keys; here they are one name.
             if !names.insert(name) {
-                return wrong(format!(
-                    "{}: duplicated key {name:?}: put the two together",
-                    node.name()
-                ));
+                return wrong(format!("{}: {}", node.name(), duplicated(name)));
             }
             let at = match node.at.is_empty() {
                 true => name.to_owned(),

@@ -229,19 +229,16 @@ async fn apply_all(
             && begun.len() < CONCURRENCY
             && let Some(change) = changes.next()
         {
-            begun.push(apply(limiter, change));
+            match stopped.as_mut().now_or_never() {
+                Some(()) => ended = Err(Failure::stopped()),
+                None => begun.push(apply(limiter, change)),
+            }
         }
-        if begun.is_empty() {
-            return ended;
-        }
-        tokio::select! {
-            biased;
-            () = &mut stopped, if ended.is_ok() => ended = Err(Failure::stopped()),
-            Some(made) = begun.next() => match made {
-                Ok(()) => count(),
-                // The first one says why.
-                Err(failure) => ended = ended.and(Err(failure)),
-            },
+        match begun.next().await {
+            Some(Ok(())) => count(),
+            // The first one says why.
+            Some(Err(failure)) => ended = ended.and(Err(failure)),
+            None => return ended,
         }
     }
 }
