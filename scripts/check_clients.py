@@ -1,4 +1,5 @@
-"""Installs the clients of a release by their package managers, without a network, and loads them in a program.
+"""Installs the clients of a release by their package managers, without a network, and loads them in a program. Sees the
+license texts in each archive.
 
 Usage: check_clients.py FOLDER
 """
@@ -6,10 +7,12 @@ Usage: check_clients.py FOLDER
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
 
-from dist import VERSION
+from dist import LICENSES, VERSION
 
 PYTHON = f"""
 from importlib.metadata import version
@@ -69,7 +72,27 @@ def go(folder, place):
     run(place, "go", "run", ".", GOPROXY="off", GOFLAGS="-mod=mod")
 
 
+def names_of(archive):
+    """Returns the names of the files of an archive, without their folders."""
+    if archive.suffix == ".whl":
+        names = zipfile.ZipFile(archive).namelist()
+    else:
+        with tarfile.open(archive) as packed:
+            names = [entry.name for entry in packed if entry.isfile()]
+    return {name.rpartition("/")[2] for name in names}
+
+
+def check_licenses(folder):
+    packages = [path for kind in ("*.whl", "*.tgz", "weirgate*.tar.gz") for path in sorted(folder.glob(kind))]
+    if len(packages) < 7:
+        sys.exit(f"check_clients: {folder} must have two wheels, two sdists, two npm packages and the Go client, got {packages}")
+    for path in packages:
+        if missing := set(LICENSES) - names_of(path):
+            sys.exit(f"check_clients: {path.name} must contain the license texts, got none of {sorted(missing)}")
+
+
 def check(folder):
+    check_licenses(Path(folder))
     for install in (python, node, go):
         with tempfile.TemporaryDirectory() as place:
             install(Path(folder).resolve(), Path(place))

@@ -206,6 +206,8 @@ def write_bill(path, itself, components):
 def write_clients(folder):
     """Writes the packages of the clients, and what each contains. They need one another alone."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    # Installed for the tests, or none of a package's.
+    others = shutil.ignore_patterns("node_modules", "__pycache__", ".*_cache")
     wheel = "import sys, build_backend as build; build.build_wheel(sys.argv[1]); build.build_sdist(sys.argv[1])"
     for client in sorted((ROOT / "clients").iterdir()):
         if (client / "pyproject.toml").exists():
@@ -216,8 +218,10 @@ def write_clients(folder):
             registry, needed, pack = "npm", [*project.get("peerDependencies", {})], ["npm", "pack", "--silent", "--pack-destination"]
         else:
             continue
-        with tempfile.TemporaryDirectory() as packed:
-            subprocess.run([*pack, packed], check=True, cwd=client, env=environment, stdout=subprocess.DEVNULL)
+        with tempfile.TemporaryDirectory() as packed, tempfile.TemporaryDirectory() as copied:
+            # With files in place of the links to the license texts, which npm leaves out.
+            copy = shutil.copytree(client, Path(copied) / client.name, ignore=others)
+            subprocess.run([*pack, packed], check=True, cwd=copy, env=environment, stdout=subprocess.DEVNULL)
             written = [shutil.copy(path, folder) for path in sorted(Path(packed).iterdir())]
         ours = lambda name: sbom.component("library", name, VERSION, "MIT OR Apache-2.0", None, registry)
         itself = sbom.files(ours(project["name"]), [Path(path) for path in written])

@@ -23,7 +23,8 @@ type Options struct {
 	AnswerTimeout time.Duration
 	// Retries is how often a call is sent again, which it is only if nothing was applied. Default: 2; negative for none.
 	Retries int
-	// MaxIdle is the number of connections that are kept while they are idle. Default: 10; negative for none.
+	// MaxIdle is the number of connections that are kept while they are idle. Default: 10; negative for none. Without Unix,
+	// such as on Windows, none are kept.
 	MaxIdle int
 	// OnAgentUnavailable is what an acquire does, after its retries, if the agent is down or has no decision for now. Fail,
 	// the default, returns an UnavailableError; Deny returns ErrDenied; Allow grants: such a grant is degraded, and its
@@ -78,7 +79,7 @@ func New(options Options) (*Client, error) {
 		options.ErrorLog = log.Default()
 	}
 	return &Client{
-		transport: &transport{endpoint: where, maxIdle: options.MaxIdle}, answerTimeout: options.AnswerTimeout,
+		transport: &transport{endpoint: where, maxIdle: options.MaxIdle, isOpen: isOpen}, answerTimeout: options.AnswerTimeout,
 		retries: options.Retries, policy: options.OnAgentUnavailable, log: options.ErrorLog,
 	}, nil
 }

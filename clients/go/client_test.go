@@ -845,11 +845,18 @@ func TestConnectionsAreSharedAndOneThatTheAgentClosedIsNotUsed(t *testing.T) {
 			t.Errorf("%d connections", count())
 		}
 	}
-	without := newClient(t, weirgate.Options{URL: server.URL, Retries: -1, MaxIdle: -1})
-	acquired(t, without)
-	acquired(t, without)
-	if count() != 21 {
-		t.Errorf("%d connections", count())
+	made := count()
+	unseen := newClient(t, weirgate.Options{URL: server.URL, Retries: -1})
+	unseen.SeeNoEnd()
+	for _, without := range []*weirgate.Client{newClient(t, weirgate.Options{URL: server.URL, Retries: -1, MaxIdle: -1}), unseen} {
+		for range [10]int{} {
+			made++
+			acquired(t, without)
+			server.CloseClientConnections()
+		}
+		if count() != made {
+			t.Errorf("%d connections", count())
+		}
 	}
 }
 

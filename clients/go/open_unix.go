@@ -8,7 +8,9 @@ import (
 )
 
 // isOpen returns whether an idle connection is usable. One that the agent closed is readable, as its end has come.
-func isOpen(conn net.Conn) bool {
+var isOpen = hasNotEnded
+
+func hasNotEnded(conn net.Conn) bool {
 	of, is := conn.(syscall.Conn)
 	if !is {
 		return true

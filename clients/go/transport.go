@@ -39,6 +39,7 @@ func (e *lostError) Error() string { return e.cause.Error() }
 type transport struct {
 	endpoint endpoint
 	maxIdle  int
+	isOpen   func(net.Conn) bool
 
 	mu   sync.Mutex
 	idle []*connection
@@ -51,6 +52,9 @@ type connection struct {
 	reader  *bufio.Reader
 }
 
+// noneIsOpen keeps no idle connections: a request on one that the agent closed would be lost.
+func noneIsOpen(net.Conn) bool { return false }
+
 // take returns the idle connection that was used last, if there is one that the agent has not closed.
 func (t *transport) take() *connection {
 	t.mu.Lock()
@@ -59,7 +63,7 @@ func (t *transport) take() *connection {
 		last := len(t.idle) - 1
 		conn := t.idle[last]
 		t.idle = t.idle[:last]
-		if isOpen(conn.Conn) {
+		if t.isOpen(conn.Conn) {
 			return conn
 		}
 		conn.Close()
@@ -71,7 +75,7 @@ func (t *transport) putBack(conn *connection) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// The deadline was that of a request.
-	if len(t.idle) >= t.maxIdle || conn.SetDeadline(time.Time{}) != nil {
+	if len(t.idle) >= t.maxIdle || !t.isOpen(conn.Conn) || conn.SetDeadline(time.Time{}) != nil {
 		conn.Close()
 		return
 	}

@@ -1,7 +1,7 @@
 """Builds the wheel of a package with the standard library alone (PEP 517, PEP 660).
 
 The usual backends are downloaded for a build. A package here is a folder of Python files, so a wheel is a zip of them.
-`clients/asgi` has a link to this file.
+`clients/asgi` has a link to this file, and the packages have links to the license texts, which each copy must contain.
 """
 
 import base64
@@ -29,16 +29,18 @@ DEPENDENCIES = re.findall('"(.*?)"', re.search(r"^dependencies = \[(.*?)\]", PRO
 FILES = f"{NAME.replace('-', '_')}-{VERSION}"
 INFO = f"{FILES}.dist-info"
 WHEEL = f"{FILES}-py3-none-any.whl"
+LICENSES = ["LICENSE-APACHE", "LICENSE-MIT"]
 
 
 def metadata():
     requires = "".join(f"Requires-Dist: {dependency}\n" for dependency in DEPENDENCIES)
+    licenses = "".join(f"License-File: {name}\n" for name in LICENSES)
     head = f"""Metadata-Version: 2.1
 Name: {NAME}
 Version: {VERSION}
 Summary: {field("description")}
 License: {field("license")}
-Requires-Python: {field("requires-python")}
+{licenses}Requires-Python: {field("requires-python")}
 {requires}Classifier: Typing :: Typed
 Description-Content-Type: text/markdown
 
@@ -50,6 +52,7 @@ def write_wheel(folder, files):
     """Writes a wheel of `files`, a dictionary of contents by name, and returns its name."""
     files = {
         **files,
+        **{f"{INFO}/{name}": (ROOT / name).read_bytes() for name in LICENSES},
         f"{INFO}/METADATA": metadata().encode(),
         f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nGenerator: weirgate\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
@@ -80,7 +83,7 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    names = ["pyproject.toml", "build_backend.py", "README.md", *(f"src/{name}" for name in sources())]
+    names = ["pyproject.toml", "build_backend.py", "README.md", *LICENSES, *(f"src/{name}" for name in sources())]
     files = {name: (ROOT / name).read_bytes() for name in names} | {"PKG-INFO": metadata().encode()}
     packed = Path(sdist_directory) / f"{FILES}.tar.gz"
     with open(packed, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as data:

@@ -412,6 +412,43 @@ class Bare(Case):
 
         return asyncio.run(run())
 
+    def test_a_request_that_ends_as_it_is_granted_takes_nothing(self):
+        """Its task is cancelled, or its client leaves, in the turn of the event loop in which the acquire is done."""
+        for ends in ("cancelled", "left"):
+            passed = []
+
+            async def app(scope, receive, send):
+                passed.append(scope)
+
+            async def run():
+                left = asyncio.get_running_loop().create_future()
+
+                class Client(weirgate.AsyncClient):
+                    async def acquire(self, *args, **options):
+                        grant = await super().acquire(*args, **options)
+                        if ends == "cancelled":
+                            serving.cancel()
+                        else:
+                            left.set_result({"type": "http.disconnect"})
+                            await asyncio.sleep(0)
+                        return grant
+
+                async def receive():
+                    return await left
+
+                async with Client(agent.url) as client:
+                    given = {"key": lambda scope: f"{self.tenant}-ann", "on_unavailable": "deny", "limits": LIMITS, "client": client}
+                    limited = RateLimit(app, resource="api", take={"slots": 10}, wait=60, **given)
+                    serving = asyncio.ensure_future(limited({"type": "http"}, receive, None))
+                    await asyncio.wait({serving})
+                    left.cancel()
+                    self.assertEqual(serving.cancelled(), ends == "cancelled")
+
+            with self.subTest(ends):
+                asyncio.run(run())
+                self.all_slots()
+                self.assertEqual(passed, [])
+
     def test_a_slot_is_held_while_a_websocket_lasts_longer_than_its_lease(self):
         async def lapse(grant):
             expired = grant.expires_at + 0.5

@@ -43,7 +43,7 @@ export class Grant {
   /**
    * The end of the settlements that have begun.
    *
-   * @type {Promise<unknown>}
+   * @type {Promise<void>}
    */
   #settled = Promise.resolve();
   #hasFailed = false;
@@ -233,9 +233,10 @@ export class Grant {
   async #settleWhole(changes) {
     const deadline = performance.now() + this.#calls.answerTimeoutMs;
     const ahead = this.#settled;
-    /** @type {(value?: unknown) => void} */
     let end = () => {};
-    this.#settled = Promise.all([ahead, new Promise((resolve) => (end = resolve))]);
+    /** @type {Promise<void>} */
+    const ended = new Promise((resolve) => (end = resolve));
+    this.#settled = ahead.then(() => ended);
     let countsTwice = false;
     this.#inFlight += 1;
     try {

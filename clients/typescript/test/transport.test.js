@@ -113,7 +113,7 @@ test("an answer that is late closes the connection", async (t) => {
     if (number === 1) ended = once(socket, "close");
     else socket.write(GRANTED);
   });
-  const client = clientOf(t, served, { answerTimeoutMs: 50 });
+  const client = clientOf(t, served, { answerTimeoutMs: 1_000 });
   await assert.rejects(client.acquire(...TAKE), { name: "Unavailable", applied: "unknown" });
   await ended;
   assert.equal((await clientOf(t, served).acquire(...TAKE)).token, "g1");

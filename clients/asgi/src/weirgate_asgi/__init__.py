@@ -51,7 +51,8 @@ class RateLimit:
     requests, `"deny"` answers 429. What only a repair ends is answered 500 by either. `take` has the amounts by limit, or
     is a function of the scope, maybe a coroutine function, that returns them, or None for a request without a limit.
     `limits` are those of the table, by default. `wait`, `lease` and `timeout` are options of the acquire, in seconds. A
-    client that leaves while it waits takes nothing. A lease is renewed until the response or the WebSocket ends. `client` is an `AsyncClient`, by default one of its own.
+    client that leaves while it waits takes nothing. A lease is renewed until the response or the WebSocket ends.
+    `client` is an `AsyncClient`, by default one of its own.
     """
 
     def __init__(
@@ -126,18 +127,17 @@ class RateLimit:
     async def _unless_left(self, entity: str, take: weirgate.Take, ahead: _Ahead) -> Optional[weirgate.AsyncGrant]:
         """Acquires, and returns None if the client leaves meanwhile: a server does not cancel the application then."""
         acquiring = asyncio.ensure_future(self._acquire(entity, take=take))
+        grant = None
         try:
-            while not acquiring.done():
+            while not acquiring.done() and not ahead.has_left:
                 awaited: set[asyncio.Future[Any]] = {acquiring, *ahead.next()}
                 await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-                if ahead.has_left and not acquiring.done():
-                    return None
-            return acquiring.result()
+            if not ahead.has_left:
+                grant = acquiring.result()
+            return grant
         finally:
-            if not acquiring.done():
-                # What it took returns.
-                acquiring.cancel()
-                await asyncio.wait({acquiring})
+            if grant is None:
+                await _take_back(acquiring)
 
     async def _run(self, grant: weirgate.AsyncGrant, scope: Scope, receive: Receive, send: Send) -> None:
         fields = _fields(grant.headers)
@@ -172,6 +172,17 @@ class RateLimit:
         if self._is_own_client and message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
             await self._client.close()
         await send(message)
+
+
+async def _take_back(acquiring: asyncio.Future[weirgate.AsyncGrant]) -> None:
+    """Returns what an acquire takes, or has just taken."""
+    acquiring.cancel()
+    await asyncio.wait({acquiring})
+    if not acquiring.cancelled() and acquiring.exception() is None:
+        try:
+            await acquiring.result().roll_back()
+        except weirgate.WeirgateError as error:
+            _log.warning("a grant could not be settled, its lease expires by itself: %s", error)
 
 
 class _Ahead:
