@@ -123,8 +123,8 @@ mod tests {
                 let names = argument.get_value_names().unwrap_or_default();
                 let values: &[&str] = match names.first().map_or("", |name| name.as_str()) {
                     "NUMBER" | "COUNT" | "UNITS" | "DAYS" | "PORT" => &["1_6"],
-                    // At least a day.
-                    "SPAN" if argument.get_long() == Some("kept") => &["1d12h"],
+                    // At least three days.
+                    "SPAN" if argument.get_long() == Some("kept") => &["3d12h"],
                     "SPAN" => &["1m30s", "5s"],
                     "WHEN" => &["1h30m", "1d12h", "2026-11-23"],
                     "LIMIT" if argument.get_long() != Some("top") => {

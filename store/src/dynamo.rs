@@ -20,7 +20,7 @@ pub(crate) struct DynamoTable {
     pub(crate) name: String,
     pub(crate) meter: Option<CapacityMeter>,
     pub(crate) throttles: Option<ThrottleMeter>,
-    endpoint: RequestEndpoint,
+    pub(crate) endpoint: RequestEndpoint,
 }
 
 impl DynamoTable {

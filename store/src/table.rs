@@ -71,6 +71,15 @@ pub fn refuse_url(name: &str, remedy: &str) -> Result<(), String> {
     ))
 }
 
+/// Returns a table's own name: what an ARN ends with, or else the whole text.
+#[must_use]
+pub fn short_name(name: &str) -> &str {
+    let of_arn = name
+        .strip_prefix("arn:")
+        .and_then(|arn| arn.split_once(":table/"));
+    of_arn.map_or(name, |(_, short)| short)
+}
+
 impl Table {
     /// Returns the table `name`, reached through a client.
     #[must_use]
@@ -132,7 +141,7 @@ impl Table {
         self
     }
 
-    /// Returns the table's name.
+    /// Returns the table's name, or its ARN, as it was given.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -145,6 +154,17 @@ impl Table {
             Backend::DynamoDb(table) => table.client.config().region().map(AsRef::as_ref),
             #[cfg(any(feature = "memory", feature = "redis"))]
             _ => None,
+        }
+    }
+
+    /// Returns the URL that requests are sent to: empty before the first one, and if the table is not
+    /// in DynamoDB.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        match &self.backend {
+            Backend::DynamoDb(table) => table.endpoint.text(),
+            #[cfg(any(feature = "memory", feature = "redis"))]
+            _ => "",
         }
     }
 

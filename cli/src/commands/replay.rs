@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_wrong_argument_is_named_with_what_it_takes() {
         for (flag, wrong, takes) in [
-            ("--ttl-days", "0", "from 1 to 3650"),
+            ("--ttl-days", "2", "from 3 to 3650"),
             ("--ttl-days", "x", "--ttl-days"),
             ("--concurrency", "257", "from 1 to 256"),
         ] {

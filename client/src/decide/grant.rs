@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use weirgate_shared::{EntityId, EpochMillis, LimitName, MilliTokens, PlanName, Resource};
-use weirgate_store::base64;
+use weirgate_store::{base64, short_name};
 
 use super::granted::{BucketGrant, Granted, Uncounted};
 use super::local::LocalHold;
@@ -541,7 +541,7 @@ pub(crate) fn restore(token: &str, buckets: &BucketRegistry) -> Result<Grant, Er
         )
     })?;
     let own = buckets.session.table.name();
-    if !holds.is_empty() && table.as_deref() != Some(own) {
+    if !holds.is_empty() && table.as_deref().map(short_name) != Some(short_name(own)) {
         let of = table.as_deref().unwrap_or_default();
         return Err(Error::Invalid(format!(
             "the grant token is of table {of:?}, this limiter's is {own:?}: use a limiter of the same table"

@@ -33,8 +33,9 @@ pub const REFILL_WRITES: usize = 64;
 
 /// Default number of days that a snapshot is kept after its window.
 pub const DEFAULT_TTL_DAYS: i64 = 90;
-/// Permitted number of days that a snapshot is kept.
-pub const TTL_DAYS: std::ops::RangeInclusive<i64> = 1..=3650;
+/// Permitted number of days that a snapshot is kept. With two, that of the first hour of a day would
+/// end in the instant in which it becomes final.
+pub const TTL_DAYS: std::ops::RangeInclusive<i64> = 3..=3650;
 
 impl Config {
     /// Name of the table; required.
@@ -87,6 +88,8 @@ fn max_shards(value: Option<&str>) -> Result<u32, ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use weirgate_shared::{EpochMillis, Millis, Window, final_from};
+
     use super::*;
 
     fn with(pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
@@ -131,12 +134,27 @@ mod tests {
         assert_eq!(config.snapshot_ttl_days, 7);
     }
 
+    /// Nothing reads a snapshot that has expired, and no window is final before its day is.
+    #[test]
+    fn a_snapshot_is_kept_for_a_day_at_least_after_its_window_is_final() {
+        let day = Window::Daily.start(EpochMillis(1_795_198_200_000));
+        let first_hour = Window::Hourly.end(day);
+        for window in [first_hour, Window::Daily.end(day)] {
+            let ends = |days| window.plus(Millis(days * 86_400_000));
+            let kept = ends(*TTL_DAYS.start()).since(final_from(window));
+            assert!(kept >= Millis(86_400_000), "{kept:?}");
+        }
+        // A day less is not enough.
+        let days = *TTL_DAYS.start() - 1;
+        assert!(first_hour.plus(Millis(days * 86_400_000)) <= final_from(first_hour));
+    }
+
     #[test]
     fn a_wrong_variable_is_named_with_its_value_and_what_it_takes_in_one_line() {
         for (variable, value, takes) in [
             ("TABLE_NAME", " ", "the name of a DynamoDB table"),
-            ("SNAPSHOT_TTL_DAYS", "0", "from 1 to 3650"),
-            ("SNAPSHOT_TTL_DAYS", "1.5", "a whole number from 1 to 3650"),
+            ("SNAPSHOT_TTL_DAYS", "2", "from 3 to 3650"),
+            ("SNAPSHOT_TTL_DAYS", "3.5", "a whole number from 3 to 3650"),
             ("WRITE_CONCURRENCY", "many\nlines", "from 1 to 256"),
             ("WRITE_CONCURRENCY", "257", "from 1 to 256"),
             ("MAX_SHARDS", "0", "a power of two from 1 to 64"),

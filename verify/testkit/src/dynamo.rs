@@ -102,6 +102,11 @@ impl Dynamo {
         table(self.clone(), self.clock()).await
     }
 
+    /// The table, by another name of it.
+    pub async fn named(&self, name: &str) -> Table {
+        Table::new(connected(self.clone(), self.clock()).await, name)
+    }
+
     /// The table as a process with this clock reaches it.
     pub async fn table_by(&self, clock: impl Clock + 'static) -> Table {
         table(self.clone(), Arc::new(clock)).await

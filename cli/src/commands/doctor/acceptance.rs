@@ -19,15 +19,15 @@ use std::time::Duration;
 
 use clap::Args;
 use weirgate_local::LocalBackend;
-use weirgate_shared::Namespace;
-use weirgate_store::{ConnectOptions, Table, random_id};
+use weirgate_shared::{Namespace, docs};
+use weirgate_store::{ConnectOptions, ErrorKind, StoreError, Table, random_id};
 
 use self::backend::Backend;
 use self::contract::Contract;
 use self::report::{Cost, Report, Row};
 pub use self::report::{Outcome as State, Tried};
 use super::alarms;
-use super::aws::Aws;
+use super::aws::{self, Aws};
 use super::functions::{self, Deployed};
 use super::table;
 use crate::commands::confirm::Destroy;
@@ -153,9 +153,8 @@ async fn services(
         ..context.connection()
     };
     let aws = Aws::new(weirgate_store::sdk_config(&elsewhere).await);
-    let Ok(facts) = here.table.describe().await else {
-        return Ok(Metrics::NotChecked("dynamodb:DescribeTable failed"));
-    };
+    let facts = here.table.describe().await;
+    let facts = facts.map_err(|error| undescribed(&error))?;
     if let Some(finding) = table::replicas(&facts) {
         return Err(Failure::Refused(format!(
             "{}; {}",
@@ -170,7 +169,21 @@ async fn services(
     })
 }
 
-/// Returns the table as the command line reaches it.
+/// Returns the error of a table of which it is not known whether it has replicas.
+fn undescribed(error: &StoreError) -> Failure {
+    if error.kind != ErrorKind::AccessDenied {
+        return Failure::from(error);
+    }
+    Failure::Refused(format!(
+        "a table must be known to have no replicas, got {}: {}; use a role that also allows \
+         dynamodb:DescribeTable: {}",
+        error.meaning(),
+        error.reason,
+        docs!("deployment", "acceptance")
+    ))
+}
+
+/// Returns the table, to which a request was sent, as the command line reaches it.
 fn of(context: &Context, table: Table, namespace: Namespace) -> Result<Backend, Failure> {
     let options = context.options();
     let mut arguments: Vec<OsString> = vec!["--table".into(), context.place()?.to_string().into()];
@@ -182,23 +195,10 @@ fn of(context: &Context, table: Table, namespace: Namespace) -> Result<Backend, 
         arguments.extend(value.iter().flat_map(|value| [option.into(), value.into()]));
     }
     arguments.extend(["--namespace".into(), namespace.to_string().into()]);
-    let endpoint = options.endpoint_url.clone();
-    let endpoint = endpoint.or_else(|| std::env::var("AWS_ENDPOINT_URL").ok());
-    let is_aws = endpoint.is_none_or(|url| is_of_aws(&url));
     Ok(Backend {
-        is_aws,
+        is_aws: aws::is_of_aws(table.endpoint()),
         ..Backend::new(table, namespace, arguments)
     })
-}
-
-/// Returns whether a URL is an endpoint of AWS, in whatever network.
-fn is_of_aws(url: &str) -> bool {
-    let host = url
-        .split("//")
-        .last()
-        .and_then(|rest| rest.split(['/', ':']).next());
-    let names = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"];
-    host.is_some_and(|host| names.iter().any(|name| host.ends_with(name)))
 }
 
 /// Returns about the units of a run without those of the functions. A placed item enters up to four indexes.

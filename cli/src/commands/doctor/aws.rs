@@ -234,16 +234,29 @@ pub async fn read(url: String) -> Result<String, RequestError> {
     }
 }
 
+/// How names of Regions begin, with the domains of their services: the usual one, and that of
+/// dual-stack. The last is of all others.
+const DOMAINS: [(&str, [&str; 2]); 3] = [
+    ("cn-", ["amazonaws.com.cn", "api.amazonwebservices.com.cn"]),
+    ("eusc-", ["amazonaws.eu", "api.amazonwebservices.eu"]),
+    ("", ["amazonaws.com", "api.aws"]),
+];
+
+/// Returns whether a URL is an endpoint of AWS, in whatever network.
+pub fn is_of_aws(url: &str) -> bool {
+    let host = url
+        .split("//")
+        .last()
+        .and_then(|rest| rest.split(['/', ':']).next());
+    let mut domains = DOMAINS.iter().flat_map(|(_, domains)| domains);
+    host.is_some_and(|host| domains.any(|domain| host.ends_with(&format!(".{domain}"))))
+}
+
 /// Returns the URL that the rules of the SDKs have for a service.
 fn host(service: &str, region: &str, is_fips: bool, is_dual_stack: bool) -> String {
-    let suffix = match (region, is_dual_stack) {
-        (region, false) if region.starts_with("cn-") => "amazonaws.com.cn",
-        (region, true) if region.starts_with("cn-") => "api.amazonwebservices.com.cn",
-        (region, false) if region.starts_with("eusc-") => "amazonaws.eu",
-        (region, true) if region.starts_with("eusc-") => "api.amazonwebservices.eu",
-        (_, false) => "amazonaws.com",
-        (_, true) => "api.aws",
-    };
+    let of_region = DOMAINS.iter().find(|(begin, _)| region.starts_with(begin));
+    let (_, domains) = of_region.expect("the last is of all");
+    let suffix = domains[usize::from(is_dual_stack)];
     // The usual endpoint of CloudWatch in these Regions is the validated one.
     let is_usual = service == "monitoring" && region.starts_with("us-gov-");
     let fips = match is_fips && !is_usual {
@@ -308,9 +321,41 @@ mod tests {
                 ("lambda", "cn-north-1", false, true),
                 "https://lambda.cn-north-1.api.amazonwebservices.com.cn",
             ),
+            (
+                ("lambda", "eusc-de-east-1", false, false),
+                "https://lambda.eusc-de-east-1.amazonaws.eu",
+            ),
         ] {
             let (service, region, is_fips, is_dual_stack) = host_of;
             assert_eq!(host(service, region, is_fips, is_dual_stack), url);
+        }
+    }
+
+    #[test]
+    fn endpoints_of_aws_are_known_by_their_hosts() {
+        for region in ["eu-west-1", "us-gov-west-1", "cn-north-1", "eusc-de-east-1"] {
+            for (is_fips, is_dual_stack) in [(false, false), (false, true), (true, true)] {
+                let url = host("dynamodb", region, is_fips, is_dual_stack);
+                let (scheme, host) = url.split_once("//").expect("a URL");
+                for url in [
+                    url.clone(),
+                    format!("{url}:443"),
+                    format!("{scheme}//123456789012.ddb.{host}"),
+                    format!(
+                        "{scheme}//vpce-1.{}/",
+                        host.replacen(region, &format!("{region}.vpce"), 1)
+                    ),
+                ] {
+                    assert!(is_of_aws(&url), "{url}");
+                }
+            }
+        }
+        for url in [
+            "",
+            "http://127.0.0.1:8000",
+            "http://amazonaws.com.example:4566",
+        ] {
+            assert!(!is_of_aws(url), "{url}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use weirgate_shared::{MAX_SHARDS, docs};
-use weirgate_store::TableFacts;
+use weirgate_store::{TableFacts, short_name};
 
 use super::aws::{Aws, RequestError, Service};
 use super::finding::{DEPLOY, Finding};
@@ -247,7 +247,7 @@ impl Function {
 }
 
 fn of_function(check: &'static str, name: &str, function: &Function, table: &str) -> Finding {
-    let short = table.rsplit('/').next().unwrap_or(table);
+    let short = short_name(table);
     let of = function.variable("TABLE_NAME");
     if of.is_none_or(|of| of != short) {
         let of = of.map_or("none", String::as_str);

@@ -1,7 +1,9 @@
 //! What these credentials may do on the table, found by requests that change nothing.
 
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
-use weirgate_shared::{BucketKey, EntityId, ItemKey, Namespace, Resource, attr, docs};
+use weirgate_shared::{
+    AuditKey, AuditSubject, BucketKey, EntityId, ItemKey, Namespace, Resource, attr, docs,
+};
 use weirgate_store::{
     CHILDREN, Consistency, ErrorKind, Query, RetryPolicy, ReturnValues, SortKeys, StoreError, Table,
 };
@@ -13,8 +15,9 @@ const PROBE: &str = "weirgate-doctor";
 /// Sort key of the item that describes an entity.
 const META: &str = "#META";
 
-/// Returns the finding about the permissions, each by one request. Writes have a condition that
-/// fails, so they cost a write unit and change nothing.
+/// Returns the finding about the permissions. A deed is allowed if each kind of request that it
+/// needs is. Writes have a condition that fails, so they cost a write unit, or two in a transaction,
+/// and change nothing.
 pub async fn finding(table: &Table, namespace: &str) -> Finding {
     let check = "permissions";
     let Some(keys) = Keys::of(namespace) else {
@@ -38,24 +41,28 @@ pub async fn finding(table: &Table, namespace: &str) -> Finding {
     };
     let list = table.query(list, None).await.map(drop);
     let acquire = never(table, &keys.bucket).await;
-    let administer = never(table, &keys.entity).await;
-    let erase = delete(table, &keys.bucket).await;
-    let purge = table.scan(namespace, 1, None).await.map(drop);
+    let configure = never(table, &keys.entity).await;
+    let check_bucket = Action::Check(keys.bucket.clone(), unfulfilled());
+    let remove = none_of(table, &[check_bucket, delete(&keys.entity)]).await;
+    let forget = none_of(table, &[delete(&keys.bucket), delete(&keys.audit)]).await;
+    let scan = table.scan(namespace, 1, None).await.map(drop);
 
-    let answers = [
-        ("read", read),
-        ("list", list),
-        ("acquire", acquire),
-        ("administer", administer),
-        ("erase", erase),
-        ("purge", purge),
+    let deeds: [(&str, &[_]); 6] = [
+        ("read", &[&read]),
+        ("list", &[&list]),
+        ("acquire", &[&acquire]),
+        ("administer", &[&configure, &remove]),
+        ("erase", &[&configure, &remove, &forget]),
+        ("purge", &[&configure, &remove, &forget, &scan]),
     ];
     let (mut may, mut may_not) = (vec![], vec![]);
-    for (deed, answer) in &answers {
-        match answer {
-            Ok(()) => may.push(*deed),
-            Err(error) if error.kind == ErrorKind::AccessDenied => may_not.push(*deed),
-            Err(error) => {
+    for (deed, answers) in deeds {
+        let errors: Vec<_> = answers.iter().filter_map(|of| of.as_ref().err()).collect();
+        let is_denied = |error: &&StoreError| error.kind == ErrorKind::AccessDenied;
+        match errors.iter().find(|error| !is_denied(error)) {
+            _ if errors.iter().any(is_denied) => may_not.push(deed),
+            None => may.push(deed),
+            Some(error) => {
                 let text = format!("not checked: {error}");
                 return Finding::unknown(check, text, "run this again");
             }
@@ -87,12 +94,19 @@ pub async fn finding(table: &Table, namespace: &str) -> Finding {
 struct Keys {
     bucket: ItemKey,
     entity: ItemKey,
+    audit: ItemKey,
 }
 
 impl Keys {
     fn of(namespace: &str) -> Option<Self> {
+        let name = Namespace::new(namespace).ok()?;
+        let subject = AuditSubject::Entity(EntityId::new(PROBE).ok()?);
+        let audit = ItemKey {
+            pk: AuditKey::partition(&name, &subject),
+            sk: META.to_owned(),
+        };
         let bucket = BucketKey {
-            namespace: Namespace::new(namespace).ok()?,
+            namespace: name,
             entity: EntityId::new(PROBE).ok()?,
             resource: Resource::new(PROBE).ok()?,
             shard: 0,
@@ -104,6 +118,7 @@ impl Keys {
         Some(Self {
             bucket: bucket.item_key(),
             entity,
+            audit,
         })
     }
 }
@@ -131,10 +146,64 @@ async fn never(table: &Table, key: &ItemKey) -> Result<(), StoreError> {
         .map(drop)
 }
 
-async fn delete(table: &Table, key: &ItemKey) -> Result<(), StoreError> {
-    let action = Action::Delete(key.clone(), unfulfilled());
-    table
-        .transact(&[action], &weirgate_store::random_id())
-        .await
-        .map(drop)
+fn delete(key: &ItemKey) -> Action {
+    Action::Delete(key.clone(), unfulfilled())
+}
+
+/// Sends a transaction whose conditions no item fulfils.
+async fn none_of(table: &Table, actions: &[Action]) -> Result<(), StoreError> {
+    let id = weirgate_store::random_id();
+    table.transact(actions, &id).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use weirgate_testkit::Dynamo;
+    use weirgate_testkit::policy::{Policy, enforce};
+
+    use super::*;
+
+    /// Returns what the finding says to a role with these policies.
+    async fn found(policy: Policy) -> String {
+        let dynamo = Dynamo::new().await;
+        let _ = enforce(&dynamo, Some(policy), None);
+        finding(&dynamo.table().await, "default").await.found
+    }
+
+    #[tokio::test]
+    async fn a_deed_is_allowed_if_all_that_it_needs_is() {
+        let of = |name| Policy::of(name, false);
+        for (policy, expected) in [
+            (
+                of("ReadPolicy").and(Policy::action("dynamodb:Scan")),
+                "allowed: read, list; not allowed: acquire, administer, erase, purge",
+            ),
+            (
+                of("ReadPolicy").and(of("PurgePolicy")),
+                "allowed: read, list; not allowed: acquire, administer, erase, purge",
+            ),
+            (
+                of("ReadPolicy").and(of("ErasePolicy")),
+                "allowed: read, list; not allowed: acquire, administer, erase, purge",
+            ),
+            (
+                Policy::action("dynamodb:UpdateItem").and(of("ReadPolicy")),
+                "allowed: read, list, acquire; not allowed: administer, erase, purge",
+            ),
+            (
+                of("AdminPolicy"),
+                "allowed: read, list, acquire, administer; not allowed: erase, purge",
+            ),
+            (
+                of("AdminPolicy").and(of("ErasePolicy")),
+                "allowed: read, list, acquire, administer, erase; not allowed: purge",
+            ),
+            (
+                of("AdminPolicy").and(of("PurgePolicy")),
+                "allowed: read, list, acquire, administer, erase, purge",
+            ),
+        ] {
+            assert_eq!(found(policy).await, expected);
+        }
+    }
 }

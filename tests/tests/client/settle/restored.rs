@@ -113,6 +113,7 @@ async fn a_token_that_is_no_token_or_out_of_range_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_token_of_another_table_or_namespace_is_refused() {
     use weirgate::testing::TestTable;
+    use weirgate_store::base64;
     let own = TestTable::new().limiter().await;
     let (fleet, [other]) = Fleet::of().await;
     for takes in [vec![("tpd", 5)], vec![("tpd", 5), ("slots", 1)]] {
@@ -125,6 +126,25 @@ async fn a_token_of_another_table_or_namespace_is_refused() {
                 "{refused}"
             );
             assert!(from.restore_grant(&token).is_ok());
+        }
+    }
+    // A table has two names, and callers of other accounts use the ARN.
+    let token = granted(&other, &limits(), &[("tpd", 5)]).await.into_token();
+    let json = String::from_utf8(base64::decode(&token).unwrap()).unwrap();
+    let arn = |name| format!("arn:aws:dynamodb:eu-west-1:111111111111:table/{name}");
+    let of = |name: &str| base64::encode(json.replacen("\"weirgate\"", &format!("{name:?}"), 1));
+    let by_arn = RateLimiter::builder("weirgate").table(fleet.dynamo.named(&arn("weirgate")).await);
+    let by_arn = by_arn.build().await.unwrap();
+    for (name, is_same) in [
+        ("weirgate".to_owned(), true),
+        (arn("weirgate"), true),
+        (arn("other"), false),
+        ("other".to_owned(), false),
+        ("other/weirgate".to_owned(), false),
+    ] {
+        for limiter in [&other, &by_arn] {
+            let restored = limiter.restore_grant(&of(&name));
+            assert_eq!(restored.is_ok(), is_same, "{name}: {restored:?}");
         }
     }
     let staging = fleet

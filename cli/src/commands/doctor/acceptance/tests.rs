@@ -179,21 +179,6 @@ async fn the_clean_up_ends_at_once_where_it_cannot_succeed_and_at_a_second_signa
     );
 }
 
-#[test]
-fn endpoints_of_aws_are_known_by_their_hosts() {
-    for url in [
-        "https://dynamodb.eu-west-1.amazonaws.com",
-        "https://vpce-1.dynamodb.eu-west-1.vpce.amazonaws.com/",
-        "https://123456789012.ddb.us-east-1.amazonaws.com:443",
-        "https://dynamodb.us-east-1.api.aws",
-    ] {
-        assert!(is_of_aws(url), "{url}");
-    }
-    for url in ["http://127.0.0.1:8000", "http://amazonaws.com.example:4566"] {
-        assert!(!is_of_aws(url), "{url}");
-    }
-}
-
 #[tokio::test]
 async fn the_contract_holds_on_the_table_in_memory() {
     let table = Table::in_memory(&MemoryTable::default(), SystemClock);
