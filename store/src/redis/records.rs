@@ -3,11 +3,12 @@
 //! One group of readers with one name: what was read and not finished comes again to whichever process has the
 //! lock next.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use redis::{ErrorKind as RedisKind, RedisError, cmd};
 use serde_json::Map;
-use weirgate_shared::{EpochMillis, ItemKey};
+use weirgate_shared::{ARRIVAL, EpochMillis, ItemKey, Millis};
 
 use super::{RedisTable, field};
 use crate::{Item, StoreError, Table, random_id};
@@ -24,8 +25,43 @@ return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0";
 const UNLOCK: &str =
     "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0";
 
+/// What the scripts below have in common.
+const FACTS: &str = "
+local function now()
+  local time = redis.call('TIME')
+  return string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+end
+local function stream()
+  local info = redis.call('XINFO', 'STREAM', KEYS[1])
+  for i = 1, #info, 2 do
+    info[info[i]] = info[i + 1]
+  end
+  return info, info['entries-added'] - info['length']
+end";
+
+/// Notes that a stream was made, from when on it has all records. One of which that is not known has them from now on.
+const OPENED: &str = "
+if ARGV[1] == 'new' then
+  return redis.call('HSET', KEYS[2], 'gone', 0, 'since', now())
+end
+return redis.call('HSETNX', KEYS[2], 'since', now())";
+
+/// Returns from when on the stream has all records, and its first one, if there is one. Nothing without a stream,
+/// or if it was full since the last finish.
+const DELIVERED: &str = "
+local facts = redis.call('HMGET', KEYS[2], 'since', 'gone')
+if redis.call('EXISTS', KEYS[1]) == 0 or not facts[1] or not facts[2] then
+  return {}
+end
+local info, gone = stream()
+if gone > tonumber(facts[2]) then
+  return {}
+end
+return { facts[1], info['first-entry'] and info['first-entry'][1] or nil }";
+
 /// Lets records not come again, deletes and counts them. They are at most as many as Lua's stack takes. Returns how many
-/// others are gone since the last call: the full stream has dropped them, unread or before they were finished.
+/// others are gone since the last call: the full stream has dropped them, unread or before they were finished. From
+/// then on the stream has all records again.
 const FINISH: &str = "
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
@@ -33,13 +69,13 @@ end
 local known = redis.call('HGET', KEYS[2], 'gone')
 local finished = redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
 redis.call('XDEL', KEYS[1], unpack(ARGV, 2))
-local info = redis.call('XINFO', 'STREAM', KEYS[1])
-for i = 1, #info, 2 do
-  info[info[i]] = info[i + 1]
-end
-local gone = info['entries-added'] - info['length']
+local _, gone = stream()
 redis.call('HSET', KEYS[2], 'gone', gone)
-return known and math.max(gone - known - finished, 0) or 0";
+local dropped = known and math.max(gone - known - finished, 0) or 0
+if dropped > 0 then
+  redis.call('HSET', KEYS[2], 'since', now())
+end
+return dropped";
 
 /// The stream of images of a table's shards in Redis, as one process reads it.
 #[derive(Debug, Clone)]
@@ -48,8 +84,8 @@ pub struct RecordStream {
     /// Value of the lock of this process.
     reader: String,
     lock: String,
-    /// Hash with the number of records of the stream that were there once.
-    gone: String,
+    /// Hash with the number of records of the stream that were there once, and from when on it has all.
+    facts: String,
 }
 
 /// Which records to read.
@@ -85,7 +121,7 @@ impl Table {
         };
         Some(RecordStream {
             lock: format!("{}:lock", table.0.keys.records),
-            gone: format!("{}:gone", table.0.keys.records),
+            facts: table.facts_of_records(),
             table: table.clone(),
             reader: random_id().to_string(),
         })
@@ -114,17 +150,21 @@ impl RecordStream {
         let key = &self.table.0.keys.records;
         create.arg("CREATE").arg(key).arg(GROUP).arg(0);
         create.arg("MKSTREAM");
-        let mut none_gone = cmd("HSET");
-        none_gone.arg(&self.gone).arg("gone").arg(0);
+        let opened = |is_new| {
+            let mut opened = script(OPENED);
+            opened.arg(key).arg(&self.facts);
+            opened.arg(if is_new { "new" } else { "known" }).clone()
+        };
         let request = || self.request("XGROUP");
         let connection = &self.table.0.connection;
         connection
             .send(&request, async |connection| {
-                match create.exec_async(connection).await {
-                    Ok(()) => none_gone.exec_async(connection).await,
-                    Err(error) if error.code() == Some("BUSYGROUP") => Ok(()),
-                    Err(error) => Err(error),
-                }
+                let is_new = match create.exec_async(connection).await {
+                    Ok(()) => true,
+                    Err(error) if error.code() == Some("BUSYGROUP") => false,
+                    Err(error) => return Err(error),
+                };
+                opened(is_new).exec_async(connection).await
             })
             .await
     }
@@ -225,9 +265,8 @@ impl RecordStream {
         if ids.is_empty() {
             return Ok(0);
         }
-        let mut finish = cmd("EVAL");
-        finish.arg(FINISH).arg(2);
-        finish.arg(&self.table.0.keys.records).arg(&self.gone);
+        let mut finish = script(FINISH);
+        finish.arg(&self.table.0.keys.records).arg(&self.facts);
         finish.arg(GROUP).arg(ids);
         let request = || self.request("EVAL");
         let connection = &self.table.0.connection;
@@ -239,8 +278,54 @@ impl RecordStream {
     }
 
     fn request(&self, command: &str) -> String {
-        format!("{command} of {}", self.table.0.keys.records)
+        self.table.request_of_records(command)
     }
+}
+
+impl RedisTable {
+    /// Returns when windows were used of which no record is on its way any more at `now`. Records are finished in
+    /// their order, so all before the first one are copied.
+    pub(crate) async fn delivered(
+        &self,
+        now: EpochMillis,
+    ) -> Result<Range<EpochMillis>, StoreError> {
+        let mut delivered = script(DELIVERED);
+        delivered.arg(&self.0.keys.records);
+        delivered.arg(self.facts_of_records());
+        let (connection, request) = (&self.0.connection, || self.request_of_records("EVAL"));
+        let facts: Vec<String> = connection
+            .send(&request, async |connection| {
+                delivered.query_async(connection).await
+            })
+            .await?;
+        let mut times = facts.iter().map(|fact| milliseconds(fact));
+        let Some(Some(since)) = times.next() else {
+            return Ok(EpochMillis(i64::MAX)..EpochMillis(0));
+        };
+        let first = times.next().flatten().unwrap_or(now);
+        Ok(since..first.min(now).plus(Millis(-ARRIVAL.0)))
+    }
+
+    fn facts_of_records(&self) -> String {
+        format!("{}:gone", self.0.keys.records)
+    }
+
+    fn request_of_records(&self, command: &str) -> String {
+        format!("{command} of {}", self.0.keys.records)
+    }
+}
+
+/// Returns a script with the stream and its facts as keys, which follow.
+fn script(text: &str) -> redis::Cmd {
+    let mut script = cmd("EVAL");
+    script.arg(format!("{FACTS}{text}")).arg(2);
+    script
+}
+
+/// Returns the time of an id, or of a number of milliseconds.
+fn milliseconds(text: &str) -> Option<EpochMillis> {
+    let at = text.split('-').next()?.parse().ok()?;
+    Some(EpochMillis(at))
 }
 
 /// An answer: of each stream its entries. One that the full stream dropped before it was finished has no fields.
@@ -248,8 +333,7 @@ type Streams = Option<Vec<(String, Vec<(String, Option<Vec<(String, String)>>)>)
 
 /// Reads an entry. An image that cannot be read counts as missing.
 fn record(id: String, fields: Vec<(String, String)>) -> Result<StreamRecord, RedisError> {
-    let at = id.split('-').next().and_then(|at| at.parse().ok());
-    let Some(at) = at.map(EpochMillis) else {
+    let Some(at) = milliseconds(&id) else {
         let expected = "expected an id of milliseconds and a number";
         return Err((RedisKind::UnexpectedReturnType, expected, id).into());
     };
