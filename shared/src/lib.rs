@@ -124,8 +124,8 @@ pub use quota::{
 pub use schedule::{ActiveScale, ClockMinute, Cron, Scale, Schedule, ScheduleRule};
 pub use shard::{ActivitySample, LimitState, Scaling, Shard};
 pub use snapshot::{
-    DELIVERY, IntervalUsage, ShardUsageCopy, Snapshot, Snapshots, UsageState, WindowUsage,
-    final_from, interval_usage, is_kept, usage,
+    ARRIVAL, DELIVERY, IntervalUsage, ShardUsageCopy, Snapshot, Snapshots, UsageHorizon,
+    UsageState, WindowUsage, interval_usage, is_kept, usage,
 };
 pub use span::{exact_span, parse_span, parse_timeout, rounded_span};
 pub use stamp::Stamp;

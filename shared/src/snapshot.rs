@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 
 use crate::{EpochMillis, Meter, Millis, Usage, Window};
 
@@ -77,15 +78,41 @@ impl WindowUsage {
     }
 }
 
-/// Time after the end of a day in which its copies may be on their way, 25 hours. A write that was
-/// sent in time arrives within minutes, and the stream has it for 24 hours.
-pub const DELIVERY: Millis = Millis(90_000_000);
+/// Time in which a write arrives, an hour: one that was sent in time takes minutes.
+pub const ARRIVAL: Millis = Millis(3_600_000);
+/// Time after the end of its day in which its copies may be on their way, 25 hours: [`ARRIVAL`], and the
+/// 24 hours for which DynamoDB's stream has a record.
+pub const DELIVERY: Millis = Millis(ARRIVAL.0 + 86_400_000);
 
-/// Returns the instant before which no usage up to `end` is final: [`DELIVERY`] after the end of its day.
-#[must_use]
-pub fn final_from(end: EpochMillis) -> EpochMillis {
-    let day = Window::Daily.start(EpochMillis(end.0.saturating_sub(1)));
-    Window::Daily.end(day).plus(DELIVERY)
+/// The instant of a read of usage, and what is known then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageHorizon {
+    /// The instant.
+    pub now: EpochMillis,
+    /// Time for which snapshots are kept after their window.
+    pub retention: Millis,
+    /// When windows were used of which no record is on its way any more. Read before the snapshots.
+    pub delivered: Range<EpochMillis>,
+}
+
+impl UsageHorizon {
+    /// Returns the horizon of a table whose records DynamoDB's stream delivers, or loses, in time.
+    #[must_use]
+    pub const fn of_stream(now: EpochMillis, retention: Millis) -> Self {
+        Self {
+            now,
+            retention,
+            delivered: EpochMillis(i64::MIN)..now.plus(Millis(-DELIVERY.0)),
+        }
+    }
+
+    /// Returns whether all records of the days from that of `start` to that before `end` are delivered.
+    #[must_use]
+    pub fn is_delivered(&self, start: EpochMillis, end: EpochMillis) -> bool {
+        let first = Window::Daily.start(start);
+        let last = Window::Daily.start(EpochMillis(end.0.saturating_sub(1)));
+        self.delivered.start <= first && Window::Daily.end(last) <= self.delivered.end
+    }
 }
 
 /// Time before its `ttl` from which a snapshot gets no copies: one that is on its way when DynamoDB
@@ -100,11 +127,11 @@ pub const fn is_kept(until: EpochMillis, now: EpochMillis) -> bool {
 }
 
 /// Returns the usage of the window that starts at `start`: its snapshot's numbers, replaced by
-/// those of newer `live` items. Snapshots are kept for `retention` after their window.
+/// those of newer `live` items.
 ///
 /// `snapshots` have that of the window, and that of its day. A day knows each shard that was used
-/// in it from its first write on, so it is final if all that are known are, [`DELIVERY`] after its
-/// end. An hour is final with its day.
+/// in it from its first write on, so it is final if all that are known are, once its records are
+/// delivered. An hour is final with its day.
 ///
 /// Read `live` before the snapshots: the final copy of an item that rolls in between is then in its
 /// snapshot, or on its way there.
@@ -114,9 +141,9 @@ pub fn usage(
     start: EpochMillis,
     snapshots: &Snapshots,
     live: &[Meter],
-    (now, retention): (EpochMillis, Millis),
+    horizon: &UsageHorizon,
 ) -> WindowUsage {
-    if !is_kept(window.end(start).plus(retention), now) {
+    if !is_kept(window.end(start).plus(horizon.retention), horizon.now) {
         return WindowUsage {
             usage: Usage::default(),
             state: UsageState::Unknown,
@@ -124,7 +151,7 @@ pub fn usage(
     }
     let (usage, is_complete) = counted(window, start, snapshots, live);
     let day = Window::Daily.start(start);
-    let is_final = now >= final_from(window.end(start))
+    let is_final = horizon.is_delivered(start, window.end(start))
         && is_complete
         && (window == Window::Daily || counted(Window::Daily, day, snapshots, live).1);
     let state = match is_final {
@@ -198,12 +225,13 @@ pub fn interval_usage(
     (start, end): (EpochMillis, EpochMillis),
     snapshots: &Snapshots,
     live: &[Meter],
-    (now, retention): (EpochMillis, Millis),
+    horizon: &UsageHorizon,
 ) -> IntervalUsage {
+    let now = horizon.now;
     let (mut total, mut complete_until, mut at) = (Usage::default(), None, start);
     let mut is_unknown = false;
     while at < end && at <= now {
-        let WindowUsage { usage, state } = usage(window, at, snapshots, live, (now, retention));
+        let WindowUsage { usage, state } = usage(window, at, snapshots, live, horizon);
         total.add(&usage);
         let next = window.end(at);
         is_unknown |= state == UsageState::Unknown;

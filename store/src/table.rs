@@ -8,7 +8,10 @@ mod read;
 mod retry;
 mod update;
 
+use std::ops::Range;
 use std::pin::Pin;
+
+use weirgate_shared::EpochMillis;
 
 use crate::dynamo::DynamoTable;
 use crate::{CapacityMeter, Connection, CorrectedClock, StoreError, ThrottleMeter};
@@ -190,6 +193,23 @@ impl Table {
         return matches!(self.backend, Backend::Redis(_));
         #[cfg(not(feature = "redis"))]
         false
+    }
+
+    /// Returns when windows were used of which a table in Redis has no record on its way any more at `now`: none
+    /// while there is no stream, or after it was full. `None` for other tables, which are not asked.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the server does not answer.
+    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_async))]
+    pub async fn delivered(
+        &self,
+        now: EpochMillis,
+    ) -> Result<Option<Range<EpochMillis>>, StoreError> {
+        match &self.backend {
+            #[cfg(feature = "redis")]
+            Backend::Redis(table) => table.delivered(now).await.map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Asks a server of Redis whether it fits: its version, and that it evicts nothing. Tables in DynamoDB are not

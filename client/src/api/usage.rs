@@ -13,7 +13,7 @@ use weirgate_shared::{
 };
 use weirgate_store::Consistency;
 
-use self::read::{read_live, read_others, read_snapshots};
+use self::read::{horizon, read_live, read_others, read_snapshots};
 use super::limiter::RateLimiter;
 use crate::session::deadline;
 use crate::values::Error;
@@ -23,7 +23,7 @@ impl RateLimiter {
     ///
     /// The current window is exact as of the read, without waiting for the stream. A past window is
     /// exact once it is [final](weirgate_shared::UsageState::Final), 25 hours after the end of its
-    /// day. An amount may be negative, because tokens taken in one window may return in the next.
+    /// day; of a table in Redis an hour after it, once the functions have copied all writes until then. An amount may be negative, because tokens taken in one window may return in the next.
     /// Prefetched tokens count as consumed until they return. A window is unknown from an
     /// hour before it ended [`usage_retention`](crate::Builder::usage_retention) ago.
     ///
@@ -60,16 +60,17 @@ impl RateLimiter {
                 };
                 let (session, timeout) = (&*self.session, self.session.settings.timeout);
                 let read = async {
-                    let strong = Consistency::Strong;
+                    let (strong, horizon) = (Consistency::Strong, horizon(session).await?);
                     // The items before the snapshot: one that rolls in between has its final copy in the
                     // snapshot, or in flight.
                     let live = read_live(session, std::slice::from_ref(&bucket), strong).await?;
                     let mut live = live.into_iter().next().unwrap_or_default();
                     let snapshots =
-                        read_snapshots(session, &bucket, window, (start, start), strong);
+                        read_snapshots(session, &bucket, window, (start, start), strong, &horizon);
                     let snapshots = snapshots.await?.complete()?;
                     read_others(session, &bucket, &mut live, &snapshots, strong).await?;
-                    Ok::<_, Error>((live.complete()?, snapshots))
+                    let live = live.complete()?;
+                    Ok::<_, Error>(usage(window, start, &snapshots, &live, &horizon))
                 };
                 let retention = session.settings.usage_retention.into();
                 if !is_kept(window.end(start).plus(retention), session.now()) {
@@ -79,16 +80,9 @@ impl RateLimiter {
                     });
                 }
                 let read = tokio::time::timeout_at(deadline(timeout), read).await;
-                let (live, snapshots) = read.unwrap_or_else(|_| {
+                read.unwrap_or_else(|_| {
                     Err(session.timeout_error("Query of usage", timeout).into())
-                })?;
-                Ok(usage(
-                    window,
-                    start,
-                    &snapshots,
-                    &live,
-                    (session.now(), retention),
-                ))
+                })
             })
             .await
     }

@@ -1,13 +1,14 @@
 //! The requests of a limiter. Each is counted, and its outcome goes to the circuit breaker.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::{Instant, timeout};
 use weirgate_shared::write::{Action, Update};
-use weirgate_shared::{BucketKey, ItemError, ItemKey, Meter, Shard, WriteId};
+use weirgate_shared::{BucketKey, EpochMillis, ItemError, ItemKey, Meter, Shard, WriteId};
 use weirgate_store::{
     Consistency, Item, Page, Position, Query, RetryPolicy, ReturnValues, ScanPage, StoreError,
     TransactOutcome, WriteOutcome,
@@ -135,6 +136,19 @@ impl Session {
         count(&self.env.counters.reads, 1);
         self.recorded(Sent::Read, self.table.read_all(keys, consistency))
             .await
+    }
+
+    /// Reads when windows were used of which a table in Redis has no record on its way any more; `None` for
+    /// other tables, which are not asked.
+    pub(crate) async fn delivered(
+        &self,
+        now: EpochMillis,
+    ) -> Result<Option<Range<EpochMillis>>, StoreError> {
+        if !self.table.is_in_redis() {
+            return Ok(None);
+        }
+        count(&self.env.counters.reads, 1);
+        self.recorded(Sent::Read, self.table.delivered(now)).await
     }
 
     /// Reads one page of a listing.

@@ -10,7 +10,8 @@ use weirgate_shared::evaluator::Item;
 use weirgate_shared::write::{LimitDelta, Roll, Settle, UsageCopy};
 use weirgate_shared::{
     Bases, Bucket, BucketKey, Counter, EpochMillis, Hour, Limit, LimitName, MilliTokens,
-    MilliTotal, Millis, Shard, ShardIndex, SnapshotKey, Usage, Window, WriteId, interval_usage,
+    MilliTotal, Millis, Shard, ShardIndex, SnapshotKey, Usage, UsageHorizon, Window, WriteId,
+    interval_usage,
 };
 
 fn bucket(at: EpochMillis) -> Shard {
@@ -189,7 +190,7 @@ proptest! {
         prop_assert!(snapshot.apply(&next.unwrap()));
         let snapshots = BTreeMap::from([((Window::Daily, start), snapshot.snapshot())]);
         let end = Window::Daily.end(start);
-        let sum = interval_usage(Window::Daily, (start, end), &snapshots, &[], (EpochMillis(i64::MAX / 2), Millis(i64::MAX)));
+        let sum = interval_usage(Window::Daily, (start, end), &snapshots, &[], &UsageHorizon::of_stream(EpochMillis(i64::MAX / 2), Millis(i64::MAX)));
         prop_assert_eq!(sum.usage.tokens["rpm"], expected + expected);
         prop_assert_eq!(sum.usage.acquires, day.acquires * 2);
     }

@@ -3,28 +3,18 @@
 //! One group of readers with one name: what was read and not finished comes again to whichever process has the
 //! lock.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use redis::{ErrorKind as RedisKind, RedisError, cmd};
 use serde_json::Map;
-use weirgate_shared::{EpochMillis, ItemKey};
+use weirgate_shared::{ARRIVAL, EpochMillis, ItemKey, Millis};
 
 use super::{RedisTable, field};
 use crate::{Item, StoreError, Table, random_id};
 
 /// Name of the group, and of its only reader.
 const GROUP: &str = "functions";
-/// Makes the stream and its group, unless they exist. It begins with a command that removes nothing: a full server lets a
-/// script go on that has written, and its functions free its memory.
-const OPEN: &str = "
-redis.call('HDEL', KEYS[2], '')
-local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
-if not made.err then
-  redis.call('HSET', KEYS[2], 'gone', 0)
-elseif not string.find(made.err, 'BUSYGROUP', 1, true) then
-  return made
-end
-return 1";
 /// Takes the lock, or keeps it. Returns whether this process has it. A full server gives it too, as in `OPEN`.
 const LOCK: &str = "
 local reader = redis.call('GET', KEYS[1])
@@ -40,8 +30,50 @@ return 1";
 const UNLOCK: &str =
     "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0";
 
+/// What the scripts below have in common.
+const FACTS: &str = "
+local function now()
+  local time = redis.call('TIME')
+  return string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+end
+local function stream()
+  local info = redis.call('XINFO', 'STREAM', KEYS[1])
+  for i = 1, #info, 2 do
+    info[info[i]] = info[i + 1]
+  end
+  return info, info['entries-added'] - info['length']
+end";
+
+/// Makes the stream and its group, unless they exist, and notes from when on it has all records. It begins with a command
+/// that removes nothing: a full server lets a script go on that has written, and its functions free its memory.
+const OPEN: &str = "
+redis.call('HDEL', KEYS[2], '')
+local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
+if not made.err then
+  redis.call('HSET', KEYS[2], 'gone', 0, 'since', now())
+elseif string.find(made.err, 'BUSYGROUP', 1, true) then
+  redis.call('HSETNX', KEYS[2], 'since', now())
+else
+  return made
+end
+return 1";
+
+/// Returns from when on the stream has all records, and its first one, if there is one. Nothing without a stream,
+/// or if it was full since the last finish.
+const DELIVERED: &str = "
+local facts = redis.call('HMGET', KEYS[2], 'since', 'gone')
+if redis.call('EXISTS', KEYS[1]) == 0 or not facts[1] or not facts[2] then
+  return {}
+end
+local info, gone = stream()
+if gone > tonumber(facts[2]) then
+  return {}
+end
+return { facts[1], info['first-entry'] and info['first-entry'][1] or nil }";
+
 /// Lets records not come again, deletes and counts them. They are at most as many as Lua's stack takes. Returns how many
-/// others are gone since the last call: the full stream has dropped them, unread or before they were finished.
+/// others are gone since the last call: the full stream has dropped them, unread or before they were finished. From
+/// then on the stream has all records again.
 const FINISH: &str = "
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
@@ -49,13 +81,13 @@ end
 local known = redis.call('HGET', KEYS[2], 'gone')
 local finished = redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
 redis.call('XDEL', KEYS[1], unpack(ARGV, 2))
-local info = redis.call('XINFO', 'STREAM', KEYS[1])
-for i = 1, #info, 2 do
-  info[info[i]] = info[i + 1]
-end
-local gone = info['entries-added'] - info['length']
+local _, gone = stream()
 redis.call('HSET', KEYS[2], 'gone', gone)
-return known and math.max(gone - known - finished, 0) or 0";
+local dropped = known and math.max(gone - known - finished, 0) or 0
+if dropped > 0 then
+  redis.call('HSET', KEYS[2], 'since', now())
+end
+return dropped";
 
 /// The stream of images of a table's shards in Redis, as one process reads it.
 #[derive(Debug, Clone)]
@@ -63,8 +95,8 @@ pub struct RecordStream {
     table: RedisTable,
     /// Value of the lock of this process.
     reader: String,
-    /// Hash with the number of records of the stream that were there once.
-    gone: String,
+    /// Hash with the number of records of the stream that were there once, and from when on it has all.
+    facts: String,
 }
 
 /// Which records to read.
@@ -99,7 +131,7 @@ impl Table {
             return None;
         };
         Some(RecordStream {
-            gone: format!("{}:gone", table.0.keys.records),
+            facts: table.facts_of_records(),
             table: table.clone(),
             reader: random_id().to_string(),
         })
@@ -124,9 +156,8 @@ impl RecordStream {
     /// # Errors
     /// [`StoreError`] if the server does not answer, or the key is of another application.
     pub async fn open(&self) -> Result<(), StoreError> {
-        let mut open = cmd("EVAL");
-        open.arg(OPEN).arg(2);
-        open.arg(&self.table.0.keys.records).arg(&self.gone);
+        let mut open = script(OPEN);
+        open.arg(&self.table.0.keys.records).arg(&self.facts);
         open.arg(GROUP);
         let request = || self.request("EVAL");
         let connection = &self.table.0.connection;
@@ -229,9 +260,8 @@ impl RecordStream {
         if ids.is_empty() {
             return Ok(0);
         }
-        let mut finish = cmd("EVAL");
-        finish.arg(FINISH).arg(2);
-        finish.arg(&self.table.0.keys.records).arg(&self.gone);
+        let mut finish = script(FINISH);
+        finish.arg(&self.table.0.keys.records).arg(&self.facts);
         finish.arg(GROUP).arg(ids);
         let request = || self.request("EVAL");
         let connection = &self.table.0.connection;
@@ -243,8 +273,54 @@ impl RecordStream {
     }
 
     fn request(&self, command: &str) -> String {
-        format!("{command} of {}", self.table.0.keys.records)
+        self.table.request_of_records(command)
     }
+}
+
+impl RedisTable {
+    /// Returns when windows were used of which no record is on its way any more at `now`. Records are finished in
+    /// their order, so all before the first one are copied.
+    pub(crate) async fn delivered(
+        &self,
+        now: EpochMillis,
+    ) -> Result<Range<EpochMillis>, StoreError> {
+        let mut delivered = script(DELIVERED);
+        delivered.arg(&self.0.keys.records);
+        delivered.arg(self.facts_of_records());
+        let (connection, request) = (&self.0.connection, || self.request_of_records("EVAL"));
+        let facts: Vec<String> = connection
+            .send(&request, async |connection| {
+                delivered.query_async(connection).await
+            })
+            .await?;
+        let mut times = facts.iter().map(|fact| milliseconds(fact));
+        let Some(Some(since)) = times.next() else {
+            return Ok(EpochMillis(i64::MAX)..EpochMillis(0));
+        };
+        let first = times.next().flatten().unwrap_or(now);
+        Ok(since..first.min(now).plus(Millis(-ARRIVAL.0)))
+    }
+
+    fn facts_of_records(&self) -> String {
+        format!("{}:gone", self.0.keys.records)
+    }
+
+    fn request_of_records(&self, command: &str) -> String {
+        format!("{command} of {}", self.0.keys.records)
+    }
+}
+
+/// Returns a script with the stream and its facts as keys, which follow.
+fn script(text: &str) -> redis::Cmd {
+    let mut script = cmd("EVAL");
+    script.arg(format!("{FACTS}{text}")).arg(2);
+    script
+}
+
+/// Returns the time of an id, or of a number of milliseconds.
+fn milliseconds(text: &str) -> Option<EpochMillis> {
+    let at = text.split('-').next()?.parse().ok()?;
+    Some(EpochMillis(at))
 }
 
 /// An answer: of each stream its entries. One that the full stream dropped before it was finished has no fields.
@@ -252,8 +328,7 @@ type Streams = Option<Vec<(String, Vec<(String, Option<Vec<(String, String)>>)>)
 
 /// Reads an entry. An image that cannot be read counts as missing.
 fn record(id: String, fields: Vec<(String, String)>) -> Result<StreamRecord, RedisError> {
-    let at = id.split('-').next().and_then(|at| at.parse().ok());
-    let Some(at) = at.map(EpochMillis) else {
+    let Some(at) = milliseconds(&id) else {
         let expected = "expected an id of milliseconds and a number";
         return Err((RedisKind::UnexpectedReturnType, expected, id).into());
     };

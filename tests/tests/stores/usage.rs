@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weirgate::{
     Clock, EpochMillis, FakeClock, Limit, LimitName, MilliTotal, RateLimiter, SystemClock, Usage,
-    Window,
+    UsageState, Window,
 };
 use weirgate_shared::write::{
     Action, AttributeUpdate, Condition, INTERIM, Path, Update, Value, mark_functions,
@@ -21,6 +21,9 @@ use super::{shown, table};
 
 /// Longest time until something happens.
 pub const BOUND: Duration = Duration::from_secs(30);
+const RECORDS: &str = "weirgate:{weirgate}:records";
+/// What is known of all records.
+const FACTS: &str = "weirgate:{weirgate}:records:gone";
 const HOUR: Millis = Millis(3_600_000);
 
 fn bucket() -> ItemKey {
@@ -175,7 +178,6 @@ async fn a_full_stream_tells_how_many_records_it_has_dropped() {
     let stream = table.records().expect("it is on Redis");
     stream.open().await.expect("it is there");
     let mut redis = redis::Client::open(server.url()).expect("a URL");
-    const RECORDS: &str = "weirgate:{weirgate}:records";
     let (mut hour, mut told, mut unread, mut dropped) = (0, 0, 0, 0);
     let mut read = BTreeSet::new();
     for _ in 0..60 {
@@ -360,10 +362,14 @@ fn limits() -> [Limit; 2] {
 impl World {
     /// Begins half an hour before the end of an hour, 20 days ago: by the server's time all that expires has.
     pub async fn new() -> Self {
-        let server = RedisServer::start();
         let ago = SystemClock.now().plus(Millis(-20 * 24 * HOUR.0));
         let day = Window::Daily.start(ago);
-        let clock = FakeClock::at(day.plus(Millis(18 * HOUR.0 + HOUR.0 / 2)));
+        Self::at(day.plus(Millis(18 * HOUR.0 + HOUR.0 / 2))).await
+    }
+
+    async fn at(begin: EpochMillis) -> Self {
+        let server = RedisServer::start();
+        let clock = FakeClock::at(begin);
         let options = RedisOptions {
             clock: std::sync::Arc::new(clock.clone()),
             use_server_time: false,
@@ -461,6 +467,96 @@ impl World {
         }
         assert_eq!(found, expected, "{entity} {window:?} {at:?}");
     }
+}
+
+/// The states of the hour and the day of an instant.
+async fn states(world: &World, at: EpochMillis) -> [UsageState; 2] {
+    let read = async |window| {
+        let read = world.limiter.usage("e-1", "gpt-4", window, at).await;
+        read.expect("it is read").state
+    };
+    [read(Window::Hourly).await, read(Window::Daily).await]
+}
+
+/// Used in an hour and in the next one, days ago; returns the first hour.
+async fn used_days_ago(world: &mut World) -> EpochMillis {
+    let at = world.clock.now();
+    for hours in [1, 72] {
+        drop(world.take("e-1", 5).await);
+        world.clock.skew(hours * HOUR.0);
+    }
+    at
+}
+
+#[tokio::test]
+async fn i3_windows_are_final_once_the_functions_have_copied_them_and_not_before() {
+    let mut world = World::at(SystemClock.now()).await;
+    let command = async |server: &RedisServer, words: &[&str]| {
+        let done = super::command(server, words).await;
+        done.expect("it is there");
+    };
+    // As if the stream had been there before the day began.
+    command(&world.server, &["HSET", FACTS, "since", "0"]).await;
+    let at = used_days_ago(&mut world).await;
+    assert_eq!(states(&world, at).await, [UsageState::Interim; 2]);
+    world.work().await;
+    assert_eq!(states(&world, at).await, [UsageState::Final; 2]);
+    world.check().await;
+    // Of a stream that was full, or is gone, nothing is known.
+    drop(world.take("e-1", 5).await);
+    for damage in [&["XTRIM", RECORDS, "MAXLEN", "0"][..], &["DEL", RECORDS]] {
+        command(&world.server, damage).await;
+        assert_eq!(states(&world, at).await, [UsageState::Interim; 2]);
+    }
+}
+
+/// The stream is made after all windows, by the server's time: what was used before is not in it.
+#[tokio::test]
+async fn i3_windows_of_before_the_stream_are_never_final() {
+    let mut world = World::new().await;
+    let at = used_days_ago(&mut world).await;
+    world.work().await;
+    world.check().await;
+    assert_eq!(states(&world, at).await, [UsageState::Interim; 2]);
+}
+
+/// After a stream was full, it has all records from then on.
+#[tokio::test]
+async fn i3_a_full_stream_has_all_records_from_its_next_finish_on() {
+    let server = RedisServer::start();
+    let table = table(&server);
+    let stream = table.records().expect("it is on Redis");
+    stream.open().await.expect("it is there");
+    let command = async |words: &[&str]| {
+        let done = super::command(&server, words).await;
+        done.expect("it is there");
+    };
+    const LATER: EpochMillis = EpochMillis(i64::MAX / 2);
+    let delivered = async || table.delivered(LATER).await.expect("it is there").unwrap();
+    command(&["HSET", FACTS, "since", "5"]).await;
+    write(&table, &set(&[(attr::HOUR, 1)])).await;
+    let waits = delivered().await;
+    assert!(waits.start == EpochMillis(5) && waits.end < LATER.plus(Millis(-HOUR.0)));
+    new_records(&table).await;
+    let all = EpochMillis(5)..LATER.plus(Millis(-HOUR.0));
+    assert_eq!(delivered().await, all);
+    for hour in [2, 3] {
+        write(&table, &set(&[(attr::HOUR, hour)])).await;
+        command(&["XTRIM", RECORDS, "MAXLEN", "1"]).await;
+    }
+    assert!(delivered().await.is_empty());
+    let read = stream.read(Unread::New, 9).await.expect("it is there");
+    let ids: Vec<_> = read.into_iter().map(|record| record.id).collect();
+    assert_eq!(stream.finish(&ids).await.expect("it is there"), 1);
+    let since = delivered().await;
+    assert!(since.start > EpochMillis(5) && since.end == all.end);
+    // Another reader, and one of a release that did not note it.
+    stream.open().await.expect("it is there");
+    assert_eq!(delivered().await, since);
+    command(&["HDEL", FACTS, "since"]).await;
+    assert!(delivered().await.is_empty());
+    stream.open().await.expect("it is there");
+    assert!(delivered().await.start >= since.start);
 }
 
 pub fn quick() -> Options {

@@ -3,8 +3,8 @@
 use serde_json::Value;
 use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{
-    Attr, BucketKey, EntityId, EpochMillis, Meter, Millis, ShardUsageCopy, Snapshot, Window,
-    is_merged, read_audit, read_config, read_entity, read_key, read_live, read_operation,
+    Attr, BucketKey, EntityId, EpochMillis, Meter, Millis, ShardUsageCopy, Snapshot, UsageHorizon,
+    Window, is_merged, read_audit, read_config, read_entity, read_key, read_live, read_operation,
     read_schema, read_shard, read_snapshot, read_stamp, read_switches, usage, write_audit,
     write_config, write_entity, write_shard, write_units,
 };
@@ -100,8 +100,8 @@ fn copied(snapshot: &Snapshot, live: &[Meter]) {
             let of = [(window, start), (Window::Daily, Window::Daily.start(start))];
             let snapshots = of.map(|of| (of, snapshot.clone()));
             for retention in [Millis(0), Millis(i64::MAX)] {
-                let at = (now, retention);
-                let _ = usage(window, start, &snapshots.clone().into(), live, at);
+                let at = UsageHorizon::of_stream(now, retention);
+                let _ = usage(window, start, &snapshots.clone().into(), live, &at);
             }
         }
     }

@@ -11,7 +11,7 @@ use weirgate_shared::write::{
 };
 use weirgate_shared::{
     Asks, Bucket, BucketKey, Calendar, EditId, Effect, EpochMillis, Every, Hour, Lease, Limit,
-    LimitsVersion, MilliTokens, Millis, Shard, ShardIndex, ShardUsageCopy, Snapshot,
+    LimitsVersion, MilliTokens, Millis, Shard, ShardIndex, ShardUsageCopy, Snapshot, UsageHorizon,
     VersionedLimits, Window, WriteId, usage,
 };
 
@@ -286,7 +286,7 @@ fn copy_usage(
                     start,
                     &[((window, start), snapshot)].into(),
                     &live,
-                    (*now, Millis(i64::MAX)),
+                    &UsageHorizon::of_stream(*now, Millis(i64::MAX)),
                 ),
                 copy.supersedes(earlier),
                 copy.to_string(),

@@ -19,7 +19,7 @@ use weirgate_store::{BY_ENTITY, BY_RESOURCE, Consistency, Position, Query, SortK
 use super::super::admin::listed_of_resource;
 use super::super::page::{PAGE, Page, PageToken, Unreadable, within};
 use super::query::{UsageQuery, UsageRow, UsageScope};
-use super::read::{Found, read_live, read_others, read_snapshots};
+use super::read::{Found, horizon, read_live, read_others, read_snapshots};
 
 use crate::session::{Session, deadline};
 use crate::values::Error;
@@ -164,7 +164,8 @@ async fn rows(
     live: &Found<Vec<Meter>>,
 ) -> Result<Rows, Error> {
     let granularity = query.granularity;
-    let (window, now) = (granularity.window(), session.now());
+    let (window, horizon) = (granularity.window(), horizon(session).await?);
+    let now = horizon.now;
     let Found {
         read: snapshots,
         mut damaged,
@@ -173,7 +174,8 @@ async fn rows(
     } else {
         let last = window.start(EpochMillis(range.end.0 - 1));
         let windows = (window.start(range.start), last);
-        read_snapshots(session, bucket, window, windows, Consistency::Eventual).await?
+        let eventual = Consistency::Eventual;
+        read_snapshots(session, bucket, window, windows, eventual, &horizon).await?
     };
     let mut live = live.clone();
     let known = live.damaged.len();
@@ -187,17 +189,10 @@ async fn rows(
     .await?;
     damaged.extend_from_slice(&live.damaged[known..]);
     let damaged_at: Vec<_> = damaged.iter().filter_map(window_of).collect();
-    let retention = session.settings.usage_retention.into();
     let (mut rows, mut start) = (vec![], range.start);
     while start < range.end {
         let end = granularity.end(start);
-        let read = interval_usage(
-            window,
-            (start, end),
-            &snapshots,
-            &live.read,
-            (now, retention),
-        );
+        let read = interval_usage(window, (start, end), &snapshots, &live.read, &horizon);
         let mut row = UsageRow {
             entity: bucket.entity.clone(),
             resource: bucket.resource.clone(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate_shared::{
-    BucketKey, EpochMillis, MAX_SHARDS, Meter, SnapshotKey, Snapshots, Window, final_from,
+    BucketKey, EpochMillis, MAX_SHARDS, Meter, SnapshotKey, Snapshots, UsageHorizon, Window,
 };
 use weirgate_store::{Consistency, Item, Query, SortKeys};
 
@@ -35,6 +35,19 @@ impl<T> Found<Vec<T>> {
             Err(error) => self.damaged.push(error),
         }
     }
+}
+
+/// Returns what is known of usage now. Read before snapshots: they have all that was delivered by then.
+pub(super) async fn horizon(session: &Session) -> Result<UsageHorizon, Error> {
+    let (now, retention) = (session.now(), session.settings.usage_retention.into());
+    let of_stream = UsageHorizon::of_stream(now, retention);
+    Ok(match session.delivered(now).await? {
+        Some(delivered) => UsageHorizon {
+            delivered,
+            ..of_stream
+        },
+        None => of_stream,
+    })
 }
 
 /// Reads the shards of buckets, live or merged away. `buckets` are at most 100, each by its first
@@ -103,26 +116,28 @@ pub(super) async fn read_others(
     Ok(())
 }
 
-/// Reads the snapshots of the windows that start from `first` to `last`, and those of their days.
+/// Reads the snapshots of the windows that start from `first` to `last`, and those of their days. Hours are
+/// final with their day, so they are read after it, and no older: its final copy is made after theirs.
 pub(super) async fn read_snapshots(
     session: &Session,
     bucket: &BucketKey,
     window: Window,
     (first, last): (EpochMillis, EpochMillis),
     consistency: Consistency,
+    horizon: &UsageHorizon,
 ) -> Result<Found<Snapshots>, Error> {
     let days = (Window::Daily.start(first), Window::Daily.start(last));
     // No hour is final before its day can be.
     let are_needed =
-        window == Window::Hourly && session.now() >= final_from(Window::Daily.end(days.0));
-    let days = async {
-        match are_needed {
-            true => read_windows(session, bucket, Window::Daily, days, consistency).await,
-            false => Ok(Found::default()),
+        window == Window::Hourly && horizon.is_delivered(days.0, Window::Daily.end(days.0));
+    let (days, consistency) = match are_needed {
+        true => {
+            let days = read_windows(session, bucket, Window::Daily, days, consistency);
+            (days.await?, Consistency::Strong)
         }
+        false => (Found::default(), consistency),
     };
-    let own = read_windows(session, bucket, window, (first, last), consistency);
-    let (mut own, days) = tokio::try_join!(own, days)?;
+    let mut own = read_windows(session, bucket, window, (first, last), consistency).await?;
     own.read.extend(days.read);
     own.damaged.extend(days.damaged);
     Ok(own)

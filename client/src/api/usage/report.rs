@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use weirgate_shared::{
-    DELIVERY, EntityId, EpochMillis, Granularity, Iso8601, LimitName, MilliTotal, Millis, Resource,
-    Usage, UsageState, Window, final_from, is_kept,
+    EntityId, EpochMillis, Granularity, Iso8601, LimitName, MilliTotal, Millis, Resource, Usage,
+    UsageState, Window, is_kept,
 };
 
 use super::super::admin::Admin;
 use super::super::page::{Page, PageToken, Unreadable};
 use super::pages::page;
 use super::query::{UsageQuery, UsageRow, UsageScope};
+use super::read::horizon;
 use crate::session::Session;
 use crate::values::Error;
 
@@ -64,7 +65,7 @@ impl Admin {
     ///
     /// | scope | read units, eventually consistent except for the items of a bucket or entity |
     /// |---|---|
-    /// | bucket | 1 for its item, and half a unit for each 4 KB of snapshots: about 30 days, or 25 hours |
+    /// | bucket | 1 for its item, and half a unit for each 4 KB of snapshots: about 30 days, or 25 hours; for hours of days that may be final, twice that |
     /// | entity | the same for each resource, and 1 to find it |
     /// | resource | half a unit for each entity's item, and half a unit for its snapshots |
     ///
@@ -150,7 +151,9 @@ impl UsageReport<'_> {
     /// # Errors
     /// As [`page`](Self::page).
     pub async fn total(&self) -> Result<UsageTotal, Error> {
-        let (Range { start, end }, now) = (self.query.range.clone(), self.session.now());
+        let Range { start, end } = self.query.range.clone();
+        let horizon = self.session.at_home(horizon(self.session)).await?;
+        let (now, is_delivered) = (horizon.now, horizon.is_delivered(start, end));
         let is_listed = matches!(
             self.query.scope,
             UsageScope::Resource(_) | UsageScope::Plan(..)
@@ -158,17 +161,18 @@ impl UsageReport<'_> {
         let mut total = UsageTotal {
             usage: Usage::default(),
             // A bucket that is not listed yet may get usage of the range as late as one that is.
-            state: match is_listed || now < final_from(end) {
+            state: match is_listed || !is_delivered {
                 true => UsageState::Interim,
                 false => UsageState::Final,
             },
             complete_until: end.min(now),
             unreadable: vec![],
         };
-        if end <= now && now < final_from(end) {
+        if end <= now && !is_delivered {
             // Of the days that have ended, the first one that is not final.
-            let day = Window::Daily.start(EpochMillis(now.0.saturating_sub(DELIVERY.0)));
-            total.complete_until = day.clamp(start, end);
+            let is_known = horizon.delivered.start <= Window::Daily.start(start);
+            let day = Window::Daily.start(horizon.delivered.end);
+            total.complete_until = if is_known { day } else { start }.clamp(start, end);
         }
         total.unreadable = self
             .each(|row| {

@@ -165,6 +165,29 @@ async fn nothing_late_brings_an_erased_or_purged_bucket_back() {
     assert!(unfinished > 2, "{unfinished} splits were unfinished");
 }
 
+/// A replay of older records, or a stream that is read again: the pages say to erase once more after it.
+#[tokio::test(start_paused = true)]
+async fn usage_that_old_records_bring_back_goes_with_the_next_erasure() {
+    let (fleet, [limiter]) = Fleet::of().await;
+    let past = live(&fleet, &limiter, &mut Rng::with_seed(1)).await;
+    for _ in 0..2 {
+        end(End::Erased, &limiter).await;
+        pass(secs(300)).await;
+    }
+    let snapshots = || {
+        let items = fleet.dynamo.items().into_iter();
+        let sks = items.map(|item| item["SK"]["S"].as_str().unwrap().to_owned());
+        sks.filter(|sk| sk.starts_with("#USAGE#")).count()
+    };
+    assert_eq!(snapshots(), 0);
+    let table = fleet.dynamo.table().await;
+    let handled = deliver_text(&table, &event(&past.records), fleet.now()).await;
+    assert_eq!(handled.summary.failed, 0);
+    assert!(snapshots() > 0);
+    end(End::Erased, &limiter).await;
+    assert_eq!(snapshots(), 0);
+}
+
 /// Nothing of the bucket is left but its key, numbers and when they go.
 #[tokio::test(start_paused = true)]
 async fn what_remains_of_an_erased_or_purged_shard_expires_and_counts_no_usage() {

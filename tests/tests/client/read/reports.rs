@@ -10,9 +10,9 @@ use weirgate::{
     EpochMillis, Error, Granularity, Limit, PageToken, RateLimiter, Usage, UsageReport, UsageRow,
     UsageScope, UsageState, Window,
 };
-use weirgate_shared::{BUCKET_SK, BucketKey, Millis, final_from, is_kept};
+use weirgate_shared::{BUCKET_SK, BucketKey, DELIVERY, Millis, is_kept};
 use weirgate_store::Table;
-use weirgate_testkit::batches;
+use weirgate_testkit::{Fault, batches};
 
 use weirgate_tests::aggregator::usage::snapshots;
 use weirgate_tests::aggregator::{self, deliver_by, deliver_text, event};
@@ -26,6 +26,12 @@ const GRANULARITIES: [Granularity; 3] = [
     Granularity::Monthly,
 ];
 const HOUR: u64 = 3_600;
+
+/// From when on usage up to `end` may be final.
+fn final_from(end: EpochMillis) -> EpochMillis {
+    let day = Granularity::Daily.start(EpochMillis(end.0 - 1));
+    Granularity::Daily.end(day).plus(DELIVERY)
+}
 
 fn limits() -> [Limit; 1] {
     [Limit::per_hour("rpm", 1_000_000).unwrap()]
@@ -593,6 +599,94 @@ proptest! {
                 }
             }
         });
+    }
+}
+
+/// The last hour of a bucket that rested is copied, and then its day, while a report reads both.
+#[tokio::test(start_paused = true)]
+async fn i3_an_hour_is_final_with_a_day_that_was_read_before_it() {
+    let fleet = Fleet::new().await;
+    pass(secs(60)).await;
+    let limiter = fleet.limiter().await;
+    let level = weirgate::ConfigLevel::System;
+    let config = weirgate::Config::of(limits());
+    limiter.admin().set_config(&level, &config).await.unwrap();
+    let take = async || {
+        let taken = limiter.acquire("a", "gpt-4").take("rpm", 5).send().await;
+        assert!(taken.unwrap().is_granted());
+        batches::stream(&fleet.dynamo, fleet.now())
+    };
+    let table = fleet.dynamo.table().await;
+    let begun = deliver_text(&table, &event(&take().await), fleet.now()).await;
+    assert_eq!(begun.summary.failed, 0);
+    let hour = Granularity::Hourly.start(fleet.now());
+    pass(secs(20 * HOUR)).await;
+    let rolled = event(&take().await);
+    pass(secs(40 * HOUR)).await;
+    // As the table is before the record is delivered, and after it.
+    let before = snapshots(&fleet.dynamo)
+        .into_keys()
+        .map(|key| key.item_key());
+    let before: Vec<_> = before
+        .map(|key| fleet.dynamo.item(&key.pk, &key.sk))
+        .collect();
+    deliver_text(&table, &rolled, fleet.now()).await;
+    let after = snapshots(&fleet.dynamo)
+        .into_keys()
+        .map(|key| key.item_key());
+    let after: Vec<_> = after
+        .map(|key| fleet.dynamo.item(&key.pk, &key.sk))
+        .collect();
+    let restore = |items: &[serde_json::Value]| {
+        for key in snapshots(&fleet.dynamo)
+            .into_keys()
+            .map(|key| key.item_key())
+        {
+            fleet.dynamo.delete(&key.pk, &key.sk);
+        }
+        items.iter().for_each(|item| fleet.dynamo.put(item));
+    };
+    let bucket = || UsageScope::Bucket("a".try_into().unwrap(), "gpt-4".try_into().unwrap());
+    let range = hour..Granularity::Hourly.end(hour);
+    let report = || {
+        let report = limiter
+            .admin()
+            .usage_report(bucket(), Granularity::Hourly, range.clone());
+        report.unwrap()
+    };
+    for is_report in [false, true] {
+        restore(&before);
+        let (dynamo, after) = (fleet.dynamo.clone(), after.clone());
+        let is_of = |body: &serde_json::Value, window| body.to_string().contains(window);
+        let mut is_old = true;
+        fleet.dynamo.fail_reads(move |operation, body| {
+            let is_query = operation == "Query";
+            // An eventually consistent answer may be older than another one that came before.
+            let is_behind = is_query && is_of(body, "#hourly#") && body["ConsistentRead"] != true;
+            if is_query && is_of(body, "#daily#") && std::mem::take(&mut is_old) {
+                after.iter().for_each(|item| dynamo.put(item));
+            }
+            is_behind.then_some(Fault::Throttle { key_range: true })
+        });
+        let (usage, state) = match is_report {
+            true => {
+                let total = report().total().await.unwrap();
+                (total.usage, total.state)
+            }
+            false => {
+                let read = limiter
+                    .usage("a", "gpt-4", Window::Hourly, hour)
+                    .await
+                    .unwrap();
+                (read.usage, read.state)
+            }
+        };
+        assert_eq!(
+            (usage.acquires, state),
+            (1, UsageState::Final),
+            "{is_report}"
+        );
+        fleet.dynamo.fail_reads(|_, _| None);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate::{EpochMillis, Window, WindowUsage};
 use weirgate_shared::{
-    BUCKET_SK, DELIVERY, Iso8601, ItemKey, Meter, Millis, SnapshotKey, Snapshots,
+    BUCKET_SK, DELIVERY, Iso8601, ItemKey, Meter, Millis, SnapshotKey, Snapshots, UsageHorizon,
 };
 
 use crate::fault::Kind;
@@ -77,8 +77,8 @@ pub fn counted_since(world: &World, since: EpochMillis) {
         let (entity, window, start) = of;
         let snapshots = snapshots.get(entity).unwrap_or(&no_snapshots);
         let items = live.get(entity).unwrap_or(&no_items);
-        let at = (world.now(), RETENTION);
-        let read = weirgate_shared::usage(*window, *start, snapshots, items, at);
+        let at = UsageHorizon::of_stream(world.now(), RETENTION);
+        let read = weirgate_shared::usage(*window, *start, snapshots, items, &at);
         let (is_final, WindowUsage { usage, .. }) = (read.is_final(), read);
         let mut counted: BTreeMap<_, _> = usage
             .tokens

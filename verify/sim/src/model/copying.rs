@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stateright::{Model, Property};
 use weirgate_shared::write::{Action, UsageCopy};
-use weirgate_shared::{Millis, Usage, WindowUsage, usage};
+use weirgate_shared::{Millis, Usage, UsageHorizon, WindowUsage, usage};
 
 use crate::model::bounds::Bounds;
 use crate::model::coverage::{Coverage, Event};
@@ -148,7 +148,7 @@ impl Copying {
             *start,
             &[((*window, *start), state.snapshot.snapshot())].into(),
             &moment.live,
-            (window.end(*start).plus(after_end), RETENTION),
+            &UsageHorizon::of_stream(window.end(*start).plus(after_end), RETENTION),
         )
     }
 
