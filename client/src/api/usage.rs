@@ -80,7 +80,7 @@ impl RateLimiter {
                 }
                 let read = tokio::time::timeout_at(deadline(timeout), read).await;
                 let (live, snapshots) = read.unwrap_or_else(|_| {
-                    Err(session.timeout_error("Query of usage", timeout).into())
+                    Err(session.env.no_answer("Query of usage", timeout).into())
                 })?;
                 Ok(usage(
                     window,
