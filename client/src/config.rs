@@ -14,6 +14,7 @@ pub(crate) use ancestors::{Ancestors, ancestors, read_entities};
 pub(crate) use edit::ConfigEdit;
 pub(crate) use freshness::{Freshness, ResolvedConfig};
 pub(crate) use functions::check_functions;
+pub(crate) use load::LoadWait;
 pub(crate) use resolve::{LimitsSlot, resolve};
 pub(crate) use schema::check as check_schema;
 pub(crate) use stored::{key, stored, unreadable};

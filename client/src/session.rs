@@ -43,6 +43,8 @@ pub(crate) struct Session {
     pub(crate) config_cache: ConfigCache,
     pub(crate) vendor_advices: VendorAdvices,
     pub(crate) background: Background,
+    /// Held by the read that shows whether reads are answered.
+    checking_reads: Arc<tokio::sync::Mutex<()>>,
     home: Home,
     /// Ends, for its receivers, with the session.
     pub(crate) alive: watch::Sender<()>,
@@ -93,6 +95,7 @@ impl Session {
             config_cache: ConfigCache::default(),
             vendor_advices: VendorAdvices::default(),
             background: Background::default(),
+            checking_reads: Arc::default(),
             env,
             alive,
         }

@@ -13,7 +13,7 @@ use super::acquire::Acquire;
 use super::limiter::RateLimiter;
 use crate::config::Freshness;
 use crate::decide::{
-    AcquireOptions, Decision, Grant, Granted, RequestSpec, ResolvedRequest, Uncounted,
+    AcquireOptions, Attempt, Decision, Grant, Granted, RequestSpec, ResolvedRequest, Uncounted,
     count_decision, decide, instrumented,
 };
 use crate::session::deadline;
@@ -185,39 +185,46 @@ impl<'a> AcquireAll<'a> {
             .requests
             .iter()
             .map(|request| request.request().timeout);
-        let answer_by = deadline(timeouts.min().unwrap_or_default());
+        let timeout = timeouts.min().unwrap_or_default();
+        let (mut answer_by, mut waits_until) = (deadline(timeout), None);
         loop {
-            let decision = self.decision_without(&left_out, parts, answer_by).await?;
-            let is_without_more = match &decision {
+            let options = self.options.waiting_until(waits_until);
+            let attempt = self.attempt(&left_out, parts, options, answer_by).await?;
+            if attempt.waits_until.is_some() {
+                (answer_by, waits_until) = (deadline(timeout), attempt.waits_until);
+                continue;
+            }
+            let is_without_more = match &attempt.decision {
                 Decision::Disabled(disabled) => self.leave_out(disabled, &mut left_out),
                 _ => false,
             };
             if !is_without_more {
-                return Ok(decision);
+                return Ok(attempt.decision);
             }
         }
     }
 
-    async fn decision_without(
+    async fn attempt(
         &self,
         left_out: &[bool],
         parts: &mut Vec<RequestPart>,
+        options: AcquireOptions,
         answer_by: Instant,
-    ) -> Result<Decision<Granted>, Error> {
+    ) -> Result<Attempt, Error> {
         let decide_by = async |targets| {
             let (session, local_buckets) = (&self.limiter.session, &self.limiter.local_buckets);
-            decide(session, local_buckets, targets, self.options, answer_by).await
+            decide(session, local_buckets, targets, options, answer_by).await
         };
         let age = Freshness::AnyAge;
         let targets = self.targets(age, left_out, parts, answer_by).await;
         let is_old = targets.as_ref().is_ok_and(|all| all.limits_may_be_stale);
-        let decision = decide_by(targets).await?;
-        if is_old && matches!(decision, Decision::NeverFits(_)) {
+        let attempt = decide_by(targets).await?;
+        if is_old && matches!(attempt.decision, Decision::NeverFits(_)) {
             // A permanent denial must not rest on limits that may have been raised since.
             let age = Freshness::Recent;
             return decide_by(self.targets(age, left_out, parts, answer_by).await).await;
         }
-        Ok(decision)
+        Ok(attempt)
     }
 
     /// Leaves out the requests in shadow mode on a disabled bucket: those of the bucket, or all in

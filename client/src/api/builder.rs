@@ -116,6 +116,7 @@ impl Builder {
 
     /// Sets how old a cached configuration may be: 60 s by default, at most a day. A change by
     /// another limiter takes effect here after that time, or once a bucket shows the newer version.
+    /// While reads hang, or take more than a quarter of the time of a request, it can be twice that.
     #[must_use]
     pub const fn config_ttl(mut self, config_ttl: Duration) -> Self {
         self.config_ttl = config_ttl;

@@ -150,7 +150,8 @@ impl<'a> Peek<'a> {
                 let refreshed = timeout_at(answer_by, refresh_all(session, &unknown, since)).await;
                 refreshed.unwrap_or_else(|_| {
                     Err(session
-                        .timeout_error("BatchGetItem of buckets", timeout)
+                        .env
+                        .no_answer("BatchGetItem of buckets", timeout)
                         .into())
                 })?;
                 let limits: Vec<_> = targets

@@ -81,7 +81,7 @@ impl RateLimiter {
                 }
                 let read = tokio::time::timeout_at(deadline(timeout), read).await;
                 read.unwrap_or_else(|_| {
-                    Err(session.timeout_error("Query of usage", timeout).into())
+                    Err(session.env.no_answer("Query of usage", timeout).into())
                 })
             })
             .await

@@ -243,7 +243,7 @@ fn may_be_short(
 /// Reads the first shards of all buckets in one request. Returns the denials that they show, with
 /// the places of their buckets. A shard that cannot be read denies nothing.
 async fn read_together(
-    session: &Session,
+    session: &Arc<Session>,
     requests: &[(&Arc<BucketState>, &BucketRequest)],
     deadline: Instant,
 ) -> Result<Denials, Error> {
@@ -262,7 +262,7 @@ async fn read_together(
     let read = session.read_with(&keys, consistency, None);
     let Ok(read) = timeout_at(deadline, read).await else {
         return Err(session
-            .timeout_error("BatchGetItem of buckets", timeout)
+            .given_up("BatchGetItem of buckets", timeout, &keys[0])
             .into());
     };
     let items = match read {

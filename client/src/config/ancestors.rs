@@ -54,7 +54,7 @@ pub(crate) fn ancestors(session: &Session, entity: &EntityId) -> Ancestors {
 ///
 /// # Errors
 /// The store's, or [`Error::UnreadableItem`] of one of them; the others are cached.
-pub(crate) async fn read_entities(session: &Session, ids: &[EntityId]) -> Result<(), Error> {
+pub(crate) async fn read_entities(session: &Arc<Session>, ids: &[EntityId]) -> Result<(), Error> {
     let (generation, read_at) = (session.config_cache.generation(), session.env.ages.now());
     let key = |id: &EntityId| EntityKey {
         namespace: session.namespace.clone(),

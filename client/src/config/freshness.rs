@@ -48,10 +48,23 @@ impl Freshness {
 /// Returns until when a configuration is valid whose oldest part was read at `oldest`, or whose
 /// last read failed at `failed`.
 pub(super) fn valid_until(oldest: Moment, failed: Option<Moment>, session: &Session) -> Moment {
-    match failed {
-        Some(failed) => failed + MIN_REREAD_INTERVAL,
-        None => oldest + session.settings.config_ttl,
+    let Some(failed) = failed else {
+        return oldest + session.settings.config_ttl;
+    };
+    let (next, expired) = (
+        failed + MIN_REREAD_INTERVAL,
+        oldest + max_stale_age(session),
+    );
+    match expired > failed {
+        true => next.min(expired),
+        false => next,
     }
+}
+
+/// Returns the age up to which a request can do without another read of limits: twice the limiter's
+/// setting.
+pub(super) fn max_stale_age(session: &Session) -> Duration {
+    session.settings.config_ttl * 2
 }
 
 impl ResolvedConfig {

@@ -1,5 +1,6 @@
 //! Checks that the deployed functions know what is written: older ones skip items that are too new.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ const REMEMBERED: Duration = Duration::from_secs(5);
 /// Requires that the functions of the table know quotas and classes, if one of these limits is or has
 /// one: the same release brought both. It is read until it is so, and never again.
 pub(crate) async fn check_functions<'a>(
-    session: &Session,
+    session: &Arc<Session>,
     mut limits: impl Iterator<Item = &'a Limit>,
     until: Instant,
 ) -> Result<(), Error> {
@@ -35,7 +36,7 @@ pub(crate) async fn check_functions<'a>(
     Box::pin(read_mark(session, until)).await
 }
 
-async fn read_mark(session: &Session, until: Instant) -> Result<(), Error> {
+async fn read_mark(session: &Arc<Session>, until: Instant) -> Result<(), Error> {
     const WHAT: &str = "what the functions know";
     let functions = &session.config_cache.functions;
     let too_old = || {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use weirgate_shared::{
     Config, ConfigLevel, Entity, EntityId, EntityKey, LimitsVersion, PlanKey, PlanName, Versioned,
     read_entity, read_plan_count, schema_key, switches_key,
@@ -12,7 +12,7 @@ use weirgate_shared::{
 use weirgate_store::{Consistency, Item};
 
 use super::freshness::ResolvedConfig;
-use super::freshness::{Freshness, valid_until};
+use super::freshness::{Freshness, max_stale_age, valid_until};
 use super::schema;
 use super::stored::{key, read_items, stored, unreadable};
 use super::switches::{record_switches, stored_switches};
@@ -25,7 +25,7 @@ type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
 /// One load of missing or old entries.
 pub(super) struct ConfigLoad<'a> {
     age: Freshness,
-    session: &'a Session,
+    session: &'a Arc<Session>,
     /// Queue of the bucket's first shard.
     first: &'a ShardState,
     /// Levels in order of precedence; those of the plan, once it is known.
@@ -34,22 +34,44 @@ pub(super) struct ConfigLoad<'a> {
     /// Whether this load has read all but the levels of the plan that the entity has now.
     has_read: bool,
     max_age: Duration,
-    until: Instant,
+    wait: LoadWait,
     generation: u64,
     /// The levels of a limits file, beside those of the table.
     file: Option<Arc<FileLevels>>,
 }
 
+/// How long limits are awaited.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LoadWait {
+    /// End of the wait for limits that a request can do without. All lookups of a request have one end,
+    /// because its decision needs most of the time.
+    pub(crate) patience: Instant,
+    /// End of the wait for others.
+    pub(crate) until: Instant,
+}
+
+impl LoadWait {
+    /// Returns the waits of a call that is answered by `until`.
+    pub(crate) fn by(until: Instant) -> Self {
+        Self {
+            patience: deadline(quarter_left(until)),
+            until,
+        }
+    }
+}
+
 impl<'a> ConfigLoad<'a> {
+    /// Returns a load that has found in the cache what is known.
     pub(super) fn new(
-        session: &'a Session,
+        session: &'a Arc<Session>,
         first: &'a ShardState,
         age: Freshness,
         file: Option<Arc<FileLevels>>,
-        until: Instant,
+        wait: LoadWait,
     ) -> Self {
+        // Before anything is taken from the cache, so a later change by this process makes it invalid.
         let generation = session.config_cache.generation();
-        Self {
+        let mut load = Self {
             age,
             session,
             first,
@@ -57,17 +79,20 @@ impl<'a> ConfigLoad<'a> {
             entity: session.config_cache.entity(&first.key.entity),
             has_read: false,
             max_age: age.max_age(session),
-            until,
+            wait,
             generation,
             file,
-        }
+        };
+        load.find_levels();
+        load
     }
 
     pub(super) async fn run(mut self) -> Result<ResolvedConfig, Error> {
-        self.find_levels();
         let error = loop {
-            if let Err(error) = self.read().await {
-                break error;
+            match self.read_in_time().await {
+                Ok(true) => {}
+                Ok(false) => return Ok(self.cached()),
+                Err(error) => break error,
             }
             // An entity that was not known may have a plan, whose levels the process may not know.
             let plan = self.plan();
@@ -92,13 +117,50 @@ impl<'a> ConfigLoad<'a> {
         if !self.has_all() && !has_file {
             return Err(error);
         }
-        count(&self.session.config_cache.counters.stale, 1);
         let bucket = self.first.key.item_key().pk;
         tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
+        Ok(self.cached())
+    }
+
+    /// Returns the limits that are known, because they could not be read in time.
+    pub(super) fn cached(self) -> ResolvedConfig {
+        count(&self.session.config_cache.counters.stale, 1);
         let failed = self.session.env.ages.now();
         let known = self.doubtful_plan();
         let known = known.and_then(|plan| self.session.config_cache.plan(&plan));
-        Ok(self.resolved(Some(failed), known.as_ref()))
+        self.resolved(Some(failed), known.as_ref())
+    }
+
+    /// Returns whether a request can do without a read, because everything is cached and not too old.
+    /// Older limits are awaited as long as unknown ones, or a process that was frozen, or whose reads
+    /// always take too long, would use them indefinitely.
+    pub(super) fn is_usable(&self) -> bool {
+        let now = self.session.env.ages.now();
+        let most = max_stale_age(self.session);
+        let levels = self.levels.iter().filter_map(|(_, known)| known.as_ref());
+        let read_at = levels.map(|known| known.read_at);
+        let mut read_at = read_at.chain(self.entity.as_ref().map(|known| known.read_at));
+        self.age != Freshness::Now && self.has_all() && read_at.all(|at| now.since(at) < most)
+    }
+
+    /// Reads what is due, without patience if a request can do without. Returns whether it was read.
+    async fn read_in_time(&mut self) -> Result<bool, Error> {
+        if self.is_usable() {
+            let sent = Instant::now();
+            match timeout_at(self.wait.patience, self.read()).await {
+                Ok(read) => return read.map(|()| true),
+                Err(_) if self.is_usable() => {
+                    let (within, key) = (sent.elapsed(), self.first.key.item_key());
+                    let error = self
+                        .session
+                        .given_up("BatchGetItem of limits", within, &key);
+                    tracing::debug!(%error, bucket = key.pk, "limits were not read in time");
+                    return Ok(false);
+                }
+                Err(_) => {}
+            }
+        }
+        self.read().await.map(|()| true)
     }
 
     /// Finds the levels in the cache. Those that this load has read stay.
@@ -148,7 +210,7 @@ impl<'a> ConfigLoad<'a> {
         let key = PlanKey { namespace, plan };
         let keys = [key.item_key()];
         // The decision needs most of the time, and can be made without it.
-        let until = deadline(quarter_left(self.until));
+        let until = deadline(quarter_left(self.wait.until));
         let read = read_items(session, &keys, self.consistency(), until, false, "a plan").await;
         let count = read.and_then(|items| {
             let count = items.first().map(|item| read_plan_count(item.attributes()));
@@ -253,7 +315,7 @@ impl<'a> ConfigLoad<'a> {
         keys.extend(bucket.clone());
         let of_switches = switches.as_ref().map(|(_, request)| request.consistency());
         let consistency = of_switches.unwrap_or_else(|| self.consistency());
-        let (until, is_patient) = (self.until, !self.has_all());
+        let (until, is_patient) = (self.wait.until, !self.has_all());
         let read = read_items(session, &keys, consistency, until, is_patient, "limits");
         let items = read.await?;
         let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::freshness::Freshness;
 use super::freshness::ResolvedConfig;
-use super::load::ConfigLoad;
+use super::load::{ConfigLoad, LoadWait};
 use crate::queue::ShardState;
 use crate::session::Session;
 use crate::values::{Error, Locked, count};
@@ -40,16 +40,16 @@ impl LimitsSlot {
 }
 
 /// Returns the limits in force for the entity and resource of a bucket, whose slot and first shard
-/// these are, until `until`.
+/// these are. Those that are due are used as they are if they cannot be read while there is patience.
 ///
 /// # Errors
 /// The store's, if nothing is cached and the table cannot be read.
 pub(crate) async fn resolve(
-    session: &Session,
+    session: &Arc<Session>,
     slot: &LimitsSlot,
     first: &ShardState,
     age: Freshness,
-    until: Instant,
+    wait: LoadWait,
 ) -> Result<Arc<ResolvedConfig>, Error> {
     let file = session.file_levels();
     let is_valid = |known: &Arc<ResolvedConfig>, age: Freshness| {
@@ -71,13 +71,26 @@ pub(crate) async fn resolve(
         age = Freshness::Recent;
     }
     count(&counters.misses, 1);
+    let load = || ConfigLoad::new(session, first, age, file.clone(), wait);
+    let usable = || Some(load()).filter(ConfigLoad::is_usable);
     let asked = Instant::now();
-    let Ok(_turn) = timeout_at(until, slot.turn()).await else {
-        let within = until.saturating_duration_since(asked);
-        return Err(session
-            .env
-            .no_answer("BatchGetItem of limits", within)
-            .into());
+    let turn = match usable() {
+        Some(_) => timeout_at(wait.patience, slot.turn()).await.ok(),
+        None => None,
+    };
+    let _turn = match turn {
+        Some(turn) => turn,
+        None => {
+            // Found again, because this process may have changed some since.
+            if let Some(known) = usable() {
+                return Ok(Arc::new(known.cached()));
+            }
+            let turn = timeout_at(wait.until, slot.turn()).await;
+            turn.map_err(|_| {
+                let env = &session.env;
+                env.no_answer("BatchGetItem of limits", asked.elapsed())
+            })?
+        }
     };
     {
         let state = slot.state();
@@ -89,9 +102,8 @@ pub(crate) async fn resolve(
             return Err(error);
         }
     }
-    let load = ConfigLoad::new(session, first, age, file, until);
     // Boxed, as every rare part of an acquire: its future is smaller.
-    let loaded = Box::pin(load.run()).await.map(Arc::new);
+    let loaded = Box::pin(load().run()).await.map(Arc::new);
     let mut state = slot.state();
     state.loads += 1;
     state.failed = loaded.as_ref().err().cloned();

@@ -1,5 +1,7 @@
 //! Where a configuration is stored, and how it is read.
 
+use std::sync::Arc;
+
 use tokio::time::{Instant, timeout_at};
 use weirgate_shared::{
     Config, ConfigKey, ConfigLevel, ItemError, ItemKey, Namespace, Versioned, read_config,
@@ -33,7 +35,7 @@ pub(crate) fn unreadable(key: &ItemKey, error: ItemError) -> Error {
 
 /// Reads up to 100 items of a configuration. A patient read repeats a throttled one in time.
 pub(super) async fn read_items(
-    session: &Session,
+    session: &Arc<Session>,
     keys: &[ItemKey],
     consistency: Consistency,
     until: Instant,
@@ -41,13 +43,14 @@ pub(super) async fn read_items(
     what: &str,
 ) -> Result<Vec<Item>, Error> {
     count(&session.config_cache.counters.loads, 1);
-    let (_permit, sent) = (session.breaker.admit()?, Instant::now());
-    let read = session.read_with(keys, consistency, is_patient.then_some(until));
-    match timeout_at(until, read).await {
-        Ok(items) => Ok(items?),
-        Err(_) => {
-            let request = format!("BatchGetItem of {what}");
-            Err(session.timeout_error(&request, sent.elapsed()).into())
-        }
-    }
+    let sent = Instant::now();
+    let read = async {
+        let _permit = session.breaker.admit()?;
+        let read = session.read_with(keys, consistency, is_patient.then_some(until));
+        Ok(read.await?)
+    };
+    timeout_at(until, read).await.unwrap_or_else(|_| {
+        let request = format!("BatchGetItem of {what}");
+        Err(session.given_up(&request, sent.elapsed(), &keys[0]).into())
+    })
 }

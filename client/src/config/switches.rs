@@ -47,7 +47,7 @@ pub(crate) async fn read_switches(
     known.unwrap_or_else(|| cache.known(session).latest.unwrap_or_default())
 }
 
-async fn read(session: &Session, first: Option<&ShardState>) -> Arc<Switches> {
+async fn read(session: &Arc<Session>, first: Option<&ShardState>) -> Arc<Switches> {
     let key = switches_key(&session.namespace);
     let bucket = first.filter(|first| first.is_unknown());
     let of_bucket = bucket.map(|first| first.key.item_key());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::{join, select_all};
 use tokio::sync::futures::OwnedNotified;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use weirgate_shared::{
     Ask, Asks, BucketKey, Effect, EpochMillis, LimitMode, LimitName, MilliTokens, Millis,
     ShardIndex,
@@ -32,15 +32,32 @@ use crate::values::{
     blocking_limits, count, denial_of, merge_denials, merge_two, never_status,
 };
 
-/// Decides a request until `answer_by`, or falls back if DynamoDB is unavailable. Each attempt after
-/// a wait for tokens has the request's time again.
+/// What came of an attempt to decide a request.
+pub(crate) struct Attempt {
+    pub(crate) decision: Decision<Granted>,
+    /// Set if the request was denied, and has then waited for tokens: until when it may wait. Its limits
+    /// may have changed meanwhile, so it is resolved again, and the next attempt has its time again.
+    pub(crate) waits_until: Option<Instant>,
+}
+
+impl From<Decision<Granted>> for Attempt {
+    fn from(decision: Decision<Granted>) -> Self {
+        Self {
+            decision,
+            waits_until: None,
+        }
+    }
+}
+
+/// Decides a request until `answer_by`, or falls back if DynamoDB is unavailable. Waits for tokens after
+/// a denial, if the request is to wait.
 pub(crate) async fn decide(
     session: &Arc<Session>,
     local_buckets: &LocalBuckets,
     targets: Result<ResolvedRequest, Error>,
     options: AcquireOptions,
     answer_by: Instant,
-) -> Result<Decision<Granted>, Error> {
+) -> Result<Attempt, Error> {
     let ResolvedRequest {
         targets,
         buckets,
@@ -50,10 +67,13 @@ pub(crate) async fn decide(
         ..
     } = match targets {
         Ok(resolved) => resolved,
-        Err(error) => return fall_back(session, local_buckets, options, None, error),
+        Err(error) => {
+            let decision = fall_back(session, local_buckets, options, None, error)?;
+            return Ok(decision.into());
+        }
     };
     if let Some(disabled) = disabled {
-        return Ok(Decision::Disabled(disabled));
+        return Ok(Decision::Disabled(disabled).into());
     }
     check_targets(&targets, 0)?;
     let would_deny = targets.iter().map(|_| None).collect();
@@ -65,29 +85,34 @@ pub(crate) async fn decide(
         answer_by,
     };
     if let Some(never) = decider.never_fits() {
-        return Ok(Decision::NeverFits(NeverFits {
+        let never = NeverFits {
             missing_plan,
             ..never
-        }));
+        };
+        return Ok(Decision::NeverFits(never).into());
     }
     // The decision needs most of the time, and can be made without the switches.
     let patience = quarter_left(answer_by);
     // Boxed, because these reads are rare, and every request would carry the space for them.
     let mut check = None;
     match by_cache(session, &buckets) {
-        Known::Stopped(disabled) => return Ok(Decision::Disabled(disabled)),
+        Known::Stopped(disabled) => return Ok(Decision::Disabled(disabled).into()),
         Known::Running => {}
         Known::Due => check = Some(Box::pin(by_table(session, &buckets, patience))),
         Known::Unknown => {
             let disabled = Box::pin(by_table(session, &buckets, patience)).await;
             if let Some(disabled) = disabled {
-                return Ok(Decision::Disabled(disabled));
+                return Ok(Decision::Disabled(disabled).into());
             }
         }
     }
-    let (decision, mut disabled) = match check {
+    let (attempt, mut disabled) = match check {
         Some(check) => Box::pin(join(decider.admitted(options.wait), check)).await,
         None => (decider.admitted(options.wait).await, None),
+    };
+    let (decision, waits_until) = match attempt {
+        Ok(attempt) => (Ok(attempt.decision), attempt.waits_until),
+        Err(error) => (Err(error), None),
     };
     if disabled.is_none()
         && !options.is_now
@@ -98,9 +123,11 @@ pub(crate) async fn decide(
     }
     if let Some(disabled) = disabled {
         if let Ok(Decision::Granted(granted)) = decision {
-            Box::pin(give_back(granted)).await;
+            // A task of its own, so it finishes even if the request is dropped, or has no time left.
+            let back = session.spawn(give_back(granted));
+            timeout_at(decider.answer_by, back).await.ok();
         }
-        return Ok(Decision::Disabled(disabled));
+        return Ok(Decision::Disabled(disabled).into());
     }
     let decision = match decision {
         Err(error) => {
@@ -109,7 +136,7 @@ pub(crate) async fn decide(
         }
         Ok(decision) => decision,
     };
-    Ok(match decision {
+    let decision = match decision {
         Decision::Granted(granted) => Decision::Granted(Granted {
             uncounted,
             missing_plan,
@@ -120,6 +147,10 @@ pub(crate) async fn decide(
             ..denied
         }),
         other => other,
+    };
+    Ok(Attempt {
+        decision,
+        waits_until,
     })
 }
 
@@ -146,7 +177,7 @@ struct Decider<'a> {
 
 impl Decider<'_> {
     /// Decides unless the circuit breaker is open, or the functions are too old for a limit.
-    async fn admitted(&mut self, wait: Duration) -> Result<Decision<Granted>, Error> {
+    async fn admitted(&mut self, wait: Duration) -> Result<Attempt, Error> {
         let limits = self.targets.iter();
         let limits = limits.flat_map(|target| target.request.limits.iter());
         check_functions(self.session, limits, self.answer_by).await?;
@@ -161,7 +192,7 @@ impl Decider<'_> {
         &mut self,
         wait: Duration,
         mut permit: Option<Permit<'_>>,
-    ) -> Result<Decision<Granted>, Error> {
+    ) -> Result<Attempt, Error> {
         let give_up = deadline(wait);
         loop {
             // Subscribe before the request, or a release between its response and the wait would be
@@ -190,12 +221,13 @@ impl Decider<'_> {
                     };
                     let holds = self.targets.iter().zip(holds);
                     let all = holds.zip(would_deny).map(one).collect();
-                    return Ok(Decision::Granted(Granted {
+                    let granted = Granted {
                         by_bucket: all,
                         degraded: None,
                         uncounted: Uncounted::default(),
                         missing_plan: None,
-                    }));
+                    };
+                    return Ok(Decision::Granted(granted).into());
                 }
                 Outcome::Denied(denials) => denials,
             };
@@ -205,7 +237,7 @@ impl Decider<'_> {
             let left = give_up.saturating_duration_since(Instant::now());
             let denied = merge_denials(self.enforced(denials));
             let Some(pause) = pause(&denied, left) else {
-                return Ok(Decision::Denied(denied));
+                return Ok(Decision::Denied(denied).into());
             };
             let returns = select_all(returns.unwrap_or_else(|| self.subscribe_to_returns()));
             let linger = if is_one_write {
@@ -213,10 +245,13 @@ impl Decider<'_> {
             } else {
                 poll_pause()
             };
-            if let Some(disabled) = self.wait(pause, linger, returns).await {
-                return Ok(Decision::Disabled(disabled));
-            }
-            self.renew_time();
+            return match self.wait(pause, linger, returns).await {
+                Some(disabled) => Ok(Decision::Disabled(disabled).into()),
+                None => Ok(Attempt {
+                    decision: Decision::Denied(denied),
+                    waits_until: Some(give_up),
+                }),
+            };
         }
     }
 
@@ -227,11 +262,13 @@ impl Decider<'_> {
             return None;
         }
         self.renew_time();
-        self.wait(wait.into(), Duration::ZERO, pending::<()>())
-            .await
+        let stopped = self.wait(wait.into(), Duration::ZERO, pending::<()>());
+        let stopped = stopped.await;
+        self.renew_time();
+        stopped
     }
 
-    /// Gives the reads and writes after a wait the request's time again.
+    /// Gives the reads and writes during a wait, or after it, the request's time again.
     fn renew_time(&mut self) {
         let timeouts = self.targets.iter().map(|target| target.request.timeout);
         self.answer_by = deadline(timeouts.min().unwrap_or_default());

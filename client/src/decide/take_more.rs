@@ -102,7 +102,8 @@ async fn decide_more(
     };
     let answer_by = deadline(session.settings.timeout);
     let buckets = LocalBuckets::default();
-    decide(session, &buckets, Ok(request), options, answer_by).await
+    let attempt = decide(session, &buckets, Ok(request), options, answer_by).await?;
+    Ok(attempt.decision)
 }
 
 impl Hold {

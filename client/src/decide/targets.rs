@@ -13,7 +13,7 @@ use super::granted::Uncounted;
 use super::request::{NamedAmounts, RequestSpec, invalid};
 use super::stop::{by_last_read, stopped};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
-use crate::config::{Freshness, ResolvedConfig, resolve};
+use crate::config::{Freshness, LoadWait, ResolvedConfig, resolve};
 use crate::session::{Settings, quarter_left};
 use crate::values::{
     BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, PoolAsks, check_debt,
@@ -199,7 +199,7 @@ impl RequestSpec {
         mut age: Freshness,
         answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
-        let session = &*buckets.session;
+        let (session, wait) = (&buckets.session, LoadWait::by(answer_by));
         let (entity, resource) = (
             EntityId::new(&*self.entity)?,
             Resource::new(&*self.resource)?,
@@ -222,7 +222,7 @@ impl RequestSpec {
                 &bucket.config,
                 &bucket.queues.first().shard,
                 age,
-                answer_by,
+                wait,
             )
             .await?;
             let is_own = Arc::ptr_eq(&bucket, &own);

@@ -56,7 +56,7 @@ counters! {
         misses: "weirgate_config_misses_total", "Lookups of limits that the cache could not answer, or no longer.";
         negative_hits: "weirgate_config_negative_hits_total", "Hits that found that nothing is configured.";
         loads: "weirgate_config_loads_total", "Reads of configurations.";
-        stale: "weirgate_config_stale_total", "Failed reads of configurations, after which the cached ones were used.";
+        stale: "weirgate_config_stale_total", "Lookups of limits that used old ones, because a read failed or took too long.";
     }
     /// Cached configurations and entities, including missing ones.
     entries: u64;

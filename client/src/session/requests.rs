@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -187,11 +188,39 @@ impl Session {
             .await
     }
 
-    /// Returns and records the error of a request that its only caller drops without a response.
-    pub(crate) fn timeout_error(&self, request: &str, within: Duration) -> StoreError {
-        let error = self.env.no_answer(request, within);
-        self.record(Sent::Read, Some(&error));
-        error
+    /// Returns the error of a read that its only caller gives up.
+    ///
+    /// How long a caller waits says nothing about DynamoDB. So the circuit breaker learns from another
+    /// read of `key` whether DynamoDB answers, from one at a time.
+    pub(crate) fn given_up(
+        self: &Arc<Self>,
+        request: &str,
+        within: Duration,
+        key: &ItemKey,
+    ) -> StoreError {
+        if let Ok(turn) = Arc::clone(&self.checking_reads).try_lock_owned() {
+            let (session, key) = (Arc::clone(self), key.clone());
+            // Only a runtime that shuts down drops the task.
+            tokio::spawn(async move {
+                session.check_reads(&key).await;
+                drop(turn);
+            });
+        }
+        self.env.no_answer(request, within)
+    }
+
+    /// Reads an item for the circuit breaker alone: a failure, if there is no response for
+    /// [`HANGS_AFTER`].
+    async fn check_reads(&self, key: &ItemKey) {
+        let Ok(_permit) = self.breaker.admit() else {
+            return;
+        };
+        count(&self.env.counters.reads, 1);
+        let read = self.confirming(self.table.read_once(key, Consistency::Eventual));
+        let outcome = timeout(HANGS_AFTER, read).await;
+        let outcome =
+            outcome.unwrap_or_else(|_| Err(self.env.no_answer("BatchGetItem", HANGS_AFTER)));
+        self.record(Sent::Read, outcome.as_ref().err());
     }
 
     /// Awaits a request that is sent once for many callers. The circuit breaker gets its outcome

@@ -232,6 +232,86 @@ async fn limits_that_cannot_be_read_again_stay_in_force() {
     ));
 }
 
+/// Where reads always take longer than a request waits for limits that it knows.
+#[tokio::test(start_paused = true)]
+async fn limits_that_are_always_read_too_late_are_used_for_twice_their_time() {
+    for is_frozen in [false, true] {
+        let fleet = Fleet::slow(millis(30)).await;
+        let admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
+        let limiter = fleet.limiter().await;
+        let _ = take(&limiter, 1).await.unwrap();
+        configure(&admin, &ConfigLevel::System, [rpm(300)]).await;
+        let began = fleet.now();
+        let capacity = async || {
+            let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
+            let decision = acquire.timeout(millis(100)).send().await.unwrap();
+            let grant = decision.granted().unwrap();
+            assert_eq!(grant.degraded(), None);
+            fleet.bucket().await.limits["rpm"].rule.capacity
+        };
+        if is_frozen {
+            fleet.clock.skew(121_000);
+        }
+        while fleet.now().since(began).0 < 119_000 {
+            assert_eq!(capacity().await, tokens(600));
+            pass(secs(1)).await;
+        }
+        pass(secs(2)).await;
+        assert_eq!(capacity().await, tokens(300), "frozen: {is_frozen}");
+        assert_eq!(limiter.stats().breaker_opened, 0);
+    }
+}
+
+/// Also for requests that wait while another one reads.
+#[tokio::test(start_paused = true)]
+async fn what_this_limiter_has_changed_is_not_used_though_its_reads_hang() {
+    let fleet = Fleet::new().await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
+    let take = || {
+        let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
+        acquire.timeout(secs(2)).send()
+    };
+    assert!(take().await.unwrap().is_granted());
+    pass(secs(61)).await;
+    fleet.dynamo.stall_when(|operation, request| {
+        operation == "BatchGetItem" && request.to_string().contains("#CONFIG")
+    });
+    let changing = async {
+        pass(millis(100)).await;
+        fleet.dynamo.stall_when(|_, _| false);
+        configure(&limiter, &of_resource("gpt-4"), [rpm(30)]).await;
+    };
+    let requests = join_all((0..3).map(|_| take()));
+    let (answers, ()) = tokio::join!(requests, changing);
+    for answer in answers.into_iter().skip(1) {
+        assert!(answer.unwrap().is_granted());
+    }
+    assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(30));
+}
+
+/// They say nothing about DynamoDB, which answers after they have gone.
+#[tokio::test(start_paused = true)]
+async fn requests_with_less_time_than_a_read_takes_open_no_breaker() {
+    let fleet = Fleet::slow(millis(20)).await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
+    assert!(take(&limiter, 1).await.unwrap().is_granted());
+    let of = |at: usize, timeout| {
+        let acquire = limiter.acquire(&format!("e-{at}"), "gpt-4").take("rpm", 1);
+        acquire.timeout(timeout)
+    };
+    for _ in 0..3 {
+        for answer in join_all((10..30).map(|at| of(at, millis(5)).send())).await {
+            assert!(answer.is_err());
+        }
+        // Several that are read together, too.
+        let limits = [rpm(600)];
+        let several = (30..40).map(|at| of(at, millis(5)).limits(&limits));
+        assert!(limiter.acquire_all(several).send().await.is_err());
+    }
+    assert_eq!(limiter.stats().breaker_opened, 0);
+    assert!(of(10, secs(5)).send().await.unwrap().is_granted());
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_this_limiter_changes_holds_for_it_at_once() {
     let fleet = Fleet::new().await;

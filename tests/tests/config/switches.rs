@@ -7,8 +7,8 @@ use weirgate_tests::stored::{exempt, set_entity, start, stop};
 
 use serde_json::json;
 use weirgate::{
-    AuditChange, AuditSubject, ConfigLevel, ConfigStatus, Decision, Error, Limit, OnUnavailable,
-    OperationOutcome, RateLimiter, Switch,
+    AuditChange, AuditSubject, Config, ConfigLevel, ConfigStatus, Decision, Error, Limit,
+    OnUnavailable, OperationOutcome, RateLimiter, Switch,
 };
 use weirgate_testkit::Fault;
 
@@ -128,6 +128,87 @@ async fn a_request_that_waits_ends_when_it_is_stopped() {
         pass(secs(60)).await;
         drop(held);
         assert_eq!(stopped(waiting().send()).await, None);
+    }
+}
+
+/// What an operator configures while a request waits for tokens.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Disabled,
+    Lowered,
+    Unlimited,
+    /// The entity gets a parent that has nothing left.
+    Parent,
+}
+
+/// Its attempts after a wait go by the limits that are in force then, as a new request's do.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_goes_by_limits_that_change_meanwhile() {
+    use Change::{Disabled, Lowered, Parent, Unlimited};
+    for (change, is_of_several) in [Disabled, Lowered, Unlimited, Parent]
+        .into_iter()
+        .flat_map(|change| [(change, false), (change, true)])
+    {
+        let what = format!("{change:?}, of several: {is_of_several}");
+        let (fleet, [operator]) = Fleet::of().await;
+        let caller = fleet.limiter_with(|builder| builder.config_ttl(secs(5)));
+        let caller = caller.await;
+        let slots = |count| [Limit::concurrent("slots", count).unwrap()];
+        configure(&operator, &ConfigLevel::System, slots(2)).await;
+        let take = async |limiter: &RateLimiter, entity| {
+            let acquire = limiter.acquire(entity, "gpt-4").take("slots", 2);
+            let decision = acquire.lease(secs(86_400)).send().await;
+            decision.unwrap().granted().unwrap()
+        };
+        let _parents = take(&operator, "team").await;
+        let held = take(&caller, "e-1").await;
+        let began = tokio::time::Instant::now();
+        let waiting = async {
+            let acquire = caller.acquire("e-1", "gpt-4").take("slots", 2);
+            let wait = secs(15);
+            let decision = match is_of_several {
+                false => acquire.wait_up_to(wait).send().await.unwrap().map(|_| ()),
+                true => {
+                    let other = caller.acquire("e-2", "gpt-4").take("slots", 1);
+                    let both = caller.acquire_all([acquire, other]).wait_up_to(wait);
+                    both.send().await.unwrap().map(|_| ())
+                }
+            };
+            (decision, began.elapsed())
+        };
+        let changing = async {
+            pass(secs(1)).await;
+            let own = own();
+            let status = match change {
+                Disabled => ConfigStatus::Disabled,
+                Lowered => return configure(&operator, &own, slots(1)).await,
+                Unlimited => ConfigStatus::Unlimited,
+                Parent => {
+                    let entity = child("e-1", "team");
+                    return operator.admin().set_entity(&entity).await.unwrap();
+                }
+            };
+            let config = Config {
+                status,
+                ..Config::default()
+            };
+            operator.admin().set_config(&own, &config).await.unwrap();
+        };
+        let returning = async {
+            pass(secs(10)).await;
+            let _ = held.release().await.unwrap();
+        };
+        let ((decision, after), (), ()) = tokio::join!(waiting, changing, returning);
+        let is_as_expected = match change {
+            Disabled => matches!(decision, Decision::Disabled(_)),
+            Lowered => matches!(decision, Decision::NeverFits(_)),
+            Unlimited => decision.is_granted(),
+            Parent => matches!(decision, Decision::Denied(_)),
+        };
+        assert!(is_as_expected, "{what}: {decision:?}");
+        if !matches!(change, Parent) {
+            assert!(after <= secs(7), "{what}: {after:?}");
+        }
     }
 }
 

@@ -354,7 +354,7 @@ impl Admin {
                         return Ok(Change::Refused);
                     }
                     let limits = next.iter().flat_map(|next| &next.limits);
-                    check_functions(session, limits, editing.deadline()).await?;
+                    check_functions(&self.session, limits, editing.deadline()).await?;
                     // One that cannot be read is in force nowhere, and must not keep others from being
                     // written.
                     let of = |level: &ConfigLevel| {

@@ -94,7 +94,7 @@ pub(super) async fn page(
     };
     let read = tokio::time::timeout_at(deadline(timeout), read).await;
     let (rows, next): (Rows, Option<Position>) = read.unwrap_or_else(|_| {
-        let error = session.timeout_error("Query of usage", timeout);
+        let error = session.env.no_answer("Query of usage", timeout);
         Err(error.into())
     })?;
     let unreadable = rows.damaged.into_iter().map(Unreadable::of);

@@ -84,7 +84,8 @@ impl Driver<'_> {
                 let outcome = timeout_at(self.deadline, read).await;
                 let timeout = |_| {
                     let request = "BatchGetItem of all shards";
-                    let error = self.session.timeout_error(request, self.request.timeout);
+                    let key = self.bucket.key.item_key();
+                    let error = self.session.given_up(request, self.request.timeout, &key);
                     Err(error.into())
                 };
                 router.all_read(env, outcome.unwrap_or_else(timeout));
@@ -112,7 +113,7 @@ impl Driver<'_> {
         let read = self.session.read_once(&key, Consistency::Eventual);
         let read = timeout_at(self.deadline, read).await;
         let request = "BatchGetItem of the denial stamp";
-        let timeout = |_| self.session.timeout_error(request, self.request.timeout);
+        let timeout = |_| self.session.given_up(request, self.request.timeout, &key);
         Ok(read
             .map_err(timeout)??
             .and_then(|item| read_stamp(item.attributes()).ok()))

@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use tokio::time::Instant;
 use weirgate::{
-    CircuitBreakerConfig, ConfigLevel, Decision, Error, Grant, Limit, OnUnavailable, Prefetch,
-    RateLimiter,
+    Builder, CircuitBreakerConfig, ConfigLevel, Decision, Error, Grant, Limit, OnUnavailable,
+    Prefetch, RateLimiter,
 };
 use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{Fleet, millis, pass, rpm, secs, tokens};
@@ -87,19 +87,16 @@ async fn send(limiter: &RateLimiter, call: Call) -> Result<Vec<Grant>, Error> {
 }
 
 async fn consumed(fleet: &Fleet, call: Call) -> i64 {
+    let on = resource(call);
+    used(fleet, "e-1", on).await + used(fleet, "e-2", on).await
+}
+
+/// What was taken of a bucket in this hour.
+async fn used(fleet: &Fleet, entity: &str, resource: &str) -> i64 {
     let reader = fleet.limiter().await;
-    let mut sum = 0;
-    for entity in ["e-1", "e-2"] {
-        let of = reader.usage(
-            entity,
-            resource(call),
-            weirgate::Window::Hourly,
-            fleet.now(),
-        );
-        let used = of.await.unwrap().usage.tokens.get("rpm").copied();
-        sum += i64::try_from(used.unwrap_or_default().whole_tokens()).unwrap();
-    }
-    sum
+    let of = reader.usage(entity, resource, weirgate::Window::Hourly, fleet.now());
+    let used = of.await.unwrap().usage.tokens.get("rpm").copied();
+    i64::try_from(used.unwrap_or_default().whole_tokens()).unwrap()
 }
 
 /// One caller, or twenty at once that wait for each other's requests; in a process that knows
@@ -143,13 +140,126 @@ async fn i9_a_call_is_answered_in_time_whatever_is_silent() {
                 assert!(after <= MOST, "{what}: {after:?}");
                 let grants = answer.unwrap_or_default();
                 let of_table = grants.iter().filter(|grant| grant.degraded().is_none());
-                counted += i64::try_from(of_table.count()).unwrap();
+                let of_table = of_table.count();
+                if is_warm && matches!(silent, Limits | Switches | Reads) {
+                    assert!(of_table > 0, "{what}: what was read before decides");
+                }
+                counted += i64::try_from(of_table).unwrap();
             }
             fleet.dynamo.stall_when(|_, _| false);
             pass(secs(60)).await;
             limiter.shutdown().await.unwrap();
             assert_eq!(consumed(&fleet, call).await, counted, "{what}");
         }
+    }
+}
+
+/// The buckets of many tenants that are due at once, and then one after the other.
+#[tokio::test(start_paused = true)]
+async fn due_limits_that_hang_are_used_as_they_were_and_make_nothing_unavailable() {
+    for timeout in [TIMEOUT, secs(5)] {
+        let fleet = Fleet::new().await;
+        let allow = |builder: Builder| builder.on_unavailable(OnUnavailable::Allow);
+        let limiter = fleet.limiter_with(allow).await;
+        configure(&limiter, &ConfigLevel::System, [rpm(CAPACITY)]).await;
+        let entities: Vec<_> = (0..20).map(|at| format!("e-{at}")).collect();
+        let take = async |entity: &String| {
+            let acquire = limiter.acquire(entity, "gpt-4").take("rpm", 1);
+            let grant = acquire.timeout(timeout).send().await.unwrap().granted();
+            assert_eq!(grant.unwrap().degraded(), None, "{entity}, {timeout:?}");
+        };
+        join_all(entities.iter().map(take)).await;
+        pass(secs(61)).await;
+        fleet
+            .dynamo
+            .stall_when(|operation, request| Silent::Limits.meets(operation, request));
+        for _ in 0..10 {
+            join_all(entities.iter().map(take)).await;
+            pass(secs(2)).await;
+        }
+        for entity in &entities {
+            take(entity).await;
+        }
+        assert_eq!(limiter.stats().breaker_opened, 0, "{timeout:?}");
+    }
+}
+
+/// Requests that need reads first, and give up before anything shows that DynamoDB hangs.
+#[tokio::test(start_paused = true)]
+async fn a_table_that_hangs_opens_the_breaker_though_no_caller_waits_for_long() {
+    for (timeout, is_known) in [5, 50, 500]
+        .into_iter()
+        .flat_map(|ms| [(millis(ms), false), (millis(ms), true)])
+    {
+        let what = format!("{timeout:?}, known: {is_known}");
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        configure(
+            &fleet.limiter().await,
+            &ConfigLevel::System,
+            [rpm(CAPACITY)],
+        )
+        .await;
+        let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
+        if is_known {
+            assert!(acquire.clone().send().await.unwrap().is_granted());
+            // Too old to do without a read.
+            pass(secs(121)).await;
+        }
+        fleet.dynamo.stall_when(|_, _| true);
+        let acquire = acquire.timeout(timeout);
+        let began = Instant::now();
+        while limiter.is_available() {
+            assert!(began.elapsed() <= secs(60), "{what}");
+            assert!(acquire.clone().send().await.is_err(), "{what}");
+            pass(millis(300)).await;
+        }
+        let error = acquire.clone().send().await.unwrap_err();
+        assert!(
+            matches!(error, Error::Unavailable { .. }),
+            "{what}: {error}"
+        );
+        fleet.dynamo.stall_when(|_, _| false);
+        pass(secs(31)).await;
+        assert!(acquire.send().await.unwrap().is_granted(), "{what}");
+    }
+}
+
+/// The switches are read beside the take. What was taken goes back later, if its rollback hangs.
+#[tokio::test(start_paused = true)]
+async fn i9_a_stop_does_not_wait_for_the_return_of_what_was_taken() {
+    let fleet = Fleet::new().await;
+    let (operator, limiter) = (fleet.limiter().await, fleet.limiter().await);
+    let limits = [rpm(60)];
+    let take = async |timeout| {
+        let both = ["e-1", "e-2"].map(|entity| {
+            let acquire = limiter.acquire(entity, "gpt-4").limits(&limits);
+            let acquire = acquire.take("rpm", 6).timeout(timeout);
+            // So that a lost rollback is repeated.
+            acquire.lease(secs(60))
+        });
+        limiter.acquire_all(both).send().await.unwrap()
+    };
+    // Every process counts for the hour that has begun.
+    pass(secs(60)).await;
+    assert!(take(secs(5)).await.is_granted());
+    let level = ConfigLevel::Entity("e-1".try_into().unwrap());
+    let _ = operator.admin().stop(&level).send().await.unwrap();
+    pass(secs(61)).await;
+    let mut writes = 0;
+    fleet.dynamo.stall_when(move |operation, _| {
+        writes += u32::from(operation == "UpdateItem");
+        operation == "UpdateItem" && writes > 2
+    });
+    let began = Instant::now();
+    let decision = take(TIMEOUT).await;
+    assert!(matches!(decision, Decision::Disabled(_)), "{decision:?}");
+    assert!(began.elapsed() <= MOST, "{:?}", began.elapsed());
+    fleet.dynamo.stall_when(|_, _| false);
+    pass(secs(10)).await;
+    for entity in ["e-1", "e-2"] {
+        let used = used(&fleet, entity, "gpt-4").await;
+        assert_eq!(used, 6, "{entity}: the first request's");
     }
 }
 
@@ -292,8 +402,10 @@ async fn requests_whose_deadlines_have_passed_are_not_held() {
             std::future::pending::<usize>().await
         };
         let hasty = async {
-            // The patient one's write has no others.
-            pass(millis(20)).await;
+            // The patient one's write has no others. It comes once the limits that are due have failed: their
+            // read is sent four times, for 3 s each.
+            let is_late = is_known && queue == Limits;
+            pass(if is_late { secs(13) } else { millis(20) }).await;
             drop(join_all((0..2_000).map(|_| ask().timeout(millis(50)).send())).await);
             pass(MOST).await;
             Arc::strong_count(&limits) - before

@@ -7,7 +7,7 @@ use weirgate_shared::{AuditChange, EditChange, EpochMillis, Limit, MilliTokens, 
 use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
 use crate::api::admin::Admin;
 use crate::bucket::BucketState;
-use crate::config::{Freshness, check_functions, resolve};
+use crate::config::{Freshness, LoadWait, check_functions, resolve};
 use crate::session::{CacheKey, deadline};
 use crate::values::{Error, Limits, check_bucket_limits, check_limit_count, check_windows};
 
@@ -133,7 +133,8 @@ impl LimitsEdit<'_> {
         let session = &self.admin.session;
         let (slot, first) = (&bucket.config, bucket.shard(0));
         let until = deadline(session.settings.timeout);
-        let resolved = resolve(session, slot, &first, Freshness::Now, until).await?;
+        let (age, wait) = (Freshness::Now, LoadWait::by(until));
+        let resolved = resolve(session, slot, &first, age, wait).await?;
         let Some(config) = &resolved.config else {
             return Err(Error::NotConfigured {
                 entity: bucket.key.entity.clone(),
