@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, ItemKey, Millis, rounded_span};
 use weirgate_store::{Consistency, CorrectedClock, ErrorKind, StoreError};
 
-use super::{AgeClock, Sent, Session};
+use super::{AgeClock, Sent, Session, deadline};
 use crate::values::Counters;
 
 /// Clock error, in ms, from which a clock counts as wrong: the dates of responses are whole
@@ -148,7 +148,8 @@ impl Session {
     /// That of the read: the time may be wrong, and a write by it could still be applied.
     pub(crate) async fn confirmed_now(&self, key: &ItemKey) -> Result<EpochMillis, StoreError> {
         if !self.is_time_confirmed() {
-            let read = || self.read_once(key, Consistency::Eventual);
+            let (keys, answer_by) = (std::slice::from_ref(key), deadline(self.settings.timeout));
+            let read = || self.read_with(keys, Consistency::Eventual, Some(answer_by));
             self.read_between_jumps(read).await?;
         }
         Ok(self.now())

@@ -1,5 +1,5 @@
-//! A bucket that DynamoDB may delete is full by then and holds no lease, whatever processes with
-//! views of any age did.
+//! A bucket that DynamoDB may delete is full by then and holds no lease, and the reconciler is due at or
+//! before the end of each lease, whatever processes with views of any age did.
 
 use std::collections::BTreeMap;
 
@@ -122,8 +122,17 @@ fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> O
     Some(plain.plan(view, now))
 }
 
-/// Requires that the bucket is full at its `ttl`, and holds no lease then.
+/// Requires that the bucket is full at its `ttl`, and holds no lease then, and that none ends before its
+/// `due`.
 fn assert_nothing_is_lost(bucket: &Shard) -> Result<(), TestCaseError> {
+    let leases = bucket.leases.iter().flatten();
+    let first = leases.map(|(_, lease)| lease.expires_at).min();
+    prop_assert!(
+        first.is_none_or(|first| bucket.due_at.is_some_and(|due| due <= first)),
+        "the first lease ends at {:?}: {:?}",
+        first,
+        bucket
+    );
     let Some(ttl) = bucket.ttl else { return Ok(()) };
     let end = EpochMillis(ttl.0 * 1000);
     let is_rate = |state: &LimitState| state.rule.kind().refills();
@@ -201,7 +210,11 @@ proptest! {
                 // Giving back is cut by a second write.
                 Op::Adjust(more) => more > 0,
                 Op::Change(_) => false,
-                Op::Renew(_) | Op::Refill | Op::Expire => true,
+                Op::Renew(hours) => {
+                    let held = view.leases.iter().flatten().next();
+                    held.is_none_or(|(_, lease)| lease.expires_at <= now.plus(Millis(hours * HOUR)))
+                }
+                Op::Refill | Op::Expire => true,
             };
             if may {
                 let applied = plan(&op, &view, &limits(first), id, now).is_none_or(|update| item.apply(&update));

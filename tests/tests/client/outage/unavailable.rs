@@ -518,7 +518,12 @@ async fn i1_a_local_bucket_is_kept_until_it_is_full() {
     };
     let _all = hot("rpm", 60).await.expect("a tenth of 600");
     let held = hot("slots", 1).await.expect("a tenth of 10");
-    let of = |entity: &str| local.acquire(entity, "gpt-4").limits(&limits()).take("rpm", 1);
+    let of = |entity: &str| {
+        local
+            .acquire(entity, "gpt-4")
+            .limits(&limits())
+            .take("rpm", 1)
+    };
     let mut denials = vec![];
     for other in 0..10_001 {
         let decision = of(&format!("other-{other}")).send().await.unwrap();

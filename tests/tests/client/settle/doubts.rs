@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use weirgate::{Grant, Limit, RateLimiter, Settlement};
+use weirgate::{Acquire, Grant, Limit, RateLimiter, Settlement};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::{
-    Fleet, PK, granted, leased, millis, pass, rpm, secs, settle, tokens, tpm,
+    self, Fleet, PK, granted, leased, millis, pass, rpm, secs, settle, tokens, tpm,
 };
 
 const LATENCY: Duration = millis(10);
@@ -155,11 +155,9 @@ async fn i7_a_settlement_whose_answer_is_lost_later_than_the_timeout_is_known_or
         let limiter = builder.build().await.unwrap();
         (fleet, limiter)
     };
-    let limits = [rpm(600)];
-    let ask = |limiter: &RateLimiter| {
-        let ask = limiter.acquire("e-1", "gpt-4").limits(&limits);
-        ask.take("rpm", 5).timeout(secs(5))
-    };
+    fn ask(limiter: &RateLimiter) -> Acquire<'_> {
+        fleet::ask(limiter, &[rpm(600)], &[("rpm", 5)]).timeout(secs(5))
+    }
     let (fleet, limiter) = slow().await;
     let mut grant = ask(&limiter).send().await.unwrap().granted().unwrap();
     fleet.fail(&[Fault::LoseAnswer]);

@@ -66,7 +66,10 @@ async fn i4_a_renewal_by_an_older_token_shortens_no_lease() {
     assert_eq!(bucket.limits["slots"].available, tokens(3), "still held");
     assert_eq!(bucket.due_at, until);
     // The one that it was told of can be renewed further.
-    assert_eq!(second.renew(secs(3_600)).await.unwrap(), Settlement::Applied);
+    assert_eq!(
+        second.renew(secs(3_600)).await.unwrap(),
+        Settlement::Applied
+    );
     assert!(second.expires_at() > until);
     assert_eq!(first.renew(secs(1)).await.unwrap(), Settlement::Applied);
     assert_eq!(first.expires_at(), second.expires_at());
