@@ -40,7 +40,8 @@ pub const TAKES: &str = "takes";
 pub const TAKES_HOUR_BASE: &str = "th";
 /// `takes` at the start of the day.
 pub const TAKES_DAY_BASE: &str = "td";
-/// Request of a client for a split: the shard was throttled.
+/// Epoch ms of the last request of a client for a split: the shard was throttled. `true` in
+/// requests of older clients.
 pub const HOT: &str = "hot";
 /// Epoch ms of the last activity sample, split or merge.
 pub const SAMPLE_AT: &str = "look_at";

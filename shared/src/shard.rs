@@ -12,7 +12,7 @@ use crate::limit::RefillRule;
 use crate::math::ShardIndex;
 use crate::{
     Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitName,
-    LimitsVersion, Meter, MilliTokens, MilliTotal, Pause, VersionedLimits, WriteId,
+    LimitsVersion, Meter, MilliTokens, MilliTotal, Millis, Pause, VersionedLimits, WriteId,
 };
 
 /// One bucket shard.
@@ -68,14 +68,26 @@ pub struct Shard {
 /// Inputs of a shard's splits and merges, besides its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scaling {
-    /// Whether a client requests a split.
-    pub is_hot: bool,
+    /// Time of the last request of a client for a split: the largest there is, if it has none.
+    pub hot_at: Option<EpochMillis>,
     /// Last activity sample; `None` until the first split.
     pub sample: Option<ActivitySample>,
     /// Number of shards that an operator set, 0 for none. Idle shards are not merged below it.
     pub min_shards: u32,
     /// Bytes of the leases at the last split.
     pub lease_bytes_at_split: i64,
+}
+
+impl Scaling {
+    /// Time for which a request for a split counts, 60 s. It ends by itself: a write that removes it
+    /// would go to the partition that throttled.
+    pub const REQUEST: Millis = Millis(60_000);
+
+    /// Returns whether a client requests a split at `now`.
+    #[must_use]
+    pub fn is_hot(&self, now: EpochMillis) -> bool {
+        self.hot_at.is_some_and(|at| now.since(at) <= Self::REQUEST)
+    }
 }
 
 /// A write sequence with its time, from which the write rate follows.

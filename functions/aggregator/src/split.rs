@@ -46,7 +46,7 @@ impl<'a> Split<'a> {
     ) -> Option<Self> {
         let is_unfinished = image.escrow.is_some();
         let is_hot = image.has_heavy_leases()
-            || image.scaling.is_hot && heat.units(image) >= i128::from(config.hot_units);
+            || image.scaling.is_hot(heat.to) && heat.units(image) >= i128::from(config.hot_units);
         if !is_unfinished && !is_hot {
             return None;
         }
@@ -88,7 +88,7 @@ impl<'a> Split<'a> {
     /// neither split nor cooled down since.
     #[must_use]
     pub fn is_wanted(&self, present: &Shard, now: EpochMillis) -> bool {
-        let is_busy = present.scaling.is_hot && present.write_seq >= self.least_v(now);
+        let is_busy = present.scaling.hot_at.is_some() && present.write_seq >= self.least_v(now);
         present.shard() == self.image.shard() && (present.has_heavy_leases() || is_busy)
     }
 
@@ -132,7 +132,7 @@ mod tests {
         let limits = [Limit::per_minute("rpm", 100).unwrap()];
         Shard {
             scaling: Scaling {
-                is_hot,
+                hot_at: is_hot.then_some(at),
                 ..Scaling::default()
             },
             ..Shard::full(key, limits.as_slice(), at)

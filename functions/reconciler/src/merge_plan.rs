@@ -252,7 +252,7 @@ fn heat(shard: &Shard, now: EpochMillis) -> Option<i128> {
         .scaling
         .sample
         .filter(|sample| sample.at.plus(REVIEW_INTERVAL) <= now)?;
-    if shard.scaling.is_hot || shard.expired(now).next().is_some() {
+    if shard.scaling.is_hot(now) || shard.expired(now).next().is_some() {
         return None;
     }
     let writes = i128::from(shard.write_seq.saturating_sub(sample.write_seq).max(0));

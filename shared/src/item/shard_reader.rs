@@ -68,7 +68,13 @@ impl ShardReader {
             attr::SAMPLE_AT => self.look.0 = Some(integer(name, value)?),
             attr::SAMPLE_WRITE_SEQ => self.look.1 = Some(integer(name, value)?),
             attr::ESCROW => self.escrow = Some(Box::new(read_escrow(value)?)),
-            attr::HOT => self.scaling.is_hot = *value == Attr::Bool(true),
+            attr::HOT => {
+                self.scaling.hot_at = match value {
+                    // It has no time, so it counts until the split, as for its writer.
+                    Attr::Bool(true) => Some(EpochMillis(i64::MAX)),
+                    value => integer(name, value).map(EpochMillis).ok(),
+                };
+            }
             attr::LAST_WRITE_ID => self.op = Some(write_id(name, value)?),
             attr::EDIT => self.edit = Some(integer(name, value)?),
             attr::PAUSED_UNTIL => self.pause.0 = Some(integer(name, value)?),

@@ -60,12 +60,12 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
             .map(|leases| set(attr::LEASES, write_leases(leases))),
     );
     let Scaling {
-        is_hot,
+        hot_at,
         sample: look,
         min_shards,
         lease_bytes_at_split: split_bytes,
     } = shard.scaling;
-    changes.extend(is_hot.then(|| set(attr::HOT, Value::Bool(true))));
+    changes.extend(hot_at.map(|at| set(attr::HOT, Value::Int(at.0))));
     changes
         .extend((min_shards > 0).then(|| set(attr::MIN_SHARDS, Value::Int(i64::from(min_shards)))));
     changes.extend((split_bytes > 0).then(|| set(attr::SPLIT_BYTES, Value::Int(split_bytes))));

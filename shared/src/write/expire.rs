@@ -46,7 +46,7 @@ pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
         at: now,
         write_seq: v,
     });
-    next.scaling.is_hot = false;
+    next.scaling.hot_at = None;
     let rests = restored.leases == 0 && is_idle(shard, now);
     next.due_at = if rests {
         first_expiry(&next)
@@ -76,8 +76,8 @@ pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
     changes.extend(
         shard
             .scaling
-            .is_hot
-            .then(|| AttributeUpdate::Remove(Path::of(attr::HOT))),
+            .hot_at
+            .map(|_| AttributeUpdate::Remove(Path::of(attr::HOT))),
     );
     let (due, partition) = (Path::of(attr::DUE), Path::of(attr::DUE_SHARD));
     match next.due_at {

@@ -276,12 +276,12 @@ impl Take<'_> {
         debit.is_some_and(|ask| !ask.effect.must_be_covered())
     }
 
-    fn update(&self, view: &Shard) -> Update {
+    fn update(&self, view: &Shard, now: EpochMillis) -> Update {
         let mut changes = count_write();
         changes.push(set_write_id(&self.write_id));
         changes.extend(
             self.request_split
-                .then(|| AttributeUpdate::Set(Path::of(attr::HOT), Value::Bool(true))),
+                .then(|| AttributeUpdate::Set(Path::of(attr::HOT), Value::Int(now.0))),
         );
         changes.push(AttributeUpdate::Add(
             Path::of(attr::TAKES),

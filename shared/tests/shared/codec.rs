@@ -113,11 +113,11 @@ prop_compose! {
         limits in btree_map(limit_name(), limit_state(), 0..5),
         leases in option::of(btree_map(write_id(), lease(), 0..4)),
         (due_at, limits_changed_at, ttl) in (option::of(instant()), option::of(instant()), option::of(any::<i64>())),
-        (is_hot, sample, min_shards, lease_bytes_at_split) in
-            (any::<bool>(), option::of((instant(), any::<i64>())), 0..=u32::MAX, 0..=i64::MAX),
+        (hot_at, sample, min_shards, lease_bytes_at_split) in
+            (option::of(instant()), option::of((instant(), any::<i64>())), 0..=u32::MAX, 0..=i64::MAX),
     ) -> Shard {
         let sample = sample.map(|(at, write_seq)| ActivitySample { at, write_seq });
-        let scaling = Scaling { is_hot, sample, min_shards, lease_bytes_at_split };
+        let scaling = Scaling { hot_at, sample, min_shards, lease_bytes_at_split };
         let (hour, acquires) = (Hour(hour), Counter { total: acquires, bases });
         Shard {
             key, shard_count, refilled_at, write_seq, birth_seq, hour, acquires, limits, departed: BTreeMap::new(), config_version, limits_changed_at,

@@ -104,7 +104,7 @@ fn crowded(index: u32) -> Shard {
         .collect();
     shard.shard_count = 2;
     shard.scaling = Scaling {
-        is_hot: true,
+        hot_at: Some(NOW),
         sample: Some(ActivitySample {
             at: NOW,
             write_seq: 5,

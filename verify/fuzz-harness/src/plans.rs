@@ -254,8 +254,14 @@ fn copy_usage(
     }: &Case,
 ) {
     for window in Window::ALL {
-        let copies = [bucket, other]
-            .map(|bucket| UsageCopy::of(&bucket.meter(), window, bucket.scaling.is_hot, amount.0));
+        let copies = [bucket, other].map(|bucket| {
+            UsageCopy::of(
+                &bucket.meter(),
+                window,
+                bucket.scaling.hot_at.is_some(),
+                amount.0,
+            )
+        });
         let lives = copies
             .iter()
             .flat_map(|one| copies.iter().map(move |other| (one, other)));

@@ -213,9 +213,9 @@ impl Attempt {
     }
 
     /// Returns whether the write should request a split: the shard was throttled repeatedly. Not
-    /// just after a split, when every process pays for a write or two to see it, and not twice.
+    /// just after a split, when every process pays for a write or two to see it, and not while a request counts.
     pub(super) fn wants_split(shard: &ShardState, seen: &Shard, now: EpochMillis) -> bool {
-        if seen.scaling.is_hot {
+        if seen.scaling.is_hot(now) {
             return false;
         }
         let settled_at = seen

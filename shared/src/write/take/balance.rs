@@ -13,7 +13,7 @@ impl Take<'_> {
     /// `rf`, which is that of the view or later, fits above the balance.
     pub(super) fn take_balance(&self, view: &Shard, now: EpochMillis) -> Update {
         let (shard, floor) = (view.shard(), view.refilled_at);
-        let mut update = self.update(view);
+        let mut update = self.update(view, now);
         // Neither condition holds for a shard that was deleted or merged away.
         push_new(&mut update, require_shard_count(shard));
         update

@@ -16,7 +16,7 @@ impl Take<'_> {
     /// Writes the acquire's limits to the shard along with the take. Moves `rf`, so that all refill
     /// by the old rules is credited. Requires the `rf` of the view.
     pub(super) fn with_new_limits(&self, shard: &Shard, now: EpochMillis) -> Update {
-        let mut update = self.update(shard);
+        let mut update = self.update(shard, now);
         require_refilled_at(shard)
             .into_iter()
             .for_each(|condition| push_new(&mut update, condition));

@@ -14,7 +14,7 @@ impl Take<'_> {
     /// balance at `rf`, so it may go below zero. Concurrent takes exclude each other only if the
     /// balance does not cover both.
     pub(super) fn take_refill(&self, shard: &Shard, now: EpochMillis) -> Update {
-        let mut update = self.update(shard);
+        let mut update = self.update(shard, now);
         require_refilled_at(shard)
             .into_iter()
             .for_each(|condition| push_new(&mut update, condition));

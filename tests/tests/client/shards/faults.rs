@@ -45,26 +45,34 @@ async fn a_manually_deleted_shard_is_gone_and_delays_no_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_throttled_caller_asks_for_one_split_of_its_shard() {
+async fn a_throttled_caller_asks_for_one_split_of_its_shard_a_minute() {
     let (fleet, [limiter]) = Fleet::of().await;
     let limits = per_minute(1000);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     fleet.fail(&[Fault::Throttle { key_range: false }]);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     assert!(
-        !fleet.bucket().await.scaling.is_hot,
+        fleet.bucket().await.scaling.hot_at.is_none(),
         "the account is no reason to split"
     );
     fleet.fail(&[Fault::Throttle { key_range: true }]);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     assert!(
-        !fleet.bucket().await.scaling.is_hot,
+        fleet.bucket().await.scaling.hot_at.is_none(),
         "nor is a single crest"
     );
     pass(secs(6)).await;
     fleet.fail(&[Fault::Throttle { key_range: true }; 2]);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
-    assert!(fleet.bucket().await.scaling.is_hot);
+    let asked = fleet.bucket().await.scaling.hot_at;
+    assert!(asked.is_some());
+    // Again while DynamoDB throttles, once the request has ended by itself.
+    for (after, is_new) in [(secs(50), false), (secs(11), true)] {
+        pass(after).await;
+        fleet.fail(&[Fault::Throttle { key_range: true }; 2]);
+        let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+        assert_eq!(fleet.bucket().await.scaling.hot_at > asked, is_new);
+    }
     // Split by others between the throttle and the next write.
     let (other, stale) = (fleet.limiter().await, fleet.limiter().await);
     let _ = granted(&stale, &limits, &[("rpm", 1)]).await;
@@ -83,7 +91,7 @@ async fn a_throttled_caller_asks_for_one_split_of_its_shard() {
         shards(&fleet)
             .await
             .iter()
-            .all(|shard| !shard.scaling.is_hot),
+            .all(|shard| shard.scaling.hot_at.is_none()),
         "it is not that shard any more"
     );
 }

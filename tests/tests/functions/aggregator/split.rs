@@ -9,7 +9,7 @@ use crate::fixtures::aggregator::{
     HOUR, bucket, config, counts, deliver, deliver_by, deliver_text, event, held, marked, name,
     new_id, records, run, shards, take, take_hot,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use weirgate_aggregator::{Config, HOT_UNITS, Handled};
 use weirgate_shared::write::Take;
 use weirgate_shared::{Asks, Effect, EpochMillis, Limit, MilliTokens, Millis, Shard};
@@ -43,7 +43,7 @@ async fn i6_a_marked_shard_is_split_once_and_no_token_is_made_or_lost() {
     let [lower, upper] = &*shards(&table).await else {
         panic!("two shards")
     };
-    assert!(!lower.scaling.is_hot && !upper.scaling.is_hot);
+    assert_eq!((lower.scaling.hot_at, upper.scaling.hot_at), (None, None));
     assert!(lower.limits.iter().all(|(name, state)| {
         let other = upper.limits[name].available;
         (state.available.0 - other.0).abs() <= 1 && other > MilliTokens::ZERO
@@ -81,6 +81,36 @@ async fn a_throttled_shard_is_split_if_its_own_writes_are_many_until_now() {
         let now = HOUR.plus(Millis(late_ms));
         let handled = deliver_by(&table, &event(&batch), &deployed(), now, MINUTE).await;
         assert_has!(handled.summary, splits: splits, splits_put_off: 0; "{writes} {late_ms} {since}");
+    }
+}
+
+/// A throttle says something about the writes of its time, not of those days later. Requests of older
+/// clients have no time.
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_split_ends_by_itself_and_its_shard_is_then_quiet() {
+    let asked = |age_ms: i64| json!({"N": (HOUR.0 - age_ms).to_string()});
+    for (hot, splits) in [
+        (asked(0), 1),
+        (asked(-999), 1),
+        (asked(60_000), 1),
+        (asked(60_001), 0),
+        (asked(7 * 86_400_000), 0),
+        (json!({"BOOL": true}), 1),
+        (json!({"BOOL": false}), 0),
+        (json!({"S": "now"}), 0),
+    ] {
+        let (dynamo, table) = fresh().await;
+        take(&table, &bucket("a", 0), 10).await;
+        let mut item = dynamo.items().pop().unwrap();
+        item["hot"] = hot.clone();
+        dynamo.put(&item);
+        drop(records(&dynamo));
+        let v: i64 = item["v"]["N"].as_str().unwrap().parse().unwrap();
+        item["v"]["N"] = (v + 100).to_string().into();
+        dynamo.put(&item);
+        let batch = batches::stream(&dynamo, HOUR);
+        let handled = deliver_with(&table, &batch, &deployed()).await;
+        assert_has!(handled.summary, splits: splits, splits_put_off: 0; "{hot}");
     }
 }
 

@@ -9,7 +9,8 @@ use weirgate_tests::{assert_has, slow};
 use crate::fixtures::aggregator::usage::assert_exact;
 use crate::fixtures::aggregator::{
     HOUR, bucket, config, counts, deliver, deliver_by, deliver_text, deliver_until_done, event,
-    held, limits, marked, name, new_id, records, sequence_number, shards, take, take_hot, take_in,
+    held, limits, marked, name, new_id, records, sequence_number, shards, take, take_hot,
+    take_hot_in, take_in,
 };
 use fastrand::Rng;
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
@@ -31,10 +32,10 @@ async fn known_and_marked() -> (Dynamo, Table, Vec<Value>) {
     (dynamo, table, records)
 }
 
-/// The same as [`marked`], and the first take of the next hour.
+/// The same as [`marked`], and the first take of the next hour, which asks for a split again.
 async fn marked_and_rolled() -> (Dynamo, Table, Vec<Value>) {
     let (dynamo, table, marked) = marked().await;
-    take_in(&table, &bucket("a", 0), 10, 1).await;
+    take_hot_in(&table, &bucket("a", 0), 1).await;
     let records = [marked, records(&dynamo)].concat();
     (dynamo, table, records)
 }

@@ -141,11 +141,11 @@ async fn leases_keep_the_shard_that_would_go_and_not_the_one_that_stays() {
 #[tokio::test]
 async fn a_shard_marked_for_a_split_is_not_merged_until_the_mark_ends() {
     let (_, table, key) = with_shards(4).await;
-    change(&table, &key, 3, |shard| shard.scaling.is_hot = true).await;
+    change(&table, &key, 3, |shard| shard.scaling.hot_at = Some(DUE)).await;
     assert_has!(run(&table, DUE).await, shards_merged: 1; "the other two");
     assert_eq!(counts(&table, &key).await, [(0, 2), (1, 4), (3, 4)]);
     let left = shards(&table, &key).await;
-    assert!(left.iter().all(|shard| !shard.scaling.is_hot));
+    assert!(left.iter().all(|shard| shard.scaling.hot_at.is_none()));
     assert_has!(run(&table, DUE.plus(REVIEW_INTERVAL)).await, shards_merged: 2);
     assert_eq!(counts(&table, &key).await, [(0, 1)]);
 }
