@@ -88,7 +88,7 @@ fn max_shards(value: Option<&str>) -> Result<u32, ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use weirgate_shared::{EpochMillis, Millis, Window, final_from};
+    use weirgate_shared::{DELIVERY, EpochMillis, Millis, Window};
 
     use super::*;
 
@@ -139,14 +139,15 @@ mod tests {
     fn a_snapshot_is_kept_for_a_day_at_least_after_its_window_is_final() {
         let day = Window::Daily.start(EpochMillis(1_795_198_200_000));
         let first_hour = Window::Hourly.end(day);
+        let final_from = Window::Daily.end(day).plus(DELIVERY);
         for window in [first_hour, Window::Daily.end(day)] {
             let ends = |days| window.plus(Millis(days * 86_400_000));
-            let kept = ends(*TTL_DAYS.start()).since(final_from(window));
+            let kept = ends(*TTL_DAYS.start()).since(final_from);
             assert!(kept >= Millis(86_400_000), "{kept:?}");
         }
         // A day less is not enough.
         let days = *TTL_DAYS.start() - 1;
-        assert!(first_hour.plus(Millis(days * 86_400_000)) <= final_from(first_hour));
+        assert!(first_hour.plus(Millis(days * 86_400_000)) <= final_from);
     }
 
     #[test]
