@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::{BucketKey, EpochMillis, Hour, LimitName, MilliTotal, SnapshotKey, Window, by_limit};
 
+/// Largest count of a window: a number of DynamoDB has 38 digits. The difference of two such numbers may
+/// have one more.
+const MAX_COUNT: i128 = 10_i128.pow(38) - 1;
+
 /// A counter's values at the start of the item's current hour, and of the day that hour is in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Bases {
@@ -25,13 +29,15 @@ pub struct Counter {
 
 impl Counter {
     /// Returns the count in the current window of this kind. Negative if more was returned than
-    /// taken: tokens taken in one hour may return in the next.
+    /// taken: tokens taken in one hour may return in the next. Has at most 38 digits.
     #[must_use]
-    pub const fn used(&self, window: Window) -> i128 {
-        self.total.saturating_sub(match window {
+    pub fn used(&self, window: Window) -> i128 {
+        let base = match window {
             Window::Hourly => self.bases.hour,
             Window::Daily => self.bases.day,
-        })
+        };
+        let used = self.total.saturating_sub(base);
+        used.clamp(-MAX_COUNT, MAX_COUNT)
     }
 }
 

@@ -17,7 +17,7 @@ use weirgate_shared::SnapshotKey;
 use weirgate_store::{RetryPolicy, ReturnValues, Table, WriteOutcome};
 
 use crate::plan::{Write, WriteKind};
-use effect::{put_off, refuse, split_made};
+use effect::{Refusals, put_off, split_made};
 use split::split_shard;
 
 pub use copy::run_copy;
@@ -42,8 +42,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// A required copy whose own item is throttled waits for all other writes. If the item stays throttled
 /// for [`PATIENCE`] after that, the record is redelivered. The copy of an old record is refused
 /// instead, if the item stayed throttled in [`ENOUGH`] invocations in a row: a tenant can keep its
-/// snapshot throttled indefinitely. Refusals are logged in the order of the records. So those that
-/// the log has no room for have it when Lambda resumes at the first one.
+/// snapshot throttled indefinitely. Refusals are logged in the order of the records. So throttled copies
+/// that the log has no room for have it when Lambda resumes at the first one.
 ///
 /// Splits come after all other writes, so that no copy waits for a throttled split.
 pub async fn execute(
@@ -73,8 +73,9 @@ pub async fn execute(
         }
     }
     refused.sort_by_key(|(write, _)| write.record);
-    let refuse = |(write, reason)| refuse(write, reason, budget);
-    results.extend(refused.into_iter().map(refuse));
+    let mut refusals = Refusals::new(budget);
+    let mut refuse = |(write, reason)| refusals.refuse(write, reason);
+    results.extend(refused.into_iter().map(&mut refuse));
     let limits = Limits {
         stop: limits.stop.min(Instant::now() + SPLIT_PATIENCE),
         ..limits
@@ -85,8 +86,9 @@ pub async fn execute(
         .buffer_unordered(limits.concurrency);
     while let Some(done) = splits.next().await {
         results.extend(done.results);
-        results.extend(done.refused.into_iter().map(refuse));
+        results.extend(done.refused.into_iter().map(&mut refuse));
     }
+    refusals.log_left_out();
     results
 }
 

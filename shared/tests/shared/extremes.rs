@@ -10,7 +10,8 @@ use weirgate_shared::evaluator::Item;
 use weirgate_shared::write::{LimitDelta, Roll, Settle, UsageCopy};
 use weirgate_shared::{
     Bases, Bucket, BucketKey, Counter, EpochMillis, Hour, Limit, LimitName, MilliTokens,
-    MilliTotal, Millis, Shard, ShardIndex, SnapshotKey, Usage, Window, WriteId, interval_usage,
+    MilliTotal, Millis, Shard, ShardIndex, SnapshotKey, Usage, UsageHorizon, Window, WriteId,
+    interval_usage,
 };
 
 fn bucket(at: EpochMillis) -> Shard {
@@ -33,7 +34,9 @@ fn usage_past_all_numbers_is_a_sum_that_stops_there() {
                 day: least,
             },
         };
-        assert_eq!(Window::ALL.map(|window| counter.used(window)), [most; 2]);
+        // As many digits as a number of DynamoDB has.
+        let used = (10_i128.pow(38) - 1) * most.signum();
+        assert_eq!(Window::ALL.map(|window| counter.used(window)), [used; 2]);
         let tokens = [(LimitName::new("rpm").unwrap(), MilliTotal(most))].into();
         let one = Usage {
             tokens,
@@ -189,7 +192,7 @@ proptest! {
         prop_assert!(snapshot.apply(&next.unwrap()));
         let snapshots = BTreeMap::from([((Window::Daily, start), snapshot.snapshot())]);
         let end = Window::Daily.end(start);
-        let sum = interval_usage(Window::Daily, (start, end), &snapshots, &[], (EpochMillis(i64::MAX / 2), Millis(i64::MAX)));
+        let sum = interval_usage(Window::Daily, (start, end), &snapshots, &[], &UsageHorizon::of_stream(EpochMillis(i64::MAX / 2), Millis(i64::MAX)));
         prop_assert_eq!(sum.usage.tokens["rpm"], expected + expected);
         prop_assert_eq!(sum.usage.acquires, day.acquires * 2);
     }

@@ -1,5 +1,7 @@
 //! Effects of planned writes. Refused writes and splits that are put off are logged.
 
+use std::collections::BTreeMap;
+
 use weirgate_runtime::{LogBudget, shorten};
 
 use super::failure::{Failure, FailureReason};
@@ -65,33 +67,69 @@ pub(super) fn split_put_off(split: &Split<'_>, why: &str, budget: &LogBudget) ->
     Effect::SplitPutOff
 }
 
-/// Logs the content of a write that is refused. A required copy without room in the log fails its
-/// record instead: the numbers are nowhere else.
-pub(super) fn refuse(
-    write: &Write<'_>,
-    reason: FailureReason,
-    budget: &LogBudget,
-) -> Result<Effect, Failure> {
-    let (what, pk) = match &write.kind {
-        WriteKind::Copy(copy) => (copy.to_string(), copy.key.item_key().pk),
-        WriteKind::Refill(update) => (
-            format!("refill of {}", update.key.pk),
-            update.key.pk.clone(),
-        ),
-        WriteKind::Split(split) => {
-            let pk = split.image.key.item_key().pk;
-            (format!("split of {pk}"), pk)
+/// The refused writes of an invocation, which are logged with their content as long as the log has
+/// room.
+pub(super) struct Refusals<'b> {
+    budget: &'b LogBudget,
+    /// Number of writes without room in the log, by namespace.
+    left_out: BTreeMap<String, usize>,
+}
+
+impl<'b> Refusals<'b> {
+    pub(super) const fn new(budget: &'b LogBudget) -> Self {
+        Self {
+            budget,
+            left_out: BTreeMap::new(),
         }
-    };
-    // Large enough for the amounts of all limits of a bucket.
-    let (what, why) = (shorten(&what, 4 * SHOWN), reason.to_string());
-    let why = shorten(&why, SHOWN);
-    if budget.allows(&pk, &[&what, &why]) {
-        // An alarm looks for this text.
-        tracing::error!(%what, %why, "refused write");
-    } else if matches!(&write.kind, WriteKind::Copy(copy) if copy.is_required) {
-        let record = write.record;
-        return Err(Failure { record, reason });
     }
-    Ok(Effect::Refused)
+
+    /// Logs the content of a write that is refused.
+    ///
+    /// Without room in the log, a required copy of a throttled item fails its record instead, because
+    /// its numbers are nowhere else. What an item contains fails no record: a tenant could otherwise keep
+    /// the records of all others from being done.
+    pub(super) fn refuse(
+        &mut self,
+        write: &Write<'_>,
+        reason: FailureReason,
+    ) -> Result<Effect, Failure> {
+        let (what, pk) = match &write.kind {
+            WriteKind::Copy(copy) => (copy.to_string(), copy.key.item_key().pk),
+            WriteKind::Refill(update) => (
+                format!("refill of {}", update.key.pk),
+                update.key.pk.clone(),
+            ),
+            WriteKind::Split(split) => {
+                let pk = split.image.key.item_key().pk;
+                (format!("split of {pk}"), pk)
+            }
+        };
+        // Large enough for the amounts of all limits of a bucket.
+        let (what, why) = (shorten(&what, 4 * SHOWN), reason.to_string());
+        let why = shorten(&why, SHOWN);
+        let is_required = matches!(&write.kind, WriteKind::Copy(copy) if copy.is_required);
+        if self.budget.allows(&pk, &[&what, &why]) {
+            // A saved query looks for this text.
+            tracing::error!(%what, %why, "refused write");
+        } else if is_required && !reason.is_lasting() {
+            let record = write.record;
+            return Err(Failure { record, reason });
+        } else {
+            let namespace = write.kind.namespace().to_owned();
+            *self.left_out.entry(namespace).or_default() += 1;
+        }
+        Ok(Effect::Refused)
+    }
+
+    /// Logs how many writes of each namespace the log had no room for, in one line.
+    pub(super) fn log_left_out(self) {
+        let counts = self.left_out.iter();
+        let counts = counts.map(|(namespace, count)| format!("{count} of namespace {namespace}"));
+        let what = counts.collect::<Vec<_>>().join(", ");
+        if !what.is_empty() {
+            let what = shorten(&what, 32 * SHOWN);
+            let why = "the log has no room for them; the stream has their records for 24 hours";
+            tracing::error!(%what, why, "refused write");
+        }
+    }
 }
