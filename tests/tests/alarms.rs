@@ -160,6 +160,7 @@ fn periods_of(alarm: &Value, value: i64, rate: usize, first: usize) -> Vec<Optio
             "Sum" => of.reduce(|sum, next| sum + next),
             "Minimum" => of.min(),
             "Maximum" => of.max(),
+            "SampleCount" => i64::try_from(of.count()).ok().filter(|count| *count > 0),
             other => panic!("{alarm} has {other}"),
         }
     });
@@ -197,6 +198,30 @@ fn alarms_of_the_reconciler_hear_of_every_run_at_every_allowed_schedule() {
         let is_heard = |end| rings_by(&absent, &runs[..end]);
         assert!(!(15..=runs.len()).any(is_heard), "every {rate} minutes");
     }
+}
+
+/// What CloudWatch has of runs that fail: Lambda starts them, and they write no metric.
+#[test]
+fn an_essential_alarm_hears_of_a_reconciler_whose_runs_all_fail() {
+    let series = |alarm: &Value| (alarm["Namespace"] == "AWS/Lambda").then_some(1);
+    let is_of_reconciler = |alarm: &Value| {
+        let dimensions = alarm["Dimensions"].to_string();
+        dimensions.contains("Reconciler") || dimensions.contains("\"reconciler\"")
+    };
+    let alarms = resources().into_iter().filter(|(_, alarm)| {
+        alarm["Type"] == "AWS::CloudWatch::Alarm" && alarm["Condition"] == "HasAlarms"
+    });
+    let rung = alarms.filter(|(_, alarm)| {
+        let alarm = &alarm["Properties"];
+        is_of_reconciler(alarm) && rings_by(alarm, &[series(alarm); 20])
+    });
+    let rung: Vec<_> = rung.map(|(name, _)| name).collect();
+    assert_eq!(rung, ["ReconcilerAbsentAlarm"]);
+    // One that runs, and cannot read the index, does not write this one either (`metrics/line.rs`).
+    assert_eq!(
+        properties("ReconcilerAbsentAlarm")["MetricName"],
+        properties("OverdueLeasesAlarm")["MetricName"]
+    );
 }
 
 /// Those that are left out say earlier, or more exactly, what one of the others says.
