@@ -41,8 +41,12 @@ pub(crate) enum Turn {
     Handled(weirgate_aggregator::Summary),
     /// There was nothing to do.
     Done,
-    /// A batch failed at least in part, and comes again.
-    Failed(String),
+    /// A batch failed at least in part, and the rest comes again.
+    Failed {
+        reason: String,
+        /// Number of records that are finished.
+        done: usize,
+    },
 }
 
 impl Reader {
@@ -85,7 +89,7 @@ impl Reader {
             Err(error) => {
                 // The stream may be gone.
                 self.is_open = false;
-                Turn::Failed(error.to_string())
+                Turn::failed(error)
             }
         }
     }
@@ -134,14 +138,14 @@ impl Reader {
         );
         let Handled { summary, response } = match handled.await {
             Ok(handled) => handled,
-            Err(error) => return Turn::Failed(error.to_string()),
+            Err(error) => return Turn::failed(error),
         };
         let ids: Vec<_> = records.iter().map(|record| record.id.clone()).collect();
         let response = match response {
             Ok(response) => response,
             Err(error) => {
                 self.batch_size = batch.div_ceil(2);
-                return Turn::Failed(error.to_string());
+                return Turn::failed(error);
             }
         };
         self.batch_size = BATCH_SIZE;
@@ -153,22 +157,33 @@ impl Reader {
                 "records are gone that were not handled, because the stream was full: the usage of their windows is too \
                  low"
             ),
-            Err(error) => return Turn::Failed(error.to_string()),
+            Err(error) => return Turn::failed(error),
         }
         self.waiting.drain(..done);
         match done < batch {
-            true => Turn::Failed(format!("{} of {batch} records come again", batch - done)),
+            true => Turn::Failed {
+                reason: format!("{} of {batch} records come again", batch - done),
+                done,
+            },
             false => Turn::Handled(summary),
         }
     }
 }
 
 impl Turn {
+    /// A turn that finished no record.
+    fn failed(error: impl ToString) -> Self {
+        Self::Failed {
+            reason: error.to_string(),
+            done: 0,
+        }
+    }
+
     pub(crate) fn work(self) -> Option<Work> {
         match self {
             Self::Handled(summary) => Some(Work::Aggregated(summary)),
             Self::Done => None,
-            Self::Failed(reason) => Some(Work::Failed {
+            Self::Failed { reason, .. } => Some(Work::Failed {
                 function: "aggregator",
                 reason,
             }),

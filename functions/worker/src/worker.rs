@@ -124,10 +124,7 @@ impl Worker {
                 let started = Instant::now();
                 let turn = reader.turn().await;
                 let is_handled = matches!(turn, Turn::Handled(_));
-                match &turn {
-                    Turn::Failed(_) => {}
-                    Turn::Handled(_) | Turn::Done => pause.succeeded(),
-                }
+                pause.after(&turn);
                 if let Some(work) = turn.work() {
                     say(table, report, started, work);
                 }
@@ -239,12 +236,50 @@ impl Pause {
         Self { first, next: first }
     }
 
+    /// Takes note of a turn. One that finished some records is no failure: in a long stream, a record of each batch
+    /// may fail.
+    const fn after(&mut self, turn: &Turn) {
+        match turn {
+            Turn::Failed { done: 0, .. } => {}
+            Turn::Failed { .. } | Turn::Handled(_) | Turn::Done => self.succeeded(),
+        }
+    }
+
     const fn succeeded(&mut self) {
         self.next = self.first;
     }
 
+    fn next(&mut self) -> Duration {
+        let now = self.next;
+        self.next = (now * 2).min(LONGEST_PAUSE.max(self.first));
+        now
+    }
+
     async fn rest(&mut self) {
-        sleep(self.next).await;
-        self.next = (self.next * 2).min(LONGEST_PAUSE.max(self.first));
+        sleep(self.next()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_grows_with_failures_in_a_row_that_finish_nothing() {
+        let mut pause = Pause::new(Duration::from_secs(1));
+        let mut rests = |done: &[usize]| {
+            let of = |done: &usize| {
+                let reason = String::new();
+                pause.after(&Turn::Failed {
+                    reason,
+                    done: *done,
+                });
+                pause.next().as_secs()
+            };
+            done.iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(rests(&[999; 20]), [1; 20]);
+        assert_eq!(rests(&[0; 7]), [2, 4, 8, 16, 30, 30, 30]);
+        assert_eq!(rests(&[1, 0]), [1, 2]);
     }
 }
