@@ -1,5 +1,6 @@
 //! A usage snapshot's item. A limit's attribute has its name before a `#`, and any other attribute
-//! has no `#` or begins with it, so no name of a limit is that of another attribute.
+//! has no `#` or begins with it, so no name of a limit is that of another attribute. Releases before 0.10
+//! wrote the numbers of shard 0 under the names of limits alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,11 @@ use super::parse::{count, entries, integer};
 use super::{Attr, ItemError};
 use crate::{LimitName, MilliTotal, ShardUsageCopy, Snapshot, Usage, attr};
 
-/// Reads a snapshot from all attributes of its item.
+/// Attribute with the acquires of shard 0 in a snapshot of a release before 0.10.
+const FIRST_TAKES: &str = "total_events";
+
+/// Reads a snapshot from all attributes of its item. Each copy has its acquires: one without them is
+/// incomplete, and not without usage.
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
@@ -16,6 +21,7 @@ pub fn read_snapshot<'a>(
 ) -> Result<Snapshot, ItemError> {
     let (mut snapshot, mut finals) = (Snapshot::default(), BTreeSet::new());
     let (mut copied_at, mut usage) = (BTreeMap::new(), BTreeMap::<u32, Usage>::new());
+    let (mut whole, mut others) = (BTreeSet::new(), vec![]);
     for (name, value) in item {
         if name == attr::FINAL {
             finals = shards(name, &value)?;
@@ -35,13 +41,24 @@ pub fn read_snapshot<'a>(
                 snapshot
                     .carried
                     .insert(shard, lives.collect::<Result<_, _>>()?);
-            } else if let Some(of) = match owner {
-                "c" => Some(&mut snapshot.carry),
-                shard => canonical(shard).map(|shard| usage.entry(shard).or_default()),
-            } {
-                amount(of, limit, name, &value)?;
+            } else if owner == "c" {
+                amount(&mut snapshot.carry, limit, name, &value)?;
+            } else if let Some(shard) = canonical(owner) {
+                amount(usage.entry(shard).or_default(), limit, name, &value)?;
+                whole.extend(limit.is_empty().then_some(shard));
             }
+        } else {
+            others.push((name, value));
         }
+    }
+    if copied_at.contains_key(&0) && !whole.contains(&0) {
+        let known = first_shard(&others)?;
+        whole.extend(known.is_some().then_some(0));
+        usage.extend(known.map(|known| (0, known)));
+    }
+    if let Some(shard) = copied_at.keys().find(|shard| !whole.contains(shard)) {
+        let takes = "the acquires of the shard";
+        return Err(ItemError::missing(&attr::copied_takes(*shard), takes));
     }
     for (shard, usage) in usage {
         let write_seq = copied_at.remove(&shard).ok_or_else(|| {
@@ -56,15 +73,25 @@ pub fn read_snapshot<'a>(
         };
         snapshot.shards.insert(shard, copy);
     }
-    for (shard, write_seq) in copied_at {
-        let copy = ShardUsageCopy {
-            write_seq,
-            usage: Usage::default(),
-            is_final: finals.contains(&shard),
-        };
-        snapshot.shards.insert(shard, copy);
-    }
     Ok(snapshot)
+}
+
+/// Reads the usage of shard 0 from the attributes without a `#`, as releases before 0.10 wrote it;
+/// `None` if they have no acquires.
+fn first_shard(attributes: &[(&str, Attr<'_>)]) -> Result<Option<Usage>, ItemError> {
+    let mut usage = Usage::default();
+    if !attributes.iter().any(|(name, _)| *name == FIRST_TAKES) {
+        return Ok(None);
+    }
+    for (name, value) in attributes {
+        match (*name, value) {
+            (FIRST_TAKES, _) => amount(&mut usage, "", name, value)?,
+            (attr::TTL, _) => {}
+            (limit, Attr::N(_)) => amount(&mut usage, limit, name, value)?,
+            _ => {}
+        }
+    }
+    Ok(Some(usage))
 }
 
 /// Reads the amount of a limit, or of acquires, whose limit is empty.
@@ -227,10 +254,48 @@ mod tests {
             ("#u3#70", Attr::S("x"), "#u3#70"),
             ("final", Attr::N("1"), "final"),
             ("tpm#4", Attr::N("1"), "q4"),
+            ("q4", Attr::N("1"), "#4"),
         ] {
             let other = item.iter().filter(|(known, _)| *known != name).cloned();
             let error = read_snapshot(other.chain([(name, value)])).unwrap_err();
             assert_eq!(error.attribute, attribute, "{error}");
         }
+        // No copy is without acquires.
+        for name in ["#0", "#12"] {
+            let other = item.iter().filter(|(known, _)| *known != name).cloned();
+            let error = read_snapshot(other).unwrap_err();
+            assert_eq!(error.attribute, name, "{error}");
+        }
+    }
+
+    /// As the function of 0.8.0 wrote it, and after a copy of this one.
+    #[test]
+    fn a_snapshot_of_an_older_release_has_its_usage() {
+        let old = [
+            ("PK", Attr::S("default/ENTITY#e-1")),
+            ("SK", Attr::S("#USAGE#gpt-4#daily#2026-11-20T00:00:00Z")),
+            ("q0", Attr::N("9")),
+            ("rpm", Attr::N("5.5")),
+            ("total_events", Attr::N("4")),
+            ("q1", Attr::N("8")),
+            ("rpm#1", Attr::N("2")),
+            ("#1", Attr::N("1")),
+            ("final", Attr::Numbers(vec!["0", "1"])),
+            ("ttl", Attr::N("1")),
+        ];
+        let copied = |write_seq, rpm, acquires| ShardUsageCopy {
+            write_seq,
+            usage: Usage {
+                tokens: [(LimitName::new("rpm").unwrap(), MilliTotal(rpm))].into(),
+                acquires,
+            },
+            is_final: true,
+        };
+        let read = read_snapshot(old.iter().cloned()).unwrap();
+        let expected = [(0, copied(9, 5_500, 4)), (1, copied(8, 2_000, 1))];
+        assert_eq!(read.shards, expected.into());
+        let next = [("rpm#0", Attr::N("7")), ("#0", Attr::N("6"))];
+        let read = read_snapshot(old.iter().cloned().chain(next)).unwrap();
+        assert_eq!(read.shards[&0], copied(9, 7_000, 6));
     }
 }
