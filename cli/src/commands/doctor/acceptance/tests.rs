@@ -179,6 +179,20 @@ async fn the_clean_up_ends_at_once_where_it_cannot_succeed_and_at_a_second_signa
     );
 }
 
+/// Whatever named it: an option, a variable or a profile.
+#[tokio::test]
+async fn the_endpoint_of_a_table_is_where_requests_are_sent() {
+    let url = serve(&Dynamo::new().await);
+    let connection = ConnectOptions {
+        local_endpoint: Some(url.clone()),
+        ..ConnectOptions::default()
+    };
+    let table = Table::new(weirgate_store::connect(connection).await, "weirgate");
+    assert_eq!(table.endpoint(), "");
+    let _ = remains::runs(&table).await.expect("they are listed");
+    assert_eq!(table.endpoint(), url);
+}
+
 #[tokio::test]
 async fn the_contract_holds_on_the_table_in_memory() {
     let table = Table::in_memory(&MemoryTable::default(), SystemClock);
