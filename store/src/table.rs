@@ -200,16 +200,16 @@ impl Table {
     ///
     /// # Errors
     /// [`StoreError`] if the server does not answer.
-    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_async))]
+    #[cfg_attr(not(feature = "redis"), allow(unused_variables))]
     pub async fn delivered(
         &self,
         now: EpochMillis,
     ) -> Result<Option<Range<EpochMillis>>, StoreError> {
-        match &self.backend {
-            #[cfg(feature = "redis")]
-            Backend::Redis(table) => table.delivered(now).await.map(Some),
-            _ => Ok(None),
+        #[cfg(feature = "redis")]
+        if let Backend::Redis(table) = &self.backend {
+            return table.delivered(now).await.map(Some);
         }
+        Ok(None)
     }
 
     /// Asks a server of Redis whether it fits: its version, and that it evicts nothing. Tables in DynamoDB are not

@@ -209,8 +209,10 @@ pub fn recreate(
         };
     }
     made.due_at = next_due(&made, now);
+    let nothing =
+        [attr::REFILLED_AT, attr::WRITE_SEQ].map(|name| Condition::Absent(Path::of(name)));
     let make = Update {
-        conditions: vec![Condition::Absent(Path::of(attr::WRITE_SEQ))],
+        conditions: nothing.into(),
         ..make(&made)
     };
     vec![Action::Update(make), require_unchanged(other)]
