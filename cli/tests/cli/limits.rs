@@ -489,7 +489,7 @@ async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
     assert!(kept.ends_with("\n1 change\n"), "{kept}");
     let prune = ["limits", "apply", few.path(), "--prune"];
     let shown = table.text([&prune[..], &["--dry-run"]].concat());
-    let count = "7 changes, of which 6 remove limits of a level, a parent or a plan\n";
+    let count = "8 changes, of which 7 remove limits of a level, a parent or a plan\n";
     assert!(shown.ends_with(count), "{shown}");
     assert!(
         shown.contains("limit tpm") && !shown.contains("other"),
