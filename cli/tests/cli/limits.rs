@@ -503,7 +503,7 @@ async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
     let asked = table.run_typing("yes\nprune\n", prune);
     assert_eq!(asked.code, Some(0), "{asked:?}");
     let question = format!(
-        "remove 6 levels, parents and plans that {} does not have",
+        "remove 7 levels, parents and plans that {} does not have",
         few.path()
     );
     assert!(asked.stderr.contains(&question), "{asked:?}");

@@ -51,10 +51,10 @@ redis.call('HDEL', KEYS[2], '')
 local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
 if not made.err then
   redis.call('HSET', KEYS[2], 'gone', 0, 'since', now())
-elseif string.find(made.err, 'BUSYGROUP', 1, true) then
-  redis.call('HSETNX', KEYS[2], 'since', now())
-else
+elseif not string.find(made.err, 'BUSYGROUP', 1, true) then
   return made
+elseif not redis.call('HGET', KEYS[2], 'since') then
+  redis.call('HSET', KEYS[2], 'since', now())
 end
 return 1";
 
