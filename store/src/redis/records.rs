@@ -30,19 +30,17 @@ return 1";
 const UNLOCK: &str =
     "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0";
 
-/// What the scripts below have in common.
-const FACTS: &str = "
-local function now()
-  local time = redis.call('TIME')
-  return string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+/// How the scripts below begin: with the time in ms.
+const NOW: &str = "
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))";
+/// What some of them read of a stream that exists: its facts, and how many of its records are gone.
+const STREAM: &str = "
+local info = redis.call('XINFO', 'STREAM', KEYS[1])
+for i = 1, #info, 2 do
+  info[info[i]] = info[i + 1]
 end
-local function stream()
-  local info = redis.call('XINFO', 'STREAM', KEYS[1])
-  for i = 1, #info, 2 do
-    info[info[i]] = info[i + 1]
-  end
-  return info, info['entries-added'] - info['length']
-end";
+local gone = info['entries-added'] - info['length']";
 
 /// Makes the stream and its group, unless they exist, and notes from when on it has all records. It begins with a command
 /// that removes nothing: a full server lets a script go on that has written, and its functions free its memory.
@@ -50,11 +48,11 @@ const OPEN: &str = "
 redis.call('HDEL', KEYS[2], '')
 local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
 if not made.err then
-  redis.call('HSET', KEYS[2], 'gone', 0, 'since', now())
+  redis.call('HSET', KEYS[2], 'gone', 0, 'since', now)
 elseif not string.find(made.err, 'BUSYGROUP', 1, true) then
   return made
 elseif not redis.call('HGET', KEYS[2], 'since') then
-  redis.call('HSET', KEYS[2], 'since', now())
+  redis.call('HSET', KEYS[2], 'since', now)
 end
 return 1";
 
@@ -65,7 +63,7 @@ local facts = redis.call('HMGET', KEYS[2], 'since', 'gone')
 if redis.call('EXISTS', KEYS[1]) == 0 or not facts[1] or not facts[2] then
   return {}
 end
-local info, gone = stream()
+{STREAM}
 if gone > tonumber(facts[2]) then
   return {}
 end
@@ -81,11 +79,11 @@ end
 local known = redis.call('HGET', KEYS[2], 'gone')
 local finished = redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
 redis.call('XDEL', KEYS[1], unpack(ARGV, 2))
-local _, gone = stream()
+{STREAM}
 redis.call('HSET', KEYS[2], 'gone', gone)
 local dropped = known and math.max(gone - known - finished, 0) or 0
 if dropped > 0 then
-  redis.call('HSET', KEYS[2], 'since', now())
+  redis.call('HSET', KEYS[2], 'since', now)
 end
 return dropped";
 
@@ -313,7 +311,7 @@ impl RedisTable {
 /// Returns a script with the stream and its facts as keys, which follow.
 fn script(text: &str) -> redis::Cmd {
     let mut script = cmd("EVAL");
-    script.arg(format!("{FACTS}{text}")).arg(2);
+    script.arg(NOW.to_owned() + &text.replace("{STREAM}", STREAM)).arg(2);
     script
 }
 

@@ -240,8 +240,8 @@ fn a_map_and_its_text_are_one_limit() {
         ),
         ("{session: 5h, quota: 200}", "session:200/5h"),
         (
-            "{per_day: 9, classes: {night: {at_least: 5%}, batch: {at_least: 10%, leaves: 30%}}}",
-            "9/day,class=batch:10%:30%,class=night:5%",
+            "{per_day: 900, classes: {night: {at_least: 5%}, batch: {at_least: 10%, leaves: 30%}}}",
+            "900/day,class=batch:10%:30%,class=night:5%",
         ),
         (
             "{per_minute: 5, schedule: [{cron: 0 8 * * 1-5, for: 600m, scale: 2/1, tz: europe/berlin}, {cron: \"0,30 0 * * *\", for: 5m, tz: Europe/Berlin, scale: 3/5}]}",
