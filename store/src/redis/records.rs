@@ -311,7 +311,9 @@ impl RedisTable {
 /// Returns a script with the stream and its facts as keys, which follow.
 fn script(text: &str) -> redis::Cmd {
     let mut script = cmd("EVAL");
-    script.arg(NOW.to_owned() + &text.replace("{STREAM}", STREAM)).arg(2);
+    script
+        .arg(NOW.to_owned() + &text.replace("{STREAM}", STREAM))
+        .arg(2);
     script
 }
 
