@@ -47,7 +47,9 @@ pub async fn check_after_freeze(world: &World) {
         let done = operator.admin().set_config(&level, &disabled).await;
         done.expect("the table is there");
     }
-    let frozen = CONFIG_TTL + Duration::from_secs(world.rng().u64(1..86_400));
+    // Limits that hang are used for twice their time.
+    let known = CONFIG_TTL * if is_stopped { 1 } else { 2 };
+    let frozen = known + Duration::from_secs(world.rng().u64(1..86_400));
     world.freeze_for(frozen);
     match ask().await {
         Ok(Decision::Disabled(_)) => {}
