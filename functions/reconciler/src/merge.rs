@@ -1,8 +1,6 @@
 //! Runs the transactions of a review of one bucket, and reviews it again if another process wrote
 //! first.
 
-use std::collections::BTreeSet;
-
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::MutexGuard;
 use weirgate_shared::write::finish_writes;
@@ -11,7 +9,7 @@ use weirgate_store::{ErrorKind, ReadWithin, RetryPolicy, ReturnValues, TransactO
 
 use crate::leases::plan_sample;
 use crate::merge_plan::{Change, Depth, Review, review};
-use crate::shard_tree::{is_erased_in_part, tree};
+use crate::shard_tree::tree;
 use crate::{Run, Summary, WRITES, read};
 
 /// Maximum number of reviews of one bucket in a run. After that, it is still due.
@@ -36,9 +34,7 @@ struct Made {
 #[derive(Default)]
 struct Shards<'a> {
     shards: Vec<Shard>,
-    /// Numbers of shards that were merged away or erased.
-    tombstones: BTreeSet<u32>,
-    /// Whether the bucket has no others, and none was erased.
+    /// Whether the bucket has no others.
     is_all: bool,
     /// Bytes of the responses.
     bytes: u64,
@@ -165,7 +161,6 @@ impl<'r> Run<'r> {
                 );
             }
         }
-        found.is_all &= !is_erased_in_part(&found.shards, &found.tombstones);
         Some(found)
     }
 
@@ -183,12 +178,7 @@ impl<'r> Run<'r> {
             .await
         {
             Some(Ok(ReadWithin::Items { items, bytes })) => {
-                for item in &items {
-                    if item.is_merged() {
-                        let key = BucketKey::parse(&item.pk());
-                        found.tombstones.extend(key.map(|key| key.shard));
-                        continue;
-                    }
+                for item in items.iter().filter(|item| !item.is_merged()) {
                     match read::bucket(item, self.budget) {
                         Some(shard) => found.shards.push(shard),
                         None => found.is_all = false,

@@ -1,15 +1,14 @@
 //! What a run would do, without a write.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use weirgate_shared::write::ExpiredLeases;
 use weirgate_shared::{BucketKey, EpochMillis, ItemKey, MAX_SHARDS, Shard, due_shards};
-use weirgate_store::{Consistency, Order, StoreError, Table};
+use weirgate_store::{Order, StoreError, Table};
 
 use crate::leases::plan;
 use crate::merge_plan::{Depth, is_reviewed, review};
-use crate::shard_tree::is_erased_in_part;
 use crate::{PARTITIONS, read};
 
 /// What a run would do.
@@ -137,18 +136,9 @@ async fn reshape(
     let keys: Vec<_> = (0..MAX_SHARDS)
         .map(|shard| first.with_shard(shard).item_key())
         .collect();
-    let (mut found, mut tombstones) = (vec![], BTreeSet::new());
-    for batch in keys.chunks(read::BATCH) {
-        for item in table.read_all(batch, Consistency::Strong).await? {
-            match item.is_merged() {
-                true => tombstones.extend(BucketKey::parse(&item.pk()).map(|key| key.shard)),
-                false => found.push(read::decode(&item).ok()),
-            }
-        }
-    }
-    let is_all = found.iter().all(Option::is_some);
-    let shards: Vec<_> = found.into_iter().flatten().collect();
-    let is_all = is_all && !is_erased_in_part(&shards, &tombstones);
+    let found = read_shards(table, &keys).await?;
+    let is_all = found.values().all(Result::is_ok);
+    let shards: Vec<_> = found.into_values().flatten().collect();
     let review = review(&shards, is_all, Depth::All, now, weirgate_store::random_id);
     let count = |changes: &[crate::Change]| changes.iter().map(|change| change.shards).sum();
     Ok(Reshaped {

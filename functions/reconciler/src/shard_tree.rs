@@ -1,6 +1,6 @@
 //! The shards of a bucket as the tree of their splits, with manual damage: pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use weirgate_shared::{MAX_SHARDS, Shard, ShardIndex};
 
@@ -36,14 +36,6 @@ pub fn tree(shards: &[Shard]) -> Option<Node<'_>> {
         .iter()
         .all(is_sound)
         .then(|| node(ShardIndex::UNSPLIT, &by_index))
-}
-
-/// Returns whether one of the `tombstones` is in the place of a half that no shard has: that half was
-/// erased, and is no hole. The lower half of a shard keeps its item when it is merged.
-#[must_use]
-pub fn is_erased_in_part(shards: &[Shard], tombstones: &BTreeSet<u32>) -> bool {
-    let holes = tree(shards).map_or_else(Vec::new, |tree| tree.holes());
-    holes.iter().any(|hole| tombstones.contains(&hole.index))
 }
 
 /// Returns the node `at`, whose items are those with its index modulo its count.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::expire::expired;
 use super::replace::{forget_departed, make, next_due, replace, retire};
-use super::{Action, Condition, Path, Update, require_same_leases, require_shard_count, ttl};
+use super::{Action, Condition, Path, require_same_leases, require_shard_count, ttl};
 use crate::math::{MIN_BALANCE, refilled};
 use crate::{
     ActivitySample, Counter, EpochMillis, Hour, Limit, LimitKind, LimitState, MAX_BUCKET_LIMITS,
@@ -157,8 +157,8 @@ pub fn require_unchanged(shard: &Shard) -> Action {
 }
 
 /// Creates the missing `shard` of the bucket of `other`: with `slots` of the concurrency limits,
-/// and without tokens of rates, because its balance is unknown. Requires that the shard has no item,
-/// not even the tombstone of an erased one, and that `other` was neither split nor merged.
+/// and without tokens of rates, because its balance is unknown. Requires that `other` was neither
+/// split nor merged.
 #[must_use]
 pub fn recreate(
     shard: ShardIndex,
@@ -209,11 +209,5 @@ pub fn recreate(
         };
     }
     made.due_at = next_due(&made, now);
-    let nothing =
-        [attr::REFILLED_AT, attr::WRITE_SEQ].map(|name| Condition::Absent(Path::of(name)));
-    let make = Update {
-        conditions: nothing.into(),
-        ..make(&made)
-    };
-    vec![Action::Update(make), require_unchanged(other)]
+    vec![Action::Update(make(&made)), require_unchanged(other)]
 }

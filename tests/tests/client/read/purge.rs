@@ -11,9 +11,7 @@ use weirgate::{
     RateLimiter,
 };
 
-use weirgate_shared::BucketKey;
 use weirgate_tests::fleet::{Fleet, leased, slots};
-use weirgate_tests::sharded;
 use weirgate_tests::stored::{child, entity, of_plan, rpm};
 
 const LATENCY: Duration = Duration::from_millis(10);
@@ -269,89 +267,6 @@ async fn shards_with_live_leases_stay_unless_they_are_discarded() {
     let report = purge(&limiter, LiveLeases::Discard).await.unwrap();
     assert_eq!((report.leased, report.shards), (0, 1));
     drop(held);
-}
-
-/// Lets the reconciler review all buckets.
-async fn review(fleet: &Fleet) {
-    tokio::time::sleep(Duration::from_secs(61)).await;
-    for _ in 0..2 {
-        sharded::run(&fleet.dynamo.table().await, fleet.now()).await;
-    }
-}
-
-/// The numbers of the shards of `e-1` that are there.
-async fn shards_left(fleet: &Fleet, namespace: &str) -> Vec<u32> {
-    let key = BucketKey::parse(&format!("{namespace}/BUCKET#e-1#gpt-4#0")).unwrap();
-    let shards = sharded::shards(&fleet.dynamo.table().await, &key).await;
-    shards.iter().map(|shard| shard.key.shard).collect()
-}
-
-/// The tombstone of a shard is where a deleted one would be missing.
-#[tokio::test(start_paused = true)]
-async fn no_purged_shard_is_made_again_from_one_that_is_left() {
-    let fleet = Fleet::new().await;
-    let limiter = limiter(&fleet, "staging").await;
-    let slots = [slots(8)];
-    limiter
-        .admin()
-        .set_shards("e-1", "gpt-4", &slots, 4)
-        .await
-        .unwrap();
-    let held = leased(
-        &limiter,
-        &slots,
-        &[("slots", 1)],
-        Duration::from_secs(3_600),
-    )
-    .await;
-    stop(&limiter, &ConfigLevel::System).await;
-    let report = purge(&limiter, LiveLeases::Refuse).await.unwrap();
-    assert_eq!((report.leased, report.shards), (1, 3));
-    let left = shards_left(&fleet, "staging").await;
-    assert_eq!(left.len(), 1);
-    for _ in 0..3 {
-        review(&fleet).await;
-        assert_eq!(shards_left(&fleet, "staging").await, left);
-    }
-    drop(held);
-}
-
-/// A bucket is reviewed when a part of its shards is purged.
-#[tokio::test(start_paused = true)]
-async fn no_purged_shard_is_made_again_between_two_pages() {
-    let fleet = Fleet::new().await;
-    let limiter = limiter(&fleet, "staging").await;
-    let limits = [rpm(600)];
-    let done = limiter.admin().set_shards("e-1", "gpt-4", &limits, 8);
-    assert_eq!(done.await.unwrap(), 8);
-    stop(&limiter, &ConfigLevel::System).await;
-    // The first page ends amid the shards.
-    let items = fleet.dynamo.items();
-    let is_shard = |item: &Value| is_own(item) && item["SK"]["S"] == "#STATE";
-    let first = items.iter().position(is_shard).unwrap();
-    for filler in 0..1_000 - first - 4 {
-        fleet.dynamo.put(&json!({
-            "PK": {"S": "other/ENTITY#e-1"},
-            "SK": {"S": format!("#USAGE#gpt-4#hourly#{filler:04}")},
-        }));
-    }
-    let mut left = vec![shards_left(&fleet, "staging").await.len()];
-    let mut page = PurgeReport::default();
-    loop {
-        let next = limiter.admin().purge_namespace("staging").after(page.next);
-        page = next.send().await.unwrap();
-        let purged = shards_left(&fleet, "staging").await;
-        review(&fleet).await;
-        assert_eq!(shards_left(&fleet, "staging").await, purged);
-        left.push(purged.len());
-        if page.next.is_none() {
-            break;
-        }
-    }
-    assert!(
-        matches!(*left, [8, 1..8, 0]),
-        "a bucket in two pages: {left:?}"
-    );
 }
 
 /// Changes something. Returns whether it was another way before.
