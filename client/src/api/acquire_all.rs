@@ -13,7 +13,7 @@ use super::acquire::Acquire;
 use super::limiter::RateLimiter;
 use crate::config::Freshness;
 use crate::decide::{
-    AcquireOptions, Attempt, Decision, Grant, Granted, RequestSpec, ResolvedRequest, Uncounted,
+    AcquireOptions, Decided, Decision, Grant, Granted, RequestSpec, ResolvedRequest, Uncounted,
     count_decision, decide, instrumented,
 };
 use crate::session::deadline;
@@ -210,7 +210,7 @@ impl<'a> AcquireAll<'a> {
         parts: &mut Vec<RequestPart>,
         options: AcquireOptions,
         answer_by: Instant,
-    ) -> Result<Attempt, Error> {
+    ) -> Result<Decided, Error> {
         let decide_by = async |targets| {
             let (session, local_buckets) = (&self.limiter.session, &self.limiter.local_buckets);
             decide(session, local_buckets, targets, options, answer_by).await

@@ -43,20 +43,27 @@ pub(super) struct ConfigLoad<'a> {
 /// How long limits are awaited.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LoadWait {
-    /// End of the wait for limits that a request can do without. All lookups of a request have one end,
-    /// because its decision needs most of the time.
-    pub(crate) patience: Instant,
-    /// End of the wait for others.
-    pub(crate) until: Instant,
+    /// That of the first lookup that is not answered at once; most acquires have none.
+    patience: Option<Instant>,
+    /// End of the wait for limits that a request needs.
+    pub(super) until: Instant,
 }
 
 impl LoadWait {
     /// Returns the waits of a call that is answered by `until`.
-    pub(crate) fn by(until: Instant) -> Self {
+    pub(crate) const fn by(until: Instant) -> Self {
         Self {
-            patience: deadline(quarter_left(until)),
+            patience: None,
             until,
         }
+    }
+
+    /// Returns the end of the wait for limits that a request can do without. All its lookups have one
+    /// end, because its decision needs most of the time.
+    pub(super) fn patience(&mut self) -> Instant {
+        let until = self.until;
+        let of_first = || deadline(quarter_left(until));
+        *self.patience.get_or_insert_with(of_first)
     }
 }
 
@@ -147,7 +154,8 @@ impl<'a> ConfigLoad<'a> {
     async fn read_in_time(&mut self) -> Result<bool, Error> {
         if self.is_usable() {
             let sent = Instant::now();
-            match timeout_at(self.wait.patience, self.read()).await {
+            let patience = self.wait.patience();
+            match timeout_at(patience, self.read()).await {
                 Ok(read) => return read.map(|()| true),
                 Err(_) if self.is_usable() => {
                     let (within, key) = (sent.elapsed(), self.first.key.item_key());

@@ -49,7 +49,7 @@ pub(crate) async fn resolve(
     slot: &LimitsSlot,
     first: &ShardState,
     age: Freshness,
-    wait: LoadWait,
+    wait: &mut LoadWait,
 ) -> Result<Arc<ResolvedConfig>, Error> {
     let file = session.file_levels();
     let is_valid = |known: &Arc<ResolvedConfig>, age: Freshness| {
@@ -71,11 +71,12 @@ pub(crate) async fn resolve(
         age = Freshness::Recent;
     }
     count(&counters.misses, 1);
+    let (patience, wait) = (wait.patience(), *wait);
     let load = || ConfigLoad::new(session, first, age, file.clone(), wait);
     let usable = || Some(load()).filter(ConfigLoad::is_usable);
     let asked = Instant::now();
     let turn = match usable() {
-        Some(_) => timeout_at(wait.patience, slot.turn()).await.ok(),
+        Some(_) => timeout_at(patience, slot.turn()).await.ok(),
         None => None,
     };
     let _turn = match turn {

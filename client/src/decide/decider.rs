@@ -33,14 +33,14 @@ use crate::values::{
 };
 
 /// What came of an attempt to decide a request.
-pub(crate) struct Attempt {
+pub(crate) struct Decided {
     pub(crate) decision: Decision<Granted>,
     /// Set if the request was denied, and has then waited for tokens: until when it may wait. Its limits
     /// may have changed meanwhile, so it is resolved again, and the next attempt has its time again.
     pub(crate) waits_until: Option<Instant>,
 }
 
-impl From<Decision<Granted>> for Attempt {
+impl From<Decision<Granted>> for Decided {
     fn from(decision: Decision<Granted>) -> Self {
         Self {
             decision,
@@ -57,7 +57,7 @@ pub(crate) async fn decide(
     targets: Result<ResolvedRequest, Error>,
     options: AcquireOptions,
     answer_by: Instant,
-) -> Result<Attempt, Error> {
+) -> Result<Decided, Error> {
     let ResolvedRequest {
         targets,
         buckets,
@@ -148,7 +148,7 @@ pub(crate) async fn decide(
         }),
         other => other,
     };
-    Ok(Attempt {
+    Ok(Decided {
         decision,
         waits_until,
     })
@@ -177,7 +177,7 @@ struct Decider<'a> {
 
 impl Decider<'_> {
     /// Decides unless the circuit breaker is open, or the functions are too old for a limit.
-    async fn admitted(&mut self, wait: Duration) -> Result<Attempt, Error> {
+    async fn admitted(&mut self, wait: Duration) -> Result<Decided, Error> {
         let limits = self.targets.iter();
         let limits = limits.flat_map(|target| target.request.limits.iter());
         check_functions(self.session, limits, self.answer_by).await?;
@@ -192,7 +192,7 @@ impl Decider<'_> {
         &mut self,
         wait: Duration,
         mut permit: Option<Permit<'_>>,
-    ) -> Result<Attempt, Error> {
+    ) -> Result<Decided, Error> {
         let give_up = deadline(wait);
         loop {
             // Subscribe before the request, or a release between its response and the wait would be
@@ -247,7 +247,7 @@ impl Decider<'_> {
             };
             return match self.wait(pause, linger, returns).await {
                 Some(disabled) => Ok(Decision::Disabled(disabled).into()),
-                None => Ok(Attempt {
+                None => Ok(Decided {
                     decision: Decision::Denied(denied),
                     waits_until: Some(give_up),
                 }),

@@ -199,7 +199,7 @@ impl RequestSpec {
         mut age: Freshness,
         answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
-        let (session, wait) = (&buckets.session, LoadWait::by(answer_by));
+        let (session, mut wait) = (&buckets.session, LoadWait::by(answer_by));
         let (entity, resource) = (
             EntityId::new(&*self.entity)?,
             Resource::new(&*self.resource)?,
@@ -222,7 +222,7 @@ impl RequestSpec {
                 &bucket.config,
                 &bucket.queues.first().shard,
                 age,
-                wait,
+                &mut wait,
             )
             .await?;
             let is_own = Arc::ptr_eq(&bucket, &own);

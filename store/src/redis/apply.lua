@@ -508,7 +508,7 @@ for _, write in ipairs(writes) do
     grows = grows + (value and #field + #value or 0) - (before and #field + #before or 0)
   end
 end
--- Nothing is due if the key is of another type.
+-- Nothing is due if the key is of another type. What this write lets expire is looked for again at the end.
 local due = most_expired > 0 and redis.pcall('ZRANGE', EXPIRIES, '-inf', time[1], 'BYSCORE', 'LIMIT', 0, 1) or {}
 if grows < 0 or #due > 0 then
   redis.pcall('ZREM', EXPIRIES, '')

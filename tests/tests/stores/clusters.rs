@@ -148,6 +148,7 @@ async fn one_request_gets_past_all_servers_that_are_gone() {
     let table = Table::on_redis(&RedisOptions::new(cluster.nodes()[of_url].url()));
     let table = table.expect("the URL is one");
     write(&table).await.expect("it is there");
+    cluster.await_replica(dead);
     cluster.kill(of_url);
     cluster.fail_over(dead, 3);
     write(&table).await.expect("the replica is found");

@@ -158,6 +158,11 @@ impl RedisCluster {
         until(|| (0..=at).all(|at| self.is_whole(at)));
         let id = self.run(of, &["CLUSTER", "MYID"]);
         assert_eq!(self.run(at, &["CLUSTER", "REPLICATE", &id]), "OK");
+        self.await_replica(of);
+    }
+
+    /// Waits until the replica of a node has all its writes.
+    pub fn await_replica(&self, of: usize) {
         until(|| {
             let state = self.run(of, &["INFO", "replication"]);
             let offset = |name: &str| {

@@ -1,9 +1,8 @@
 //! The server of a table in Redis.
 
 use std::time::Duration;
-use weirgate_shared::docs;
 
-use weirgate_shared::rounded_span;
+use weirgate_shared::{docs, rounded_span};
 use weirgate_store::{Replica, ServerFacts, StoreUrl, StreamFacts};
 
 use super::finding::Finding;

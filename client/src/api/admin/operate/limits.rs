@@ -133,8 +133,8 @@ impl LimitsEdit<'_> {
         let session = &self.admin.session;
         let (slot, first) = (&bucket.config, bucket.shard(0));
         let until = deadline(session.settings.timeout);
-        let (age, wait) = (Freshness::Now, LoadWait::by(until));
-        let resolved = resolve(session, slot, &first, age, wait).await?;
+        let (age, mut wait) = (Freshness::Now, LoadWait::by(until));
+        let resolved = resolve(session, slot, &first, age, &mut wait).await?;
         let Some(config) = &resolved.config else {
             return Err(Error::NotConfigured {
                 entity: bucket.key.entity.clone(),
