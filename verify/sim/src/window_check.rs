@@ -263,6 +263,8 @@ impl WindowCheck {
         let is_exact = !(self.bypasses && (write.is_take || consumed > 0));
         // What this write adds to what may be taken in the window, and takes in it.
         let (mut added, mut net) = (0, 0);
+        // What an operator gave back of a debt that a lowered capacity made.
+        let mut forgiven = 0;
         let [of_this, of_others] = limit.gone;
         let what = || format!("{name} of {} until {end} at {}", of.0, write.now.0);
         let mut violated: Option<String> = None;
@@ -324,8 +326,12 @@ impl WindowCheck {
                     false => change + of_this,
                 };
                 if has_edit {
-                    // An amount that is set ends a debt, of which nothing can be taken.
+                    // Of a debt that ends, nothing can be taken, except what a higher capacity
+                    // brings back after a lower one.
                     added = (tk - old.available.0.max(0) + consumed).max(0);
+                    let largest = self.windows.get(&of).map_or(0, |sums| sums.capacity);
+                    let debt_paid = tk.min(0) - old.available.0.min(0);
+                    forgiven = debt_paid.min(largest - capacity).max(0);
                 } else if came > most {
                     violated = Some(format!(
                         "{consumed} consumed, {came} came of {most}, {of_others} of other windows: {}",
@@ -420,7 +426,7 @@ impl WindowCheck {
         }
         let sums = self.windows.entry(of.clone()).or_default();
         sums.capacity = sums.capacity.max(capacity);
-        sums.added += added;
+        sums.added += added + forgiven;
         sums.net += net;
         let sums = *sums;
         if net > 0 && end > 0 && sums.net > sums.capacity + sums.added {
