@@ -312,7 +312,7 @@ impl WindowCheck {
                 let came = tk - old.available.0;
                 let change = match is_over(end) {
                     true if is_exact => change.max(0),
-                    true => came.clamp(0, change.max(0)),
+                    true => came.clamp(change.min(0), change.max(0)),
                     false => change,
                 };
                 // A release leaves both as they are.
