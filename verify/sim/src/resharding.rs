@@ -163,7 +163,7 @@ impl Resharding {
         if let Some(key) = &self.split {
             return self.compare_split(key, world, by_operator);
         }
-        let after = shards(world, parts);
+        let after = uncovered(shards(world, parts));
         if self.before.len() == after.len() || self.before.is_empty() {
             return;
         }
