@@ -170,14 +170,14 @@ impl Scenario {
             let is_on = !is_quiet && !rng.bool() || upheaval == Some(kind);
             let is_on = is_on && (upheaval == Some(kind) || !UPHEAVALS.contains(&kind));
             let rate = if is_on { rng.u32(1..=most) } else { 0 };
-            // A new item begins above the writes of the deleted one by its maker's clock.
-            let is_clock = matches!(kind, Kind::ClockSkewed | Kind::ClockJumped);
-            let rate = if is_clock && upheaval.is_some() {
-                0
-            } else {
-                rate
+            // A new item begins above the writes of the deleted one by its maker's clock, if its first
+            // write was not under way at a deletion by hand. DynamoDB deletes only what is not in use.
+            let hides = match kind {
+                Kind::ClockSkewed | Kind::ClockJumped => upheaval.is_some(),
+                Kind::Delayed => upheaval == Some(Kind::ItemDeleted),
+                _ => false,
             };
-            rates.push((kind, rate));
+            rates.push((kind, if hides { 0 } else { rate }));
         }
         let is_configured = match upheaval {
             Some(Kind::NamespacePurged) => true,
