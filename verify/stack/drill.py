@@ -12,10 +12,12 @@ import subprocess
 import time
 import unittest
 
-from account import ROOT, SAM, TARGET, Account, Failed, hold, until
+from account import SAM, Account, hold
+from fences import BASH, commands, page
+from processes import PROGRAMS, ROOT, Failed, until
 
-PAGE = (ROOT / "docs/operations.md").read_text()
-BLOCKS = dict(re.findall(r"^```sh (\S+)\n(.*?)^```$", PAGE, re.M | re.S))
+PAGE = page("operations")
+BLOCKS = commands(PAGE)
 # Version 1 of the CLI asks SQS at an address of its own, whatever the environment says.
 AWS = 'aws() { command aws --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }'
 ENTITY = "openai"
@@ -57,7 +59,7 @@ def lay_out(folder):
     for name in re.findall("(?m)^      FunctionName: .*-(.*)$", (ROOT / "template.yaml").read_text()):
         code = folder / "built" / name
         code.mkdir(parents=True)
-        shutil.copy(TARGET / "debug" / name, code / "bootstrap")
+        shutil.copy(PROGRAMS / name, code / "bootstrap")
     for name in ("template.yaml", "stack-policy.json"):
         shutil.copy(ROOT / name, folder)
     (folder / "scripts").mkdir()
@@ -92,7 +94,7 @@ class Operations(unittest.TestCase):
         cls.cloudformation, cls.cloudwatch = account.client("cloudformation"), account.client("cloudwatch")
         cls.outputs = account.outputs("weirgate")
         cls.table = cls.outputs["TableName"]
-        path = ":".join(map(str, [TARGET / "debug", sam.parent, ROOT / ".venv/aws/bin", SAM.parent, "/usr/local/bin:/usr/bin:/bin"]))
+        path = ":".join(map(str, [PROGRAMS, sam.parent, ROOT / ".venv/aws/bin", SAM.parent, "/usr/local/bin:/usr/bin:/bin"]))
         cls.environment = {
             **account.credentials, "PATH": path, "HOME": str(account.folder), "AWS_PAGER": "", "SAM_CLI_TELEMETRY": "0", "USER": "drill",
             "WEIRGATE_NAMESPACE": "prod",
@@ -105,7 +107,7 @@ class Operations(unittest.TestCase):
         return subprocess.run(command, cwd=self.account.folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
     def bash(self, text, **variables):
-        ran = self.ran_as(["bash", "-euo", "pipefail", "-c", f"{AWS}\n{text}"], **variables)
+        ran = self.ran_as([*BASH, f"{AWS}\n{text}"], **variables)
         if ran.returncode:
             raise Failed(ran.stdout + ran.stderr)
         return ran.stdout
