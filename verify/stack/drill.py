@@ -24,7 +24,7 @@ ENTITY = "openai"
 KEY = "arn:aws:kms:us-east-1:000000000000:key/1"
 # The emulator's name for a table without a name in the new stack, under which it looks for an imported one.
 RESTORED = "weirgate-2-Table-7113D788A4B0E"
-# Its `build` takes the functions that are there, and leaves out the alarm of metric math, which the emulator refuses. A
+# Its `build` takes the functions that are there, and leaves out the alarms of metric math, which the emulator refuses. A
 # deployment without a new build deploys nothing.
 WRAPPED_SAM = r"""#!/usr/bin/env bash
 set -euo pipefail
@@ -33,7 +33,7 @@ build)
   rm -rf .aws-sam && mkdir .aws-sam && cp -r built .aws-sam/build
   template=template.yaml
   while [ $# -gt 0 ]; do [ "$1" = --template-file ] && template=$2; shift; done
-  sed -e 's|^      FunctionName: .*-\(.*\)$|&\n      CodeUri: \1|' -e '/^  TableThrottledAlarm:$/,/^$/d' \
+  sed -E -e 's|^      FunctionName: .*-(.*)$|&\n      CodeUri: \1|' -e '/^  (TableThrottled|AggregatorLag)Alarm:$/,/^$/d' \
     "$template" > .aws-sam/build/template.yaml ;;
 deploy)
   [ -d .aws-sam ] || { echo "nothing has been built" >&2; exit 1; }
@@ -45,7 +45,7 @@ esac
 RELEASED = [
     (r"(?m)^      FunctionName: .*-(.*)$", r"\g<0>\n      CodeUri: built/\1"),
     (r"(?m)^    CodeUri: \.\n", ""),
-    (r"(?ms)^  TableThrottledAlarm:$.*?^$\n", ""),
+    (r"(?ms)^  (?:TableThrottled|AggregatorLag)Alarm:$.*?^$\n", ""),
 ]
 # What a mapping is, beside its identity.
 MAPPING = [
