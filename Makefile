@@ -176,7 +176,7 @@ envoy-measure: cargo packages-redis ## Measure Envoy's service on Redis: ARGS="1
 .PHONY: guides
 guides: cargo go npm .venv/bench/.installed ## Run every block of the first pages, and move limits from a table of zae-limiter by its page
 	$(programs)
-	cargo test --locked --workspace --test zae_move -- --ignored --nocapture
+	.venv/bench/bin/python verify/stack/zae_move.py
 	$(blocks) FirstPages Fences
 
 # The pages have fixed ports.

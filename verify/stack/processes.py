@@ -1,16 +1,20 @@
 """Processes of this machine: programs that cargo has built, commands that must succeed, and terminals."""
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = ROOT / (os.environ.get("CARGO_TARGET_DIR") or "target")
 PROGRAMS = TARGET / "debug"
+# A local backend of its own, which writes a line of JSON when it listens.
+LOCAL = [PROGRAMS / "weirgate", "--json", "local", "--port", "0", "--page-port", "0"]
 # Seconds in which a function does what takes it one or two, and a schedule its minute.
 PATIENCE = 120
 # Seconds in which a program ends after its signal.
@@ -72,3 +76,30 @@ def terminal(command, port, seconds, ends_by=signal.SIGINT, **options):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@contextlib.contextmanager
+def running(command, **options):
+    """Runs a program, and kills it in the end."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def started(command, **options):
+    """Runs a program that writes a line of JSON when it listens, and yields that."""
+    with running(command, stdout=subprocess.PIPE, text=True, **options) as process:
+        line = process.stdout.readline()
+        if not line:
+            raise Failed(f"{command[0]} ended ({process.wait()}) before it listened")
+        # So that it never waits for a reader of its log.
+        reader = threading.Thread(target=process.stdout.read)
+        reader.start()
+        try:
+            yield json.loads(line)
+        finally:
+            process.kill()
+            reader.join()
