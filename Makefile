@@ -158,7 +158,8 @@ cross: cargo .venv/sam/.cross ## Build the functions for Lambda itself, and star
 	@command -v qemu-aarch64 >/dev/null && test -e /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1 && test -e /usr/aarch64-linux-gnu/lib/libgcc_s.so.1 \
 		|| { echo "make: an emulator of arm64 is missing: install the packages $(packages_cross)" >&2; exit 1; }
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" SAM_CLI_TELEMETRY=0 sam build
-	cargo test --locked --workspace --test cross -- --ignored --nocapture
+	$(programs)
+	$(PYTHON) verify/stack/cross.py
 
 .PHONY: envoy
 envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, and every block of docs/guide/envoy.md
