@@ -164,7 +164,7 @@ cross: cargo .venv/sam/.cross ## Build the functions for Lambda itself, and star
 .PHONY: envoy
 envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, and every block of docs/guide/envoy.md
 	$(programs)
-	cargo test --locked --workspace --test envoy -- --ignored --nocapture --test-threads 2
+	$(PYTHON) verify/stack/envoy.py
 	$(blocks) EnvoyPage
 
 # With a release build of the agent, on an otherwise idle machine.
