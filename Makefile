@@ -158,12 +158,14 @@ cross: cargo .venv/sam/.cross ## Build the functions for Lambda itself, and star
 	@command -v qemu-aarch64 >/dev/null && test -e /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1 && test -e /usr/aarch64-linux-gnu/lib/libgcc_s.so.1 \
 		|| { echo "make: an emulator of arm64 is missing: install the packages $(packages_cross)" >&2; exit 1; }
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" SAM_CLI_TELEMETRY=0 sam build
-	cargo test --locked --workspace --test cross -- --ignored --nocapture
+	$(programs)
+	$(PYTHON) verify/stack/cross.py
 
 .PHONY: envoy
 envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, and every block of docs/guide/envoy.md
-	cargo test --locked --workspace --test envoy -- --ignored --nocapture --test-threads 2
-	$(call blocks,the_envoy_page)
+	$(programs)
+	$(PYTHON) verify/stack/envoy.py
+	$(blocks) EnvoyPage
 
 # With a release build of the agent, on an otherwise idle machine.
 .PHONY: envoy-measure
@@ -175,12 +177,11 @@ envoy-measure: cargo packages-redis ## Measure Envoy's service on Redis: ARGS="1
 .PHONY: guides
 guides: cargo go npm .venv/bench/.installed ## Run every block of the first pages, and move limits from a table of zae-limiter by its page
 	$(programs)
-	cargo test --locked --workspace --test zae_move -- --ignored --nocapture
-	$(call blocks,--skip the_envoy_page)
+	.venv/bench/bin/python verify/stack/zae_move.py
+	$(blocks) FirstPages Fences
 
 # The pages have fixed ports.
-blocks = cargo build --locked --workspace --bin weirgate --bin weirgate-agent --test blocks && \
-	$(PYTHON) scripts/alone.py cargo test --locked --workspace --test blocks -- --ignored $(1)
+blocks = $(PYTHON) scripts/alone.py $(PYTHON) verify/stack/blocks.py
 
 .PHONY: local-check
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md

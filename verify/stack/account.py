@@ -9,7 +9,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,11 +17,9 @@ import urllib.request
 
 import boto3
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-TARGET = ROOT / (os.environ.get("CARGO_TARGET_DIR") or "target")
+from processes import PROGRAMS, ROOT, free_port, run, until
+
 SAM = ROOT / ".venv/sam/bin/sam"
-# Seconds in which a function does what takes it one or two, and a schedule its minute.
-PATIENCE = 120
 
 
 class Account:
@@ -31,8 +28,7 @@ class Account:
     def __init__(self, name):
         self.began = time.monotonic()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"weirgate-{name}-"))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         self.endpoint = f"http://127.0.0.1:{port}"
         self.credentials = {
             "AWS_ENDPOINT_URL": self.endpoint,
@@ -109,31 +105,9 @@ class Account:
                 pass
 
 
-class Failed(Exception):
-    """A command failed: what it wrote."""
-
-
-def run(command, **options):
-    """Returns the standard output of a command that must succeed."""
-    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, **options)
-    if ran.returncode:
-        raise Failed(f"{command[0]} failed ({ran.returncode}): {ran.stdout[-1000:]}{ran.stderr[-1000:]}")
-    return ran.stdout
-
-
-def until(holds, what, seconds=PATIENCE):
-    """Waits until `holds` returns something true, and returns it."""
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        if time.monotonic() > deadline:
-            raise Failed(f"not within {seconds} s: {what}")
-        time.sleep(0.2)
-    return found
-
-
 def hold(environment, entity, resource, lease):
     """Two slots of two, held by a process that is killed. Returns the lease's id, and what lists the leases that are left."""
-    command = TARGET / "debug/weirgate"
+    command = PROGRAMS / "weirgate"
 
     def leases():
         listed = json.loads(run([command, "leases", "list", entity, resource, "--json"], env=environment))

@@ -12,17 +12,19 @@ import subprocess
 import time
 import unittest
 
-from account import ROOT, SAM, TARGET, Account, Failed, hold, until
+from account import SAM, Account, hold
+from fences import BASH, commands, page
+from processes import PROGRAMS, ROOT, Failed, until
 
-PAGE = (ROOT / "docs/operations.md").read_text()
-BLOCKS = dict(re.findall(r"^```sh (\S+)\n(.*?)^```$", PAGE, re.M | re.S))
+PAGE = page("operations")
+BLOCKS = commands(PAGE)
 # Version 1 of the CLI asks SQS at an address of its own, whatever the environment says.
 AWS = 'aws() { command aws --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }'
 ENTITY = "openai"
 KEY = "arn:aws:kms:us-east-1:000000000000:key/1"
 # The emulator's name for a table without a name in the new stack, under which it looks for an imported one.
 RESTORED = "weirgate-2-Table-7113D788A4B0E"
-# Its `build` takes the functions that are there, and leaves out the alarm of metric math, which the emulator refuses. A
+# Its `build` takes the functions that are there, and leaves out the alarms of metric math, which the emulator refuses. A
 # deployment without a new build deploys nothing.
 WRAPPED_SAM = r"""#!/usr/bin/env bash
 set -euo pipefail
@@ -31,7 +33,7 @@ build)
   rm -rf .aws-sam && mkdir .aws-sam && cp -r built .aws-sam/build
   template=template.yaml
   while [ $# -gt 0 ]; do [ "$1" = --template-file ] && template=$2; shift; done
-  sed -e 's|^      FunctionName: .*-\(.*\)$|&\n      CodeUri: \1|' -e '/^  TableThrottledAlarm:$/,/^$/d' \
+  sed -E -e 's|^      FunctionName: .*-(.*)$|&\n      CodeUri: \1|' -e '/^  (TableThrottled|AggregatorLag)Alarm:$/,/^$/d' \
     "$template" > .aws-sam/build/template.yaml ;;
 deploy)
   [ -d .aws-sam ] || { echo "nothing has been built" >&2; exit 1; }
@@ -43,7 +45,7 @@ esac
 RELEASED = [
     (r"(?m)^      FunctionName: .*-(.*)$", r"\g<0>\n      CodeUri: built/\1"),
     (r"(?m)^    CodeUri: \.\n", ""),
-    (r"(?ms)^  TableThrottledAlarm:$.*?^$\n", ""),
+    (r"(?ms)^  (?:TableThrottled|AggregatorLag)Alarm:$.*?^$\n", ""),
 ]
 # What a mapping is, beside its identity.
 MAPPING = [
@@ -57,7 +59,7 @@ def lay_out(folder):
     for name in re.findall("(?m)^      FunctionName: .*-(.*)$", (ROOT / "template.yaml").read_text()):
         code = folder / "built" / name
         code.mkdir(parents=True)
-        shutil.copy(TARGET / "debug" / name, code / "bootstrap")
+        shutil.copy(PROGRAMS / name, code / "bootstrap")
     for name in ("template.yaml", "stack-policy.json"):
         shutil.copy(ROOT / name, folder)
     (folder / "scripts").mkdir()
@@ -92,7 +94,7 @@ class Operations(unittest.TestCase):
         cls.cloudformation, cls.cloudwatch = account.client("cloudformation"), account.client("cloudwatch")
         cls.outputs = account.outputs("weirgate")
         cls.table = cls.outputs["TableName"]
-        path = ":".join(map(str, [TARGET / "debug", sam.parent, ROOT / ".venv/aws/bin", SAM.parent, "/usr/local/bin:/usr/bin:/bin"]))
+        path = ":".join(map(str, [PROGRAMS, sam.parent, ROOT / ".venv/aws/bin", SAM.parent, "/usr/local/bin:/usr/bin:/bin"]))
         cls.environment = {
             **account.credentials, "PATH": path, "HOME": str(account.folder), "AWS_PAGER": "", "SAM_CLI_TELEMETRY": "0", "USER": "drill",
             "WEIRGATE_NAMESPACE": "prod",
@@ -105,7 +107,7 @@ class Operations(unittest.TestCase):
         return subprocess.run(command, cwd=self.account.folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
     def bash(self, text, **variables):
-        ran = self.ran_as(["bash", "-euo", "pipefail", "-c", f"{AWS}\n{text}"], **variables)
+        ran = self.ran_as([*BASH, f"{AWS}\n{text}"], **variables)
         if ran.returncode:
             raise Failed(ran.stdout + ran.stderr)
         return ran.stdout

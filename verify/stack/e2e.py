@@ -7,12 +7,13 @@ import base64
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from account import ROOT, TARGET, Account, Failed, hold, run, until
+from account import Account, hold
+from fences import BASH, commands, page
+from processes import PROGRAMS, ROOT, TARGET, Failed, run, until
 
 # By resource: what an acquire takes, and how callers of two processes ask for it.
 LOADS = {
@@ -20,7 +21,7 @@ LOADS = {
     "tenants": ({"rpm": 1, "tpm": 500}, "tenant --limit rpm=100/second --limit tpm=6_000_000/minute --rate 20 --entities 4"),
     "browsers": ({"slots": 1}, "fleet --limit slots=4 --rate 20 --wait 1s --hold 400ms"),
 }
-PAGE = (ROOT / "docs/deployment.md").read_text()
+BLOCKS = commands(page("deployment"))
 PROCESSOR = {"aarch64": "arm64"}.get(platform.machine(), platform.machine())
 # What the page's commands name, and what they name here: the page says so too. The emulator knows no metric math and no
 # saved queries, and its table goes with it.
@@ -62,12 +63,12 @@ def load(environment, resource):
     entity, *options = how.split()
     amounts = [f"{limit}={amount}" for limit, amount in takes.items()]
     options += ["--processes", "2", "--in-flight", "16", "--for", "15s"]
-    said = run([TARGET / "debug/weirgate", "--json", "load", entity, resource, *amounts, *options], env=environment)
+    said = run([PROGRAMS / "weirgate", "--json", "load", entity, resource, *amounts, *options], env=environment)
     granted = json.loads(said)["outcomes"]["granted"]["acquires"]
     expected = {"tokens": {limit: granted * amount for limit, amount in takes.items()}, "acquires": granted}
 
     def is_counted(interval):
-        command = [TARGET / "debug/weirgate", "--json", "usage", "--resource", resource, "--from", "2d", "--by", interval, "--total"]
+        command = [PROGRAMS / "weirgate", "--json", "usage", "--resource", resource, "--from", "2d", "--by", interval, "--total"]
         return json.loads(run(command, env=environment))["usage"] == expected
     for interval in ("hour", "day"):
         until(lambda of=interval: is_counted(of), f"the {interval}s of {resource} count {expected}")
@@ -91,7 +92,7 @@ def drive(account, table):
 def begin_acceptance(account, table):
     """Tries the table by `weirgate doctor --acceptance`, and a local backend beside it, as on AWS."""
     environment = {**os.environ, **account.credentials, "WEIRGATE_TABLE": table}
-    command = [TARGET / "debug/weirgate", "--json", "doctor", "--acceptance", "--yes"]
+    command = [PROGRAMS / "weirgate", "--json", "doctor", "--acceptance", "--yes"]
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -128,12 +129,12 @@ def deploy_release(account, outputs):
     run([sys.executable, ROOT / "scripts/dist.py", "functions", folder, PROCESSOR, TARGET / "lambda"])
     environment = {**account.credentials, "PATH": f"{ROOT}/.venv/aws/bin:/usr/bin:/bin", "HOME": str(folder)}
     for block in ("deploy-release", "protect-release"):
-        commands = re.search(rf"^```sh {block}\n(.*?)^```$", PAGE, re.M | re.S)[1]
+        text = BLOCKS[block]
         if block == "deploy-release":
-            for page, here in HERE:
-                expect(page in commands, f"the block {block} of docs/deployment.md must contain {page}")
-                commands = commands.replace(page, here)
-        run(["bash", "-euo", "pipefail", "-c", commands], cwd=folder, env=environment)
+            for there, here in HERE:
+                expect(there in text, f"the block {block} of docs/deployment.md must contain {there}")
+                text = text.replace(there, here)
+        run([*BASH, text], cwd=folder, env=environment)
     own = account.outputs("weirgate")["TableName"]
     expect(own != outputs["TableName"], f"the release's table is {own}")
     lambdas = account.client("lambda")

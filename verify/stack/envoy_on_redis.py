@@ -5,11 +5,11 @@ Needs h2load, of the package nghttp2-client. Usage: envoy_on_redis.py AGENT [CAL
 """
 
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
-import time
+
+from processes import free_port, listens, until
 
 RULES = """weirgate: 1
 domains:
@@ -22,21 +22,6 @@ domains:
 """
 METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 CONNECTIONS, SECONDS, WARM_UP = 4, 10, 3
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def wait_for(port):
-    for _ in range(400):
-        try:
-            return socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            time.sleep(0.025)
-    sys.exit(f"nothing listens on {port}")
 
 
 def request(tenant):
@@ -58,11 +43,11 @@ def main(agent, rate=10_000, tenants=1):
     options = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--port", str(redis)]
     running = [subprocess.Popen(["redis-server", *options], **quiet)]
     try:
-        wait_for(redis)
+        until(lambda: listens(redis), "redis-server listens", 10)
         options = ["--store", f"redis://127.0.0.1:{redis}/0", "--listen", f"127.0.0.1:{http}"]
         options += ["--grpc", f"127.0.0.1:{grpc}", "--rules", str(folder / "rules.yaml"), "--without-secret"]
         running.append(subprocess.Popen([agent, *options], **quiet))
-        wait_for(grpc)
+        until(lambda: listens(grpc), "the agent listens", 10)
         callers = []
         for tenant in range(tenants):
             (folder / f"{tenant}").write_bytes(request(f"tenant-{tenant}"))

@@ -1,6 +1,6 @@
 """Runs the loop of client/examples/zae_limiter/ask_both.py, and counts the decisions.
 
-Usage: zae_both.py LOOP USER CALLS [--fail]; LOOP is a copy of that file, and an agent listens, or none. With
+Usage: zae_both.py LOOP USER CALLS [--fail]; LOOP is that file, and an agent listens, or none. With
 --fail the model fails.
 """
 

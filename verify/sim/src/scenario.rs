@@ -171,7 +171,7 @@ impl Scenario {
             let is_on = is_on && (upheaval == Some(kind) || !UPHEAVALS.contains(&kind));
             let rate = if is_on { rng.u32(1..=most) } else { 0 };
             // A new item begins above the writes of the deleted one by its maker's clock, if its first
-            // write was not under way at a deletion by hand. DynamoDB deletes only what is not in use.
+            // write was not under way at a manual deletion. DynamoDB deletes only what is not in use.
             let hides = match kind {
                 Kind::ClockSkewed | Kind::ClockJumped => upheaval.is_some(),
                 Kind::Delayed => upheaval == Some(Kind::ItemDeleted),
