@@ -74,7 +74,7 @@ programs = cargo build --locked --workspace --bin weirgate --bin weirgate-agent 
 # Beside it the store's contract and the acceptance on moto, another implementation of DynamoDB: both mostly wait.
 .PHONY: e2e
 e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed .venv/moto/.installed ## Deploy to an emulated account, drive it, and compare the table
-	$(programs)
+	$(programs) --bin aggregator --bin reconciler
 	cargo test --locked --workspace --bin weirgate --no-run
 	said=$$(mktemp); cargo test --locked --workspace --bin weirgate -- --ignored > $$said 2>&1 & moto=$$!; \
 	failed=0; .venv/stack/bin/python verify/stack/e2e.py || failed=1; wait $$moto || failed=1; cat $$said; rm $$said; exit $$failed

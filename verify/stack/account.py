@@ -84,14 +84,6 @@ class Account:
         return boto3.client(service, endpoint_url=self.endpoint, region_name="us-east-1", aws_access_key_id="test",
                             aws_secret_access_key="test")
 
-    def sam(self, *arguments, program=SAM, folder=ROOT):
-        # Plain cargo, because the functions run on this machine; built fast, because their size does not matter here.
-        environment = {**{name: value for name, value in os.environ.items() if not name.startswith("AWS_")}, **self.credentials,
-                       "PATH": f"{SAM.parent}:{os.environ['PATH']}",
-                       "CARGO_LAMBDA_COMPILER": "cargo", "SAM_CLI_TELEMETRY": "0", "CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
-                       "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
-        return run([program, *arguments], cwd=folder, env=environment)
-
     def outputs(self, stack):
         described = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
         return {output["OutputKey"]: output["OutputValue"] for output in described["Outputs"]}

@@ -13,6 +13,7 @@ import time
 import unittest
 
 from account import SAM, Account, hold
+from built import deploy, lay_out
 from fences import BASH, commands, page
 from processes import PROGRAMS, ROOT, Failed, until
 
@@ -24,23 +25,6 @@ ENTITY = "openai"
 KEY = "arn:aws:kms:us-east-1:000000000000:key/1"
 # The emulator's name for a table without a name in the new stack, under which it looks for an imported one.
 RESTORED = "weirgate-2-Table-7113D788A4B0E"
-# Its `build` takes the functions that are there, and leaves out the alarms of metric math, which the emulator refuses. A
-# deployment without a new build deploys nothing.
-WRAPPED_SAM = r"""#!/usr/bin/env bash
-set -euo pipefail
-case $1 in
-build)
-  rm -rf .aws-sam && mkdir .aws-sam && cp -r built .aws-sam/build
-  template=template.yaml
-  while [ $# -gt 0 ]; do [ "$1" = --template-file ] && template=$2; shift; done
-  sed -E -e 's|^      FunctionName: .*-(.*)$|&\n      CodeUri: \1|' -e '/^  (TableThrottled|AggregatorLag)Alarm:$/,/^$/d' \
-    "$template" > .aws-sam/build/template.yaml ;;
-deploy)
-  [ -d .aws-sam ] || { echo "nothing has been built" >&2; exit 1; }
-  'SAM' "$@" && rm -rf .aws-sam ;;
-*) exec 'SAM' "$@" ;;
-esac
-"""
 # A release's template, with the functions that are built.
 RELEASED = [
     (r"(?m)^      FunctionName: .*-(.*)$", r"\g<0>\n      CodeUri: built/\1"),
@@ -54,26 +38,6 @@ MAPPING = [
 ]
 
 
-def lay_out(folder):
-    """Copies what `sam` reads, beside functions that are built already."""
-    for name in re.findall("(?m)^      FunctionName: .*-(.*)$", (ROOT / "template.yaml").read_text()):
-        code = folder / "built" / name
-        code.mkdir(parents=True)
-        shutil.copy(PROGRAMS / name, code / "bootstrap")
-    for name in ("template.yaml", "stack-policy.json"):
-        shutil.copy(ROOT / name, folder)
-    (folder / "scripts").mkdir()
-    shutil.copy(ROOT / "scripts/restored-table.yaml", folder / "scripts")
-    _, local = (ROOT / "samconfig.toml").read_text().split("[local.deploy")
-    local = local.replace("Alarms=false", "Alarms=true")
-    (folder / "samconfig.toml").write_text(f'version = 0.1\n[default.global.parameters]\nregion = "us-east-1"\n[default.deploy{local}')
-    (folder / "bin").mkdir()
-    sam = folder / "bin/sam"
-    sam.write_text(WRAPPED_SAM.replace("SAM", str(SAM)))
-    sam.chmod(0o755)
-    return sam
-
-
 def load_tests(_loader, _tests, _pattern):
     return unittest.TestSuite(map(Operations, (name for name in vars(Operations) if name.startswith("test_"))))
 
@@ -85,10 +49,9 @@ class Operations(unittest.TestCase):
     def setUpClass(cls):
         cls.ran, cls.set_up = set(), {}
         cls.account = account = Account("drill")
-        sam = lay_out(account.folder)
+        sam = lay_out(account.folder, "true")
         account.say("sam deploy")
-        account.sam("build", program=sam, folder=account.folder)
-        account.sam("deploy", "--stack-name", "weirgate", program=sam, folder=account.folder)
+        deploy(account, sam, "weirgate")
         cls.dynamodb, cls.streams = account.client("dynamodb"), account.client("dynamodbstreams")
         cls.lambdas, cls.s3, cls.logs = account.client("lambda"), account.client("s3"), account.client("logs")
         cls.cloudformation, cls.cloudwatch = account.client("cloudformation"), account.client("cloudwatch")

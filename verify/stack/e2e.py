@@ -12,8 +12,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from account import Account, hold
+from built import deploy, lay_out
 from fences import BASH, commands, page
-from processes import PROGRAMS, ROOT, TARGET, Failed, run, until
+from processes import PROGRAMS, ROOT, Failed, run, until
 
 # By resource: what an acquire takes, and how callers of two processes ask for it.
 LOADS = {
@@ -108,11 +109,11 @@ def end_acceptance(account, acceptance):
         expect(rows[check]["outcome"] == "passed" == rows[check]["local_outcome"], rows[check])
 
 
-def deploy_beside(account, outputs):
+def deploy_beside(account, sam, outputs):
     """A second stack uses the table of the first one: `ExistingTableStreamArn`."""
     name, stream = "weirgate-beside", outputs["TableStreamArn"]
-    account.sam("deploy", "--config-env", "local", "--stack-name", name, "--parameter-overrides", f"Architecture={PROCESSOR}", "Alarms=false",
-                "Dashboard=false", f"ExistingTableStreamArn={stream}")
+    deploy(account, sam, name, "--parameter-overrides", f"Architecture={PROCESSOR}", "Alarms=false", "Dashboard=false",
+           f"ExistingTableStreamArn={stream}")
     own = account.outputs(name)
     for output in ("TableName", "TableArn", "TableStreamArn"):
         expect(own[output] == outputs[output], f"{output} must be {outputs[output]}, got {own[output]}")
@@ -126,7 +127,7 @@ def deploy_beside(account, outputs):
 def deploy_release(account, outputs):
     """A release is deployed with the AWS CLI alone."""
     folder = account.folder / "dist"
-    run([sys.executable, ROOT / "scripts/dist.py", "functions", folder, PROCESSOR, TARGET / "lambda"])
+    run([sys.executable, ROOT / "scripts/dist.py", "functions", folder, PROCESSOR, account.folder / "built"])
     environment = {**account.credentials, "PATH": f"{ROOT}/.venv/aws/bin:/usr/bin:/bin", "HOME": str(folder)}
     for block in ("deploy-release", "protect-release"):
         text = BLOCKS[block]
@@ -148,10 +149,9 @@ def deploy_release(account, outputs):
 
 def main():
     account = Account("e2e")
-    account.say("sam build (the first time compiles the functions, some minutes)")
-    account.sam("build", "--config-env", "local")
+    sam = lay_out(account.folder, "false")
     account.say("sam deploy")
-    account.sam("deploy", "--config-env", "local")
+    deploy(account, sam, "weirgate-local")
     outputs = account.outputs("weirgate-local")
     account.say(f"driving {outputs['TableName']}")
     drive(account, outputs["TableName"])
@@ -159,7 +159,7 @@ def main():
     acceptance = begin_acceptance(account, outputs["TableName"])
     try:
         account.say("sam deploy of a second stack on the same table")
-        deploy_beside(account, outputs)
+        deploy_beside(account, sam, outputs)
         account.say("deploying a release with the AWS CLI")
         deploy_release(account, outputs)
         account.say("the acceptance")
