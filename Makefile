@@ -55,17 +55,17 @@ api: cargo ## List the public surface of the crate in tests/data/api.txt
 template-page: cargo ## List the parameters and outputs of the template in docs/template.md
 	WRITTEN=1 cargo test --locked --workspace --test repository versions
 
-# Not the release build: in this one arithmetic that overflows panics. Four times the seeds in the same time.
-optimized := CARGO_PROFILE_DEV_OPT_LEVEL=2
+# Not the release build: in this one arithmetic that overflows panics.
+optimized := --config verify/sim/optimized.toml
 .PHONY: sim
 sim: cargo ## Simulate 10,000 seeds, or what ARGS says: ARGS='--seed 7', ARGS='--from 10000 --seeds 500 --all'
-	$(optimized) cargo build --locked --workspace --bin sim
+	cargo build $(optimized) --locked --workspace --bin sim
 	$(cargo_target)/debug/sim $(ARGS)
 
 .PHONY: guards
 guards: cargo ## Take out each guard of an invariant, and print the seed that finds it missing
-	$(optimized) cargo build --locked --workspace --bin guards
-	$(optimized) $(cargo_target)/debug/guards $(ARGS)
+	cargo build --locked --workspace --bin guards
+	$(cargo_target)/debug/guards $(ARGS)
 	cargo test --locked --workspace --test model --test seeds -- --ignored --nocapture
 
 # An example has the features that the tests have, so what they have built is not built once more without.
@@ -391,7 +391,7 @@ limitador: cargo packages-redis
 # The sizes that their tests have in small. As the tests are built, but faster; PROCESSES=5000 SEED=1 chooses one herd on one shard.
 .PHONY: herds
 herds: cargo ## Run herds and hostile tenants at full size: hours, as virtual time costs computing
-	CARGO_PROFILE_DEV_OPT_LEVEL=2 FULL=1 ITEMS=1600 ENTRIES=300000 cargo test --locked -p weirgate-tests --no-fail-fast \
+	FULL=1 ITEMS=1600 ENTRIES=300000 cargo test $(optimized) --locked -p weirgate-tests --no-fail-fast \
 	    --test client --test processes --test functions --test config -- --nocapture load:: memory:: tenants_reconciler \
 	    a_change_of_a_plan_is_one_write
 

@@ -83,7 +83,8 @@ def names_of(archive):
 
 
 def check_licenses(folder):
-    packages = [path for kind in ("*.whl", "*.tgz", "weirgate*.tar.gz") for path in sorted(folder.glob(kind))]
+    paths = [path for kind in ("*.whl", "*.tgz", "weirgate*.tar.gz") for path in sorted(folder.glob(kind))]
+    packages = [path for path in paths if "-linux-" not in path.name]  # The others are of programs.
     if len(packages) < 7:
         sys.exit(f"check_clients: {folder} must have two wheels, two sdists, two npm packages and the Go client, got {packages}")
     for path in packages:

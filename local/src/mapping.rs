@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 use weirgate_aggregator::execute::Throttles;
 use weirgate_aggregator::report::finished;
-use weirgate_aggregator::{Config, Handled, Invocation, handle_next};
+use weirgate_aggregator::{Config, Handled, Invocation, LogBudget, handle_next};
 use weirgate_shared::{BUCKET_SK, attr};
 use weirgate_store::Table;
 use weirgate_worker::Work;
@@ -144,6 +144,7 @@ impl Mapping {
                     &self.config,
                     &self.throttles,
                     invocation,
+                    LogBudget::default(),
                 );
                 handled.await.map_err(|error| error.to_string())
             }

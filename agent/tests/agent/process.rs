@@ -1,6 +1,7 @@
 //! The binary as a sidecar, on an embedded DynamoDB behind HTTP: its start and what it starts with, and
 //! its end.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +17,12 @@ use serde_json::{Value, json};
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use weirgate::{Clock, EntityId, Limit, RateLimiter, RedisOptions, SystemClock, Table, Window};
 use weirgate_agent::options::Options;
+use weirgate_shared::attr::{copied, copied_at};
+use weirgate_shared::write::{self, AttributeUpdate, Update};
+use weirgate_shared::{Millis, SnapshotKey};
+use weirgate_store::ReturnValues;
 use weirgate_testkit::{RedisServer, server};
 
 use crate::fixtures::{Client, File, Process, Serving, command, database, kill, temporary};
@@ -162,6 +168,54 @@ fn agents_on_one_store_run_its_functions_one_after_the_other() {
     take(&other, "e-2");
     let lines = second.until("aggregator: batch done");
     assert_eq!(lines.last().unwrap()["copied"], 1, "{lines:?}");
+}
+
+/// The stream has no record of them any more, so the log alone has their numbers.
+#[tokio::test]
+async fn i3_the_log_has_each_copy_that_is_refused_on_a_store() {
+    let server = RedisServer::start();
+    let table = Table::on_redis(&RedisOptions::new(server.url())).unwrap();
+    table.records().unwrap().open().await.unwrap();
+    let limiter = RateLimiter::builder("weirgate").table(table.clone());
+    let (limiter, rpd) = (limiter.build().await.unwrap(), Limit::per_day("rpd", 9));
+    let (rpd, mut left) = (rpd.unwrap(), BTreeSet::new());
+    for number in 0..300 {
+        let entity = format!("e-{number}");
+        // A copy that cannot be read, of an earlier life, in the snapshot of the day, whichever it is.
+        let now = SystemClock.now();
+        for at in [now, now.plus(Millis(86_400_000))] {
+            let damaged = SnapshotKey {
+                namespace: "default".try_into().unwrap(),
+                entity: EntityId::new(&*entity).unwrap(),
+                resource: "r".try_into().unwrap(),
+                window: Window::Daily,
+                start: Window::Daily.start(at),
+            };
+            let set = |name, value| AttributeUpdate::Set(write::Path::of(name), value);
+            let damaged = Update {
+                key: damaged.item_key(),
+                conditions: vec![],
+                changes: vec![
+                    set(copied(rpd.name(), 0), write::Value::Text("x".to_owned())),
+                    set(copied_at(0), write::Value::Int(1)),
+                ],
+            };
+            let written = table.update(&damaged, ReturnValues::None).await;
+            written.unwrap();
+        }
+        let take = limiter.acquire(&entity, "r").take("rpd", 1);
+        let taken = take.limits(std::slice::from_ref(&rpd)).send().await;
+        assert!(taken.unwrap().is_granted());
+        left.insert(format!("/ENTITY#{entity} "));
+    }
+    let mut agent = command(&["--store", &server.url(), "--functions", "--unix-socket"]);
+    agent.arg(temporary("refused"));
+    let agent = Logged::start(agent);
+    while !left.is_empty() {
+        let lines = agent.until("refused write");
+        let what = lines.last().unwrap()["what"].to_string();
+        left.retain(|entity| !what.contains(&**entity));
+    }
 }
 
 #[test]

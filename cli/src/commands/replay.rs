@@ -26,8 +26,9 @@ pub struct Replay {
     /// Matters only for the snapshots that the replay makes itself; those that are there keep their
     /// ttl. Copies of windows that ended longer ago are left, because their snapshots may be
     /// deleted.
+    // Also for snapshots of releases that kept them for one day or two.
     #[arg(long, value_name = "DAYS", default_value_t = DEFAULT_TTL_DAYS,
-        value_parser = amounts::within::<{ *TTL_DAYS.start() }, { *TTL_DAYS.end() }, i64>)]
+        value_parser = amounts::within::<1, { *TTL_DAYS.end() }, i64>)]
     pub ttl_days: i64,
 
     /// Takes records of this table, the one that the table was restored from
@@ -114,7 +115,7 @@ mod tests {
     #[test]
     fn a_wrong_argument_is_named_with_what_it_takes() {
         for (flag, wrong, takes) in [
-            ("--ttl-days", "2", "from 3 to 3650"),
+            ("--ttl-days", "0", "from 1 to 3650"),
             ("--ttl-days", "x", "--ttl-days"),
             ("--concurrency", "257", "from 1 to 256"),
         ] {

@@ -47,7 +47,8 @@ pub struct Usage {
     #[arg(long, default_value = "now", value_name = "WHEN", value_parser = instant::instant)]
     to: EpochMillis,
     /// How long the stack keeps usage: its parameter SnapshotTtlDays
-    #[arg(long, default_value = "90d", value_name = "SPAN", value_parser = instant::span_within::<{ 3 * DAY }, { 36_500 * DAY }>)]
+    // Also for snapshots of releases that kept them for one day or two.
+    #[arg(long, default_value = "90d", value_name = "SPAN", value_parser = instant::span_within::<DAY, { 36_500 * DAY }>)]
     kept: Duration,
     /// Prints the sum of the range
     #[arg(long, conflicts_with_all = ["top", "csv", "chart", "html"])]

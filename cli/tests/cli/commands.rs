@@ -399,6 +399,11 @@ async fn operators_stop_start_and_correct() {
     let of_no_use = shown.lines().filter(|line| line.ends_with(" 0"));
     assert_eq!(of_no_use.count(), 0, "{shown}");
     assert!(shown.contains("gpt-4"), "{shown}");
+    // As stacks of earlier releases could keep it.
+    assert_eq!(
+        table.text(format!("{hourly} --from 1h --kept 1d").as_str()),
+        shown
+    );
     let csv = table.text("usage --entity user --csv");
     assert!(csv.starts_with("entity,resource,"), "{csv}");
     assert!(table.text("usage --entity user --chart").contains("rpd"));

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use tokio::time::Instant;
-use weirgate_runtime::{ConfigError, Context, Function, Invoked, Invoking, answer, time_left};
+use weirgate_runtime::{
+    ConfigError, Context, Function, Invoked, Invoking, LogBudget, answer, time_left,
+};
 use weirgate_store::Table;
 
 use crate::config::Config;
@@ -44,7 +46,8 @@ async fn invoke(
         now,
         deadline: instant + time_left(context, now),
     };
-    match handle_next(event, table, config, throttles, invocation).await {
+    let budget = LogBudget::default();
+    match handle_next(event, table, config, throttles, invocation, budget).await {
         Ok(handled) => Invoked {
             line: handled.summary.metrics_line(),
             response: handled

@@ -41,11 +41,12 @@ pub async fn handle(
     config: &Config,
     invocation: Invocation,
 ) -> Result<Handled, parse::NotAnEvent> {
-    handle_next(event, table, config, &Throttles::default(), invocation).await
+    let (throttles, budget) = (Throttles::default(), LogBudget::default());
+    handle_next(event, table, config, &throttles, invocation, budget).await
 }
 
 /// Handles one event of the table's stream. `throttles` is what the process knows from its earlier
-/// events.
+/// events. What `budget` leaves out of the log is nowhere but in the stream.
 ///
 /// # Errors
 /// [`parse::NotAnEvent`] if it is not one.
@@ -55,6 +56,7 @@ pub async fn handle_next(
     config: &Config,
     throttles: &Throttles,
     invocation: Invocation,
+    budget: LogBudget,
 ) -> Result<Handled, parse::NotAnEvent> {
     let started = Instant::now();
     let mut batch = parse::records(event)?;
@@ -63,7 +65,6 @@ pub async fn handle_next(
     } else {
         parse::texts(event)
     };
-    let budget = LogBudget::default();
     let old = plan::old_records(&batch.records, invocation.now);
     let age = age(&batch, invocation.now);
     let shards = plan::shards(std::mem::take(&mut batch.records));
@@ -77,7 +78,7 @@ pub async fn handle_next(
         throttles,
     };
     let results = execute::execute(table, &writes, limits, &budget).await;
-    // After the refusals, which fail their record if the log has no room for them.
+    // After the refusals: a throttled copy fails its record if the log has no room for it.
     for record in &batch.undecodable {
         log(
             record,

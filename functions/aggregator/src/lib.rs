@@ -27,3 +27,4 @@ pub use function::function;
 pub use handle::{Handled, Invocation, handle, handle_next};
 pub use report::{Response, Summary};
 pub use split::Split;
+pub use weirgate_runtime::LogBudget;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use weirgate_aggregator::execute::Throttles;
 use weirgate_aggregator::report::finished;
 use weirgate_aggregator::{
-    Config, DEFAULT_TTL_DAYS, HOT_UNITS, Handled, Invocation, REFILL_WRITES, handle_next,
+    Config, DEFAULT_TTL_DAYS, HOT_UNITS, Handled, Invocation, LogBudget, REFILL_WRITES, handle_next,
 };
 use weirgate_store::{RecordStream, StoreError, StreamRecord, Table, Unread};
 
@@ -128,6 +128,8 @@ impl Reader {
             &self.config,
             &self.throttles,
             invocation,
+            // A record that is finished is deleted.
+            LogBudget::unlimited(),
         );
         let Handled { summary, response } = match handled.await {
             Ok(handled) => handled,

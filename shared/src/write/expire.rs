@@ -46,6 +46,7 @@ pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
         at: now,
         write_seq: v,
     });
+    // A mark of an older client has no end of its own.
     next.scaling.hot_at = None;
     let rests = restored.leases == 0 && is_idle(shard, now);
     next.due_at = if rests {

@@ -221,6 +221,16 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_may_have_a_successor_needs_another_connection() {
+        for code in "READONLY MOVED CLUSTERDOWN LOADING MASTERDOWN NOREPLICAS".split(' ') {
+            assert!(needs_connection(&answered(code)), "{code}");
+        }
+        for code in "OOM BUSY MISCONF TRYAGAIN ASK NOPERM WRONGTYPE INVALID ERR".split(' ') {
+            assert!(!needs_connection(&answered(code)), "{code}");
+        }
+    }
+
+    #[test]
     fn an_answer_that_cannot_be_read_leaves_a_write_unknown() {
         let other = from_redis_value::<u64>(Value::Okay).expect_err("it is no number");
         let kinds = [RedisKind::Parse, RedisKind::UnexpectedReturnType];

@@ -11,7 +11,7 @@ use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate_aggregator::execute::{ENOUGH, Throttles};
-use weirgate_aggregator::{Invocation, handle_next};
+use weirgate_aggregator::{Invocation, LogBudget, handle_next};
 use weirgate_shared::write::{MAX_CARRIED_LIMITS, MAX_LIVES};
 use weirgate_shared::{BucketKey, MAX_BUCKET_LIMITS, Millis};
 use weirgate_store::Table;
@@ -112,7 +112,14 @@ async fn refused_copies_are_in_the_log_and_delay_no_other_record() {
                 deadline: started + Duration::from_secs(60),
             };
             let (text, config) = (event(&records[from..]), config());
-            let handled = handle_next(&text, &table, &config, &throttles, invocation);
+            let handled = handle_next(
+                &text,
+                &table,
+                &config,
+                &throttles,
+                invocation,
+                LogBudget::default(),
+            );
             let handled = handled.await.unwrap();
             // Two seconds for all of them together, and what three tries of each take.
             let took = started.elapsed();
@@ -246,7 +253,14 @@ async fn i3_an_old_record_comes_again_while_its_snapshot_is_throttled() {
         };
         let text = event(&records);
         let config = config();
-        let handled = handle_next(&text, &table, &config, &throttles, invocation);
+        let handled = handle_next(
+            &text,
+            &table,
+            &config,
+            &throttles,
+            invocation,
+            LogBudget::default(),
+        );
         let summary = handled.await.unwrap().summary;
         assert_eq!(summary.refused, 0, "{summary:?}");
         if summary.failed == 0 {
@@ -273,7 +287,14 @@ async fn i3_throttles_that_do_not_follow_each_other_refuse_nothing() {
             deadline: Instant::now() + Duration::from_secs(60),
         };
         let (text, config) = (event(&records), config());
-        let handled = handle_next(&text, &table, &config, &throttles, invocation);
+        let handled = handle_next(
+            &text,
+            &table,
+            &config,
+            &throttles,
+            invocation,
+            LogBudget::default(),
+        );
         handled.await.unwrap().summary.refused
     };
     dynamo.fail_when(|_| Some(KEY_RANGE));

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weirgate::{
-    Clock, EpochMillis, FakeClock, Limit, LimitName, MilliTotal, RateLimiter, SystemClock, Usage,
-    UsageState, Window,
+    Clock, EpochMillis, FakeClock, Granularity, Limit, LimitName, MilliTotal, RateLimiter,
+    SystemClock, Usage, UsageScope, UsageState, Window,
 };
 use weirgate_shared::write::{
     Action, AttributeUpdate, Condition, INTERIM, Path, Update, Value, mark_functions,
@@ -520,6 +520,51 @@ async fn i3_windows_of_before_the_stream_are_never_final() {
     world.work().await;
     world.check().await;
     assert_eq!(states(&world, at).await, [UsageState::Interim; 2]);
+}
+
+/// Whatever day the stream has all records from, and whatever day the report begins with.
+#[tokio::test]
+async fn i3_an_hour_of_a_report_is_as_final_as_it_is_alone() {
+    const DAY: Millis = Millis(24 * HOUR.0);
+    let mut world = World::new().await;
+    let day = Window::Daily.start(world.clock.now());
+    drop(world.take("e-1", 5).await);
+    world.work().await;
+    world.clock.skew(3 * DAY.0);
+    // The record of this take, with the first copy of the hour, waits.
+    drop(world.take("e-1", 1).await);
+    let scope = UsageScope::Bucket("e-1".try_into().unwrap(), "gpt-4".try_into().unwrap());
+    let (admin, end) = (world.limiter.admin(), day.plus(DAY));
+    for is_copied in [false, true] {
+        if is_copied {
+            world.work().await;
+        }
+        for (since, first) in (-1..=1).flat_map(|since| (-2..=0).map(move |first| (since, first))) {
+            let since = day.plus(Millis(since * DAY.0)).0.to_string();
+            let set = super::command(&world.server, &["HSET", FACTS, "since", &since]).await;
+            set.expect("it is there");
+            let mut at = day.plus(Millis(first * DAY.0));
+            let report = admin.usage_report(scope.clone(), Granularity::Hourly, at..end);
+            let page = report.expect("a range").page(None).await;
+            let rows = page.expect("it is read").items;
+            while at < end {
+                let alone = world.limiter.usage("e-1", "gpt-4", Window::Hourly, at);
+                let alone = alone.await.expect("it is read");
+                let row = rows.iter().find(|row| row.start == at);
+                // One that is final without usage is left out.
+                let (usage, state) = row.map_or((Usage::default(), UsageState::Final), |row| {
+                    (row.usage.clone(), row.state)
+                });
+                assert_eq!(
+                    (usage, state),
+                    (alone.usage, alone.state),
+                    "{at:?} since {since}, {first}, {is_copied}"
+                );
+                at = at.plus(Millis(6 * HOUR.0));
+            }
+        }
+    }
+    world.check().await;
 }
 
 /// After a stream was full, it has all records from then on.

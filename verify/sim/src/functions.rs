@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
-use weirgate_aggregator::Invocation;
 use weirgate_aggregator::execute::Throttles;
 use weirgate_aggregator::replay::{Options, Replay};
+use weirgate_aggregator::{Invocation, LogBudget};
 use weirgate_reconciler::Deadline;
 use weirgate_store::Table;
 use weirgate_testkit::Dynamo;
@@ -185,8 +185,14 @@ impl Mapping {
             deadline: Instant::now() + known,
         };
         let config = aggregator();
-        let handled =
-            weirgate_aggregator::handle_next(event, &table, &config, &self.throttles, invocation);
+        let handled = weirgate_aggregator::handle_next(
+            event,
+            &table,
+            &config,
+            &self.throttles,
+            invocation,
+            LogBudget::default(),
+        );
         let handled = ended(
             world,
             &network,

@@ -12,7 +12,7 @@ use std::ops::Range;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use weirgate_shared::{
     BucketKey, EntityId, EntityKey, EpochMillis, Granularity, ItemKey, LISTED_ENTITY, Meter,
-    PlanName, Resource, SnapshotKey, UsageState, interval_usage, plan_partitions,
+    PlanName, Resource, SnapshotKey, UsageHorizon, UsageState, interval_usage, plan_partitions,
 };
 use weirgate_store::{BY_ENTITY, BY_RESOURCE, Consistency, Position, Query, SortKeys};
 
@@ -30,6 +30,12 @@ const CONCURRENT: usize = 10;
 /// Maximum number of entities of a plan on a page: each may have used many resources, and a page has a
 /// time limit.
 const PLAN_ENTITIES: usize = 50;
+
+/// A query, and what was known when its page began.
+struct Asked {
+    query: UsageQuery,
+    horizon: UsageHorizon,
+}
 
 /// Rows, and an error for each item that they lack.
 type Rows = Found<Vec<UsageRow>>;
@@ -72,23 +78,25 @@ pub(super) async fn page(
     }
     let granularity = query.granularity;
     let begun = granularity.end(granularity.start(now));
-    let query = &UsageQuery {
+    let query = UsageQuery {
         range: *start..begun.min(*end),
         ..query.clone()
     };
     let read = async {
-        match &query.scope {
+        let horizon = horizon(session).await?;
+        let asked = &Asked { query, horizon };
+        match &asked.query.scope {
             UsageScope::Bucket(entity, resource) => {
                 let bucket = first_shard(session, entity, resource);
-                let (rows, next) = bucket_page(session, query, &bucket, from(position)?).await?;
+                let (rows, next) = bucket_page(session, asked, &bucket, from(position)?).await?;
                 Ok((rows, next.map(at)))
             }
-            UsageScope::Entity(entity) => entity_page(session, query, entity, position).await,
+            UsageScope::Entity(entity) => entity_page(session, asked, entity, position).await,
             UsageScope::Plan(plan, resource) => {
-                plan_page(session, query, plan, resource.as_ref(), position).await
+                plan_page(session, asked, plan, resource.as_ref(), position).await
             }
             UsageScope::Resource(resource) => {
-                resource_page(session, query, resource, position).await
+                resource_page(session, asked, resource, position).await
             }
         }
     };
@@ -141,35 +149,40 @@ fn page_end(query: &UsageQuery, from: Option<EpochMillis>) -> EpochMillis {
 /// Returns a page of one bucket's rows, and where the next one begins.
 async fn bucket_page(
     session: &Session,
-    query: &UsageQuery,
+    asked: &Asked,
     bucket: &BucketKey,
     from: Option<EpochMillis>,
 ) -> Result<(Rows, Option<EpochMillis>), Error> {
     let live = read_live(session, std::slice::from_ref(bucket), Consistency::Strong).await?;
     let live = live.into_iter().next().unwrap_or_default();
-    let start = from.unwrap_or(query.range.start);
-    let end = page_end(query, from);
-    let mut rows = rows(session, query, bucket, start..end, &live).await?;
+    let Range { start, end: last } = asked.query.range;
+    let start = from.unwrap_or(start);
+    let end = page_end(&asked.query, from);
+    let mut rows = rows(session, asked, bucket, start..end, &live).await?;
     rows.damaged.extend(live.damaged);
-    Ok((rows, (end < query.range.end).then_some(end)))
+    Ok((rows, (end < last).then_some(end)))
 }
 
 /// Returns the rows of one bucket in `range`, and the errors of its snapshots. Its items were read
 /// before. A row that lacks an item is final nowhere.
 async fn rows(
     session: &Session,
-    query: &UsageQuery,
+    asked: &Asked,
     bucket: &BucketKey,
     range: Range<EpochMillis>,
     live: &Found<Vec<Meter>>,
 ) -> Result<Rows, Error> {
-    let granularity = query.granularity;
-    let (window, horizon) = (granularity.window(), horizon(session).await?);
-    let now = horizon.now;
+    let (granularity, now) = (asked.query.granularity, session.now());
+    let window = granularity.window();
+    // Later than the items: they may lack usage of a window that ended since the page began.
+    let horizon = UsageHorizon {
+        now,
+        ..asked.horizon.clone()
+    };
     let Found {
         read: snapshots,
         mut damaged,
-    } = if is_in_items(query.granularity, &range, live, now) {
+    } = if is_in_items(granularity, &range, live, now) {
         Found::default()
     } else {
         let last = window.start(EpochMillis(range.end.0 - 1));
@@ -251,7 +264,7 @@ fn is_in_items(
 /// Returns a page of one of the entity's resources, and the position after it.
 async fn entity_page(
     session: &Session,
-    query: &UsageQuery,
+    asked: &Asked,
     entity: &EntityId,
     position: &Position,
 ) -> Result<(Rows, Option<Position>), Error> {
@@ -263,7 +276,7 @@ async fn entity_page(
         return Ok((Rows::default(), None));
     };
     let bucket = first_shard(session, entity, &resource);
-    let (rows, next) = bucket_page(session, query, &bucket, from(position)?).await?;
+    let (rows, next) = bucket_page(session, asked, &bucket, from(position)?).await?;
     let resource = resource.to_string();
     let next = match next {
         Some(from) => {
@@ -280,14 +293,14 @@ async fn entity_page(
 /// after them.
 async fn plan_page(
     session: &Session,
-    query: &UsageQuery,
+    asked: &Asked,
     plan: &PlanName,
     resource: Option<&Resource>,
     position: &Position,
 ) -> Result<(Rows, Option<Position>), Error> {
     if let Some(entity) = position.get(ENTITY) {
         let id = EntityId::new(entity.as_str())?;
-        return plan_entity_page(session, query, (plan, &id), resource, position).await;
+        return plan_entity_page(session, asked, (plan, &id), resource, position).await;
     }
     let partitions = plan_partitions(&session.namespace, plan);
     let listed = (BY_RESOURCE, LISTED_ENTITY);
@@ -300,10 +313,10 @@ async fn plan_page(
     let mut entities: Vec<_> = entities.collect();
     if let Some(first) = entities
         .first()
-        .filter(|_| page_end(query, None) < query.range.end)
+        .filter(|_| page_end(&asked.query, None) < asked.query.range.end)
     {
         let begin = Position::new();
-        let part = plan_entity_page(session, query, (plan, first), resource, &begin);
+        let part = plan_entity_page(session, asked, (plan, first), resource, &begin);
         return part.await;
     }
     if entities.len() > PLAN_ENTITIES {
@@ -312,7 +325,7 @@ async fn plan_page(
         next = last.map(|last| after_entity(session, plan, last));
     }
     // By place: a closure over references makes a future that servers cannot spawn.
-    let read = |at: usize| all_rows(session, query, &entities[at], resource);
+    let read = |at: usize| all_rows(session, asked, &entities[at], resource);
     let read = stream::iter(0..entities.len()).map(read);
     let all: Vec<Rows> = read.buffered(CONCURRENT).try_collect().await?;
     let mut rows = Rows::default();
@@ -338,12 +351,12 @@ fn after_entity(session: &Session, plan: &PlanName, entity: &EntityId) -> Positi
 /// Returns a page of an entity of a plan, and the position after it.
 async fn plan_entity_page(
     session: &Session,
-    query: &UsageQuery,
+    asked: &Asked,
     (plan, entity): (&PlanName, &EntityId),
     resource: Option<&Resource>,
     position: &Position,
 ) -> Result<(Rows, Option<Position>), Error> {
-    let (rows, next) = part_page(session, query, entity, resource, position).await?;
+    let (rows, next) = part_page(session, asked, entity, resource, position).await?;
     let next = match next {
         Some(mut next) => {
             next.insert(ENTITY.to_owned(), entity.to_string());
@@ -357,29 +370,29 @@ async fn plan_entity_page(
 /// Returns a page of an entity on a resource, or on one of all, and the position after it.
 async fn part_page(
     session: &Session,
-    query: &UsageQuery,
+    asked: &Asked,
     entity: &EntityId,
     resource: Option<&Resource>,
     position: &Position,
 ) -> Result<(Rows, Option<Position>), Error> {
     let Some(resource) = resource else {
-        return entity_page(session, query, entity, position).await;
+        return entity_page(session, asked, entity, position).await;
     };
     let bucket = first_shard(session, entity, resource);
-    let (rows, next) = bucket_page(session, query, &bucket, from(position)?).await?;
+    let (rows, next) = bucket_page(session, asked, &bucket, from(position)?).await?;
     Ok((rows, next.map(at)))
 }
 
 /// Returns all rows of an entity, on a resource or on all.
 async fn all_rows(
     session: &Session,
-    query: &UsageQuery,
+    asked: &Asked,
     entity: &EntityId,
     resource: Option<&Resource>,
 ) -> Result<Rows, Error> {
     let (mut rows, mut position) = (Rows::default(), Position::new());
     loop {
-        let (page, next) = part_page(session, query, entity, resource, &position).await?;
+        let (page, next) = part_page(session, asked, entity, resource, &position).await?;
         rows.read.extend(page.read);
         rows.damaged.extend(page.damaged);
         match next {
@@ -456,7 +469,7 @@ async fn first<T>(
 /// Returns the rows of some entities of a resource, and the position after them.
 async fn resource_page(
     session: &Session,
-    query: &UsageQuery,
+    asked: &Asked,
     resource: &Resource,
     position: &Position,
 ) -> Result<(Rows, Option<Position>), Error> {
@@ -464,7 +477,15 @@ async fn resource_page(
     let (buckets, next) = listed_of_resource(session, resource, "", position).await?;
     let live = read_live(session, &buckets, Consistency::Eventual).await?;
     // By place: a closure over pairs of references makes a future that servers cannot spawn.
-    let read = |at: usize| rows(session, query, &buckets[at], query.range.clone(), &live[at]);
+    let read = |at: usize| {
+        rows(
+            session,
+            asked,
+            &buckets[at],
+            asked.query.range.clone(),
+            &live[at],
+        )
+    };
     let all = stream::iter(0..buckets.len().min(live.len()))
         .map(read)
         .buffered(CONCURRENT);

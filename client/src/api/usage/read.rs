@@ -127,9 +127,8 @@ pub(super) async fn read_snapshots(
     horizon: &UsageHorizon,
 ) -> Result<Found<Snapshots>, Error> {
     let days = (Window::Daily.start(first), Window::Daily.start(last));
-    // No hour is final before its day can be.
-    let are_needed =
-        window == Window::Hourly && horizon.is_delivered(days.0, Window::Daily.end(days.0));
+    // No hour is final before its day can be. A first day from before the stream says nothing of later ones.
+    let are_needed = window == Window::Hourly && Window::Daily.end(days.0) <= horizon.delivered.end;
     let (days, consistency) = match are_needed {
         true => {
             let days = read_windows(session, bucket, Window::Daily, days, consistency);

@@ -148,6 +148,13 @@ async fn a_shard_marked_for_a_split_is_not_merged_until_the_mark_ends() {
     assert!(left.iter().all(|shard| shard.scaling.hot_at.is_none()));
     assert_has!(run(&table, DUE.plus(REVIEW_INTERVAL)).await, shards_merged: 2);
     assert_eq!(counts(&table, &key).await, [(0, 1)]);
+    // One that nothing removed ends after a minute.
+    for (ago, merged) in [(60_000, 1), (60_001, 3)] {
+        let (_, table, key) = with_shards(4).await;
+        let marked = Some(later(DUE, -ago));
+        change(&table, &key, 3, |shard| shard.scaling.hot_at = marked).await;
+        assert_has!(run(&table, DUE).await, shards_merged: merged; "{ago}");
+    }
 }
 
 #[tokio::test]

@@ -116,6 +116,7 @@ impl Copy {
         cargo
             .current_dir(&self.source)
             .env("CARGO_TARGET_DIR", &self.target)
+            .args(["--config", "verify/sim/optimized.toml"])
             .args(args);
         cargo
     }
