@@ -14,7 +14,7 @@ use crate::streams;
 use crate::text::{Text, without_passwords};
 
 const DONE: u8 = 0;
-const FAILED: u8 = 1;
+pub const FAILED: u8 = 1;
 const WRONG: u8 = 2;
 const DENIED: u8 = 3;
 const NEVER_FITS: u8 = 4;
@@ -35,7 +35,7 @@ const CODES: [(u8, &str); 8] = [
     (STOPPED, "stopped or disabled by an operator"),
     (
         NO_DECISION,
-        "no decision: DynamoDB or the credentials are unavailable for now",
+        "no decision: the table or the credentials are unavailable for now",
     ),
     (CHANGES, "there are changes, with --exit-code"),
 ];
@@ -91,7 +91,7 @@ pub enum Failure {
     Failed(String),
     /// Wrong usage, or not allowed: the command must change.
     Refused(String),
-    /// DynamoDB or the credentials are unavailable for now.
+    /// The table or the credentials are unavailable for now.
     Unavailable(String),
     /// As either of them, with the exit code of a command that runs another one.
     Exit(u8, String),
@@ -120,28 +120,25 @@ impl Failure {
 
     /// Returns the text of the error.
     pub fn text(&self) -> &str {
+        self.parts().1
+    }
+
+    fn parts(&self) -> (u8, &str, Option<&Part>) {
         match self {
-            Self::Partly(failure, _) => failure.text(),
-            Self::Failed(text)
-            | Self::Refused(text)
-            | Self::Unavailable(text)
-            | Self::Exit(_, text) => text,
+            Self::Failed(text) => (FAILED, text, None),
+            Self::Refused(text) => (WRONG, text, None),
+            Self::Unavailable(text) => (NO_DECISION, text, None),
+            Self::Exit(code, text) => (*code, text, None),
+            Self::Partly(failure, part) => {
+                let (code, text, _) = failure.parts();
+                (code, text, Some(part))
+            }
         }
     }
 
     /// Prints the error to standard error, as text or JSON, and returns the exit code.
     pub fn report(&self, is_json: bool) -> ExitCode {
-        let (failure, part) = match self {
-            Self::Partly(failure, part) => (&**failure, Some(part)),
-            failure => (failure, None),
-        };
-        let (code, text) = match failure {
-            Self::Partly(failure, _) => return failure.report(is_json),
-            Self::Failed(text) => (FAILED, text),
-            Self::Refused(text) => (WRONG, text),
-            Self::Unavailable(text) => (NO_DECISION, text),
-            Self::Exit(code, text) => (*code, text),
-        };
+        let (code, text, part) = self.parts();
         let words: Vec<_> = text.split_whitespace().collect();
         let text = without_passwords(&words.join(" "));
         if is_json {
@@ -166,20 +163,16 @@ impl Failure {
     }
 }
 
-/// What other programs call something, the option that it is here, and what to give for it. It holds only
-/// for a command that has the option, so the first one of several.
-const HABITS: [(&str, &str, &str); 7] = [
-    (
-        "--status",
-        "disabled",
-        "--disabled, --unlimited or --enforced",
-    ),
-    ("-o", "out", "--out"),
-    ("--output", "out", "--out"),
-    ("-o", "json", "--json"),
-    ("--output", "json", "--json"),
-    ("version", "version", "--version"),
-    ("--force", "yes", "--yes"),
+/// What other programs call something, and what to give for it here: the first row that begins with an option of
+/// the command.
+const HABITS: [(&str, &str); 7] = [
+    ("--status", "--disabled, --unlimited or --enforced"),
+    ("-o", "--out"),
+    ("--output", "--out"),
+    ("-o", "--json"),
+    ("--output", "--json"),
+    ("version", "--version"),
+    ("--force", "--yes"),
 ];
 
 /// Reports arguments that are wrong: one line, and which help to read. Prints the help if that was
@@ -199,15 +192,17 @@ pub fn usage(error: &clap::Error, program: &Command) -> ExitCode {
     let end = arguments.iter().position(|argument| argument == "--");
     let options = &arguments[..end.unwrap_or(arguments.len())];
     let (below, command) = named(program, options);
-    let has = |option: &str| {
+    let has = |given: &str| {
+        let option = given.trim_start_matches('-').split(',').next();
         let mut all = program.get_arguments().chain(below.get_arguments());
-        all.any(|argument| argument.get_long() == Some(option))
+        all.any(|argument| argument.get_long() == option)
+            || option == Some("version") && below.get_version().is_some()
     };
     let unknown = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
     let unknown = unknown.into_iter().find_map(|kind| error.get(kind));
-    let here = HABITS.iter().find(|(other, option, _)| {
+    let here = HABITS.iter().find(|(other, given)| {
         let is_it = matches!(unknown, Some(ContextValue::String(unknown)) if unknown == other);
-        is_it && (has(option) || *option == "version" && below.get_version().is_some())
+        is_it && has(given)
     });
     let mut tips = text.split("  tip: ").map(str::trim);
     let mut text = tips.next().unwrap_or_default().to_owned();
@@ -216,7 +211,7 @@ pub fn usage(error: &clap::Error, program: &Command) -> ExitCode {
         text += "; ";
         text += tip;
     }
-    let here = here.map(|(.., here)| format!("; give {here}"));
+    let here = here.map(|(_, here)| format!("; give {here}"));
     let text = text + &here.unwrap_or_default();
     let text = format!("{text}; see '{command} --help'");
     let is_json = options.iter().any(|option| option == "--json");

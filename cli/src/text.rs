@@ -77,24 +77,14 @@ pub fn one_line(text: &str) -> String {
     escaped(text, &[])
 }
 
-/// Returns text without the users and passwords of the URLs in it, of any scheme: an argument in a wrong
-/// place is shown. A password may have spaces, so a URL reaches to a quote or the next one.
+/// Returns text without what its URLs have before their hosts, of any scheme: an argument in a wrong place is
+/// shown. A password may have any character, so all from the first `://` to the last `@` may be of it.
 pub fn without_passwords(text: &str) -> String {
-    let mut parts = text.split("://");
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |shown, rest| {
-        let end = rest.find(['\'', '"']).unwrap_or(rest.len());
-        let word = rest.find(' ').unwrap_or(end);
-        // One of a later word is only a part of the sentence unless a host follows.
-        let is_of_host = |(at, _): &(usize, &str)| {
-            let host = rest[at + 1..].chars().next();
-            *at < word || host.is_some_and(|next| next.is_alphanumeric() || next == '[')
-        };
-        match rest[..end].rmatch_indices('@').find(is_of_host) {
-            Some((at, _)) => shown + "://..@" + &rest[at + 1..],
-            None => shown + "://" + rest,
-        }
-    })
+    let url = text.split_once("://");
+    match url.and_then(|(before, rest)| Some((before, rest.rsplit_once('@')?))) {
+        Some((before, (_, host))) => format!("{before}://..@{host}"),
+        None => text.to_owned(),
+    }
 }
 
 /// Returns JSON in which strings have no such characters either. It stands for the same value: only

@@ -16,6 +16,8 @@ pub use config::{
 
 /// Sort key of every bucket shard.
 pub const BUCKET_SK: &str = "#STATE";
+/// How the sort key of each snapshot begins.
+pub const SNAPSHOT_SK: &str = "#USAGE#";
 
 /// Primary key of an item: partition and sort key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -181,7 +183,7 @@ impl SnapshotKey {
             window,
             start,
         } = self;
-        let mut sk = format!("#USAGE#{resource}#{window}#");
+        let mut sk = format!("{SNAPSHOT_SK}{resource}#{window}#");
         // Writing to a String cannot fail.
         let _ = write!(sk, "{}", crate::window::Iso8601(*start));
         ItemKey {
@@ -194,7 +196,7 @@ impl SnapshotKey {
     #[must_use]
     pub fn parse(key: &ItemKey) -> Option<Self> {
         let (namespace, entity) = key.pk.split_once("/ENTITY#")?;
-        let mut parts = key.sk.strip_prefix("#USAGE#")?.split('#');
+        let mut parts = key.sk.strip_prefix(SNAPSHOT_SK)?.split('#');
         let (resource, window, start) = (parts.next()?, parts.next()?, parts.next()?);
         let window: Window = window.parse().ok()?;
         let parsed = Self {

@@ -104,8 +104,8 @@ pub use item::{
 pub use key::{
     AuditId, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigFilter, ConfigKey, EntityKey,
     ItemKey, LISTED_AUDIT, LISTED_CONFIG, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES, PlanKey,
-    SnapshotKey, audit_partitions, config_partitions, due_shards, entity_partitions, functions_key,
-    operation_key, plan_partitions, resource_partitions, schema_key, switches_key,
+    SNAPSHOT_SK, SnapshotKey, audit_partitions, config_partitions, due_shards, entity_partitions,
+    functions_key, operation_key, plan_partitions, resource_partitions, schema_key, switches_key,
 };
 pub use lease::{Lease, LeaseReturn};
 pub use limit::{

@@ -51,7 +51,7 @@ impl StoreUrl {
             return wrong(format!("{scheme}://..; begin it with redis://"));
         }
         let got = |what: &str, remedy: &str| wrong(format!("{scheme}://.. {what}; {remedy}"));
-        let encode = "percent-encode what a user or password has of / ? # [ ] @ : %";
+        let encode = "percent-encode all but letters and digits in user and password";
         let Some(url) = redis::parse_redis_url(text) else {
             return got("that cannot be read", encode);
         };

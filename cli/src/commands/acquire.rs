@@ -169,14 +169,9 @@ impl Acquire {
 
     async fn acquire(self, context: &Context) -> Result<Outcome, Failure> {
         // A password may come from a pipe, and a signal ends the wait for it.
-        context.place()?;
+        let limiter = context.limiter().await?;
         // Before the first request, so that none leaves something behind that a signal ends.
         let mut signals = Signals::new()?;
-        let limiter = tokio::select! {
-            biased;
-            code = signals.end() => return Ok(Outcome::Exit(code)),
-            limiter = context.limiter() => limiter?,
-        };
         let BucketArgs { entity, resource } = &self.bucket;
         let mut acquire = limiter.acquire(entity, resource);
         if !self.limits.is_empty() {

@@ -21,7 +21,7 @@ use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant::{self, DAY};
-use crate::stop::stopped;
+use crate::stop::Stop;
 
 use started::Started;
 
@@ -90,7 +90,7 @@ impl Local {
             reconcile_every: self.reconcile_every,
         };
         // Before the start, so that a signal during it ends the process in order too.
-        let stopped = stopped()?;
+        let stop = Stop::new()?;
         let backend = LocalBackend::start(options).await?;
         let demo = limiter(&backend).config_ttl(demo::CONFIG_TTL).owner("demo");
         let demo = match self.demo {
@@ -113,7 +113,7 @@ impl Local {
                 .output()
                 .print(&started, |started| demo::text(started, &demo, &moved))?;
             tokio::select! {
-                () = stopped => {}
+                () = stop.asked() => {}
                 () = demo::tell(&mut demo, &backend, context) => {}
             }
             context.output().note(demo::summary(&demo));
@@ -122,7 +122,7 @@ impl Local {
                 .output()
                 .print(&started, |started| started::text(started, &moved))?;
             tokio::select! {
-                () = stopped => {}
+                () = stop.asked() => {}
                 () = actions::tell(backend.actions(), context) => {}
             }
         }

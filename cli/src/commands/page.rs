@@ -13,7 +13,7 @@ use weirgate_local::page::{LivePage, MetricsUrl, Options, PORT, PORTS};
 use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::stop::stopped;
+use crate::stop::Stop;
 use crate::streams;
 
 /// Shows buckets and usage in a browser, live.
@@ -47,7 +47,7 @@ struct Started {
 impl Page {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         // Before the start, so that a signal during it ends the process in order too.
-        let stopped = stopped()?;
+        let stop = Stop::new()?;
         let limiter = context.limiter().await?;
         // A table that cannot be read is reported here, and not only in the browser.
         limiter
@@ -70,7 +70,7 @@ impl Page {
             let moved = moved(&page, chosen);
             format!("Open {page_url} in a browser.{moved} Ctrl-C stops it.")
         })?;
-        stopped.await;
+        stop.asked().await;
         Ok(Outcome::Done)
     }
 }

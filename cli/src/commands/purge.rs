@@ -1,16 +1,13 @@
 //! `weirgate purge`.
 
-use std::pin::pin;
-
 use clap::Args;
-use futures_util::FutureExt;
 use weirgate::{LiveLeases, PageToken, PurgeReport};
 
 use super::confirm::Destroy;
 use super::list::token;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::stop::stopped;
+use crate::stop::Stop;
 
 /// Deletes everything of a namespace.
 ///
@@ -46,7 +43,7 @@ impl Purge {
             true => LiveLeases::Discard,
             false => LiveLeases::Refuse,
         };
-        let mut stopped = pin!(stopped()?);
+        let stop = Stop::new()?;
         let output = context.output();
         let mut progress = output.progress();
         let mut sum = PurgeReport {
@@ -70,7 +67,7 @@ impl Purge {
                 break;
             }
             // Between pages, so that the token continues after what is done.
-            if stopped.as_mut().now_or_never().is_some() {
+            if stop.is_asked() {
                 drop(progress);
                 return Err(part(Failure::stopped(), &sum, is_dry_run));
             }

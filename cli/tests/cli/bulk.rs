@@ -1,6 +1,7 @@
 //! Work on many items that ends before its end: it says what is done, and how it goes on.
 
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -145,4 +146,31 @@ async fn an_apply_that_a_signal_ends_says_what_is_done_and_the_next_one_does_the
         table.text(apply);
         assert_eq!(table.text("limits export"), text, "{seen}");
     }
+}
+
+/// The first one awaits the changes that have begun, each for its timeout.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_an_apply_at_once() {
+    let file = File::new(
+        "twice.yaml",
+        "weirgate: 1\nsystem:\n  limits:\n    rpm: 5/minute\n",
+    );
+    let table = Table::new().await;
+    let (gate, url) = Gate::to(&table.endpoint);
+    gate.hold("TransactWriteItems");
+    let apply = ["--timeout", "1h", "limits", "apply", file.path(), "--yes"];
+    let mut child = spawn(&url, &apply);
+    gate.until_held();
+    signal(&child, Signal::SIGINT);
+    signal(&child, Signal::SIGTERM);
+    let begun = Instant::now();
+    let ended = loop {
+        if let Some(ended) = child.try_wait().expect("it is a child") {
+            break ended;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not end");
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(ended.code(), Some(1));
+    gate.open();
 }

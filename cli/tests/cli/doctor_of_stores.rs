@@ -154,6 +154,43 @@ fn a_server_with_its_file_and_a_replica_in_step_is_fine() {
     }
 }
 
+/// Whatever its settings say: a user may not be allowed to read them.
+#[test]
+fn a_server_that_takes_no_writes_is_a_problem_until_its_remedy_is_done() {
+    let folders = [Folder::new("alone"), Folder::new("alone-replica")];
+    for replicas in [0, 1] {
+        let least = (replicas + 1).to_string();
+        let server = folders[0].server(&["--min-replicas-to-write", &least]);
+        let primary = format!("127.0.0.1 {}", server.port());
+        let _replica = (replicas > 0).then(|| folders[1].server(&["--replicaof", &primary]));
+        if replicas > 0 {
+            until(&server, "replicas", "in step: 1");
+        }
+        let some = ["ACL", "SETUSER", "default", "-config"];
+        assert_eq!(cli(&server, &some), "OK\n");
+        let problem = doctor(&server, "writes");
+        assert_eq!((&*problem.state, problem.code), ("problem", Some(1)));
+        assert!(problem.found.contains("NOREPLICAS"), "{}", problem.found);
+        let acquire = "acquire user api hits=1 --limit hits=9/day";
+        let store = ["--store", &server.url()].map(str::to_owned);
+        let acquire: Vec<_> = store
+            .iter()
+            .map(|text| &**text)
+            .chain(acquire.split(' '))
+            .collect();
+        let refused = weirgate(&*acquire);
+        assert_eq!(refused.code, Some(6), "{refused:?}");
+        assert_eq!(
+            cli(&server, &["ACL", "SETUSER", "default", "+config"]),
+            "OK\n"
+        );
+        let (_, remedy) = problem.remedy.split_once(", or ").expect("two remedies");
+        let remedy: Vec<_> = remedy.split(' ').collect();
+        assert_eq!(cli(&server, &remedy), "OK\n", "{remedy:?}");
+        assert_eq!(weirgate(&*acquire).code, Some(0));
+    }
+}
+
 #[test]
 fn a_replica_that_stands_still_is_a_problem_and_one_is_not_asked_itself() {
     let folders = [Folder::new("primary"), Folder::new("replica")];

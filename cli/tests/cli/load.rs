@@ -1,11 +1,14 @@
 //! Loads: every acquire that is due is counted once, with its outcome.
 
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
 use super::fixtures::Table;
+
+/// Longest time until a lease is taken.
+const BOUND: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_counts_each_acquire_once_and_its_outcome() {
@@ -75,7 +78,9 @@ async fn a_lease_lasts_longer_than_its_slots_are_held() {
         .args(["load", "user", "gpu", "slots=1", "--limit", "slots=1"]);
     load.args(["--rate", "1", "--for", "1s", "--hold", "100s"]);
     let mut load = load.env_clear().spawn().expect("it runs");
+    let begun = Instant::now();
     let expires_at = loop {
+        assert!(begun.elapsed() < BOUND, "no lease is taken");
         let leases = table.json("leases list user gpu");
         if let Some(at) = leases["items"][0]["expires_at_ms"].as_u64() {
             break at;

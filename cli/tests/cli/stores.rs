@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use weirgate::{OnUnavailable, RateLimiter};
 use weirgate_testkit::RedisServer;
 use weirgate_testkit::server::free_port;
 
@@ -285,4 +286,22 @@ fn the_live_page_shows_the_buckets_of_a_store() {
     assert!(is_shown, "{all}");
     assert!(all.contains("\"table\":\"redis://127.0.0.1:"), "{all}");
     assert!(!all.contains("s3cret"), "{all}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_of_a_store_says_nothing_of_dynamodb() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::builder(server.url()).build().await;
+    let limiter = limiter.expect("it is built");
+    let table = Table::at(&server.url());
+    for policy in [Some(OnUnavailable::Deny), None] {
+        let stored = limiter.admin().store_on_unavailable(policy).send().await;
+        stored.expect("it is stored");
+    }
+    table.text("stop --system --yes");
+    for words in ["audit", "audit --json"] {
+        let audit = table.text(words);
+        assert!(audit.contains("unavailable"), "{audit}");
+        assert!(!audit.contains("DynamoDB"), "{audit}");
+    }
 }

@@ -105,23 +105,29 @@ function renewing(grant, leaseMs) {
   if (grant.expiresAt === null) return () => {};
   let isRenewing = false;
   let hasWarned = false;
+  // A release overtakes a renewal, and the grant ends by its answer.
+  let isStopped = false;
+  const isOver = () => isStopped || grant.isEnded;
   const timer = setInterval(async () => {
-    if (isRenewing) return;
+    if (isRenewing || isOver()) return;
     isRenewing = true;
     try {
-      if (!grant.isEnded && (await grant.renew(leaseMs)) === "lease_gone" && !grant.isEnded) {
+      if ((await grant.renew(leaseMs)) === "lease_gone" && !isOver()) {
         clearInterval(timer);
         warn("a lease expired before its request ended, so its slots are free: choose a longer lease");
       }
     } catch (error) {
-      if (!hasWarned && !grant.isEnded) {
+      if (!hasWarned && !isOver()) {
         hasWarned = true;
         warn(`a lease was not renewed, so the slots of a request may be free before it ends: ${error}`);
       }
     }
     isRenewing = false;
   }, leaseMs / 3).unref();
-  return () => clearInterval(timer);
+  return () => {
+    isStopped = true;
+    clearInterval(timer);
+  };
 }
 
 /** @param {Grant} grant */

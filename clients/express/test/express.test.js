@@ -8,6 +8,7 @@ import http from "node:http";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { Readable } from "node:stream";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 
@@ -19,6 +20,7 @@ const express = createRequire(new URL("../../typescript/check/package.json", imp
 const FOLDERS = ["../../typescript/", "../"].map((path) => fileURLToPath(new URL(path, import.meta.url)));
 const DAY_MS = 86_400_000;
 const LIMITS = [limit.rate("requests", 1, DAY_MS, { burst: 2 }), limit.slots("slots", 10)];
+const LEASED = { grant: "g1", lease: { expires_at_ms: 1_900_000_000_000 }, amounts: [{}], limits: [], would_deny: null, degraded: null };
 const KEYS = { "key-a": "ann", "key-b": "bob" };
 let backend;
 let agent;
@@ -167,7 +169,6 @@ test("a slot is held while a response lasts longer than its lease", async (t) =>
 });
 
 test("a lease that is lost or cannot be renewed is a warning", async (t) => {
-  const LEASED = { grant: "g1", lease: { expires_at_ms: 1_900_000_000_000 }, amounts: [{}], limits: [], would_deny: null, degraded: null };
   const gone = { grant: "g2", settlement: "lease_gone", lease: null, amounts: [] };
   for (const [status, body, said] of [[200, gone, "a lease expired"], [500, {}, "a lease was not renewed"]]) {
     const stranger = http.createServer((request, response) => {
@@ -183,6 +184,42 @@ test("a lease that is lost or cannot be renewed is a warning", async (t) => {
     await warned;
     served.stream.end();
     await answer.text();
+  }
+});
+
+test("a renewal that the end of its response overtakes is no warning", async (t) => {
+  const gone = { grant: "g2", settlement: "lease_gone", lease: null, amounts: [] };
+  const ended = { grant: null, settlement: "settled", lease: null, amounts: [] };
+  const warned = [];
+  const warns = ({ message }) => message.startsWith("a lease ") && warned.push(message);
+  process.on("warning", warns);
+  t.after(() => process.off("warning", warns));
+  for (const [status, body] of [[200, gone], [500, {}]]) {
+    const [renews, ends, isSettled] = [deferred(), deferred(), deferred()];
+    const stranger = http.createServer(async (request, response) => {
+      const asked = await new Response(Readable.toWeb(request)).json();
+      const answer = (status, body) => response.writeHead(status).end(JSON.stringify(body));
+      if (request.url === "/v1/acquire") return answer(200, LEASED);
+      if ("renew_ms" in asked) {
+        renews.resolve();
+        await ends.promise;
+        response.on("close", isSettled.resolve);
+        return answer(status, body);
+      }
+      ends.resolve();
+      await isSettled.promise;
+      setTimeout(answer, 50, 200, ended);
+    });
+    stranger.listen(0, "127.0.0.1");
+    await once(stranger, "listening");
+    t.after(() => stranger.close());
+    const served = await serving(t, { leaseMs: 30 }, `http://127.0.0.1:${stranger.address().port}`);
+    const answer = await served.get(A, "/stream");
+    await renews.promise;
+    served.stream.end();
+    await answer.text();
+    while (!served.grant.isEnded) await new Promise(setImmediate);
+    assert.deepEqual(warned, [], `${status}`);
   }
 });
 

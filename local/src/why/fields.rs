@@ -165,7 +165,7 @@ fn fields_of(change: &AuditChange) -> (String, [Fields; 2]) {
         AuditChange::OnUnavailable { before, after } => {
             let decision = |decision: &Option<OnUnavailable>| {
                 let text = decision.as_ref().map(ToString::to_string);
-                field("while DynamoDB is unavailable", text)
+                field("while the table is unavailable", text)
             };
             ("system".to_owned(), [before, after].map(decision))
         }

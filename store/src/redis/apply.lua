@@ -499,9 +499,11 @@ if has_failed then
 end
 
 -- A full server refuses the first command that may need memory, and lets a script go on that has written. So a call
--- that frees some begins with a command that removes nothing: items get shorter, or expired ones go at its end.
-local grows = 0
+-- that frees some begins with a command that removes nothing: items get shorter, or expired ones go at its end, or its
+-- copies of usage free the longer records that they are from.
+local grows, is_copy = 0, false
 for _, write in ipairs(writes) do
+  is_copy = is_copy or find(write[5], SNAPSHOT_SK, 1, true) == 1
   local item, changed = write[2], write[3]
   for field, value in pairs(changed) do
     local before = item[field]
@@ -510,7 +512,7 @@ for _, write in ipairs(writes) do
 end
 -- Nothing is due if the key is of another type. What this write lets expire is looked for again at the end.
 local due = most_expired > 0 and redis.pcall('ZRANGE', EXPIRIES, '-inf', time[1], 'BYSCORE', 'LIMIT', 0, 1) or {}
-if grows < 0 or #due > 0 then
+if grows < 0 or #due > 0 or is_copy then
   redis.pcall('ZREM', EXPIRIES, '')
 end
 local number = redis.call('HINCRBY', WRITES, 'all', 1)

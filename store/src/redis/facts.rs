@@ -37,6 +37,8 @@ pub struct ServerFacts {
     pub stream: Option<StreamFacts>,
     /// Commands that the user of the table needs and may not run: `zadd`, `xgroup|create`.
     pub denied: Vec<String>,
+    /// Why it takes no writes, whatever its memory; `None` if it does.
+    pub refuses: Option<String>,
 }
 
 /// A replica, as its primary knows it.
@@ -117,6 +119,10 @@ for _, command in ipairs(ARGV) do
 end
 return denied";
 
+/// Writes nothing, and is refused as each write is, but by a full server.
+const MAY_WRITE: &str = "#!lua flags=allow-oom
+return 1";
+
 impl Table {
     /// Asks the server of a table in Redis or Valkey about itself.
     ///
@@ -140,7 +146,7 @@ impl RedisTable {
     async fn facts(&self) -> Result<ServerFacts, StoreError> {
         let request = || "INFO".to_owned();
         let connection = &self.0.connection;
-        let (info, config, denied, stream) = connection
+        let (info, config, denied, refuses, stream) = connection
             .send(&request, async |connection| {
                 let info: String = cmd("INFO").query_async(connection).await?;
                 let mut config = cmd("CONFIG");
@@ -163,6 +169,15 @@ impl RedisTable {
                     // Without scripts nothing works, which each write tells.
                     Err(_) => vec![],
                 };
+                let mut write = cmd("EVAL");
+                write.arg(MAY_WRITE).arg(1).arg(&self.0.keys.writes);
+                let refuses = match write.exec_async(connection).await {
+                    Ok(()) => None,
+                    Err(error) if error.is_io_error() => return Err(error),
+                    // It is among what is denied.
+                    Err(error) if error.code() == Some("NOPERM") => None,
+                    Err(error) => Some(error),
+                };
                 let stream = &self.0.keys.records;
                 let mut all = pipe();
                 all.cmd("EXISTS").arg(stream);
@@ -174,13 +189,14 @@ impl RedisTable {
                     // It is among what is denied.
                     Err(_) => (false, 0, false),
                 };
-                Ok((info, config, denied, stream))
+                Ok((info, config, denied, refuses, stream))
             })
             .await?;
         let config = texts(config).map_err(|error| connection.failed(request(), error))?;
         let (has_stream, waiting, is_read) = stream;
         let mut facts = ServerFacts {
             denied,
+            refuses: refuses.map(|error| connection.failed(request(), error).reason),
             stream: has_stream.then(|| StreamFacts {
                 key: self.0.keys.records.clone(),
                 waiting,
@@ -240,6 +256,7 @@ fn read(info: &str, config: &[(String, String)]) -> ServerFacts {
         least_replicas: least_replicas.and_then(|least| least.parse().ok()),
         stream: None,
         denied: vec![],
+        refuses: None,
     }
 }
 

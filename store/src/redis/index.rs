@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::write::INTERIM;
-use weirgate_shared::{Attr, BUCKET_SK, ItemKey, attr};
+use weirgate_shared::{Attr, BUCKET_SK, ItemKey, SNAPSHOT_SK, attr};
 
 use super::field;
 use crate::request::{Listing, Range};
@@ -34,6 +34,7 @@ pub(super) fn constants() -> String {
     let names = [
         ("TTL", attr::TTL),
         ("BUCKET_SK", BUCKET_SK),
+        ("SNAPSHOT_SK", SNAPSHOT_SK),
         ("HOUR", attr::HOUR),
         ("BIRTH", attr::BIRTH),
         ("SEQUENCE", attr::WRITE_SEQ),

@@ -15,22 +15,21 @@ use crate::{Item, StoreError, Table, random_id};
 
 /// Name of the group, and of its only reader.
 const GROUP: &str = "functions";
-/// Takes the lock, or keeps it. Returns whether this process has it. A full server gives it too, as in `OPEN`.
-const LOCK: &str = "
+/// Takes the lock, or keeps it. Returns whether this process has it.
+const LOCK: &str = "#!lua flags=allow-oom
 local reader = redis.call('GET', KEYS[1])
 if reader == ARGV[1] then
   return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 elseif reader then
   return 0
 end
-redis.call('DEL', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1";
 /// Gives the lock back, if this process has it.
 const UNLOCK: &str =
     "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0";
 
-/// How the scripts below begin: with the time in ms.
+/// How some of the scripts below begin: with the time in ms.
 const NOW: &str = "
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))";
@@ -42,10 +41,8 @@ for i = 1, #info, 2 do
 end
 local gone = info['entries-added'] - info['length']";
 
-/// Makes the stream and its group, unless they exist, and notes from when on it has all records. It begins with a command
-/// that removes nothing: a full server lets a script go on that has written, and its functions free its memory.
-const OPEN: &str = "
-redis.call('HDEL', KEYS[2], '')
+/// Makes the stream and its group, unless they exist, and notes from when on it has all records.
+const OPEN: &str = "#!lua flags=allow-oom{NOW}
 local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
 if not made.err then
   redis.call('HSET', KEYS[2], 'gone', 0, 'since', now)
@@ -72,7 +69,7 @@ return { facts[1], info['first-entry'] and info['first-entry'][1] or nil }";
 /// Lets records not come again, deletes and counts them. They are at most as many as Lua's stack takes. Returns how many
 /// others are gone since the last call: the full stream has dropped them, unread or before they were finished. From
 /// then on the stream has all records again.
-const FINISH: &str = "
+const FINISH: &str = "{NOW}
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
 end
@@ -312,7 +309,7 @@ impl RedisTable {
 fn script(text: &str) -> redis::Cmd {
     let mut script = cmd("EVAL");
     script
-        .arg(NOW.to_owned() + &text.replace("{STREAM}", STREAM))
+        .arg(text.replace("{NOW}", NOW).replace("{STREAM}", STREAM))
         .arg(2);
     script
 }

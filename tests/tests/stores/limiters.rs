@@ -125,10 +125,27 @@ async fn a_server_that_is_full_opens_the_breaker_and_takes_a_release() {
     let leased = limiter.acquire("e-1", "gpt-4").limits(&limits);
     let leased = leased.take("slots", 1).lease(Duration::from_secs(60));
     let leased = leased.send().await.expect("it is decided").granted();
+    let other = limiter.acquire("e-2", "gpt-4").limits(&limits);
+    let other = other.take("slots", 1).lease(Duration::from_secs(60));
+    let other = other.send().await.expect("it is decided").granted();
+    let config = Config::of(limits.clone());
+    let set = limiter.admin().set_config(&ConfigLevel::System, &config);
+    set.await.expect("there is room");
     let full = ["CONFIG", "SET", "maxmemory", "1"];
     super::command(&server, &full).await.expect("it is there");
     let released = leased.expect("it fits").release().await;
     let _ = released.expect("it frees memory");
+    // Its audit event is written before.
+    let admin = limiter.admin();
+    let other = other.expect("it fits");
+    let id = other.lease_id().expect("slots have a lease");
+    for refused in [
+        admin.release_lease("e-2", "gpt-4", id).await.map(drop),
+        admin.delete_config(&ConfigLevel::System).await.map(drop),
+    ] {
+        let error = refused.expect_err("it is full");
+        assert!(error.to_string().contains("OOM"), "{error}");
+    }
     let mut answers = vec![];
     for number in 0..12 {
         let entity = format!("new-{number}");

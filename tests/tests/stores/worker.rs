@@ -261,3 +261,18 @@ async fn functions_that_start_on_a_full_server_free_its_memory() {
     })
     .await;
 }
+
+/// Records alone: the writes that copy usage from them need memory before they free it.
+#[tokio::test]
+async fn functions_that_start_on_a_server_full_of_records_free_its_memory() {
+    let mut world = World::new().await;
+    for hour in 1..8 {
+        roll(&mut world, &["e-1", "e-2", "e-3"], hour).await;
+    }
+    assert!(world.records().await > 20);
+    let full = ["CONFIG", "SET", "maxmemory", "1"];
+    command(&world.server, &full).await.expect("it is there");
+    let (worker, _) = worker(world.table.clone(), quick());
+    run(worker, async { while world.records().await > 0 {} }).await;
+    world.check().await;
+}

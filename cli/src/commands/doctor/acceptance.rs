@@ -27,14 +27,14 @@ use self::contract::Contract;
 use self::report::{Cost, Report, Row};
 pub use self::report::{Outcome as State, Tried};
 use super::alarms;
-use super::aws::{self, Aws};
+use super::aws::Aws;
 use super::functions::{self, Deployed};
 use super::table;
 use crate::commands::confirm::Destroy;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant::{self, DAY};
-use crate::stop::stopped;
+use crate::stop::Stop;
 use crate::streams::warn;
 
 /// Options of an acceptance.
@@ -183,7 +183,7 @@ fn undescribed(error: &StoreError) -> Failure {
     ))
 }
 
-/// Returns the table, to which a request was sent, as the command line reaches it.
+/// Returns the table as the command line reaches it.
 fn of(context: &Context, table: Table, namespace: Namespace) -> Result<Backend, Failure> {
     let options = context.options();
     let mut arguments: Vec<OsString> = vec!["--table".into(), context.place()?.to_string().into()];
@@ -195,10 +195,7 @@ fn of(context: &Context, table: Table, namespace: Namespace) -> Result<Backend, 
         arguments.extend(value.iter().flat_map(|value| [option.into(), value.into()]));
     }
     arguments.extend(["--namespace".into(), namespace.to_string().into()]);
-    Ok(Backend {
-        is_aws: aws::is_of_aws(table.endpoint()),
-        ..Backend::new(table, namespace, arguments)
-    })
+    Ok(Backend::new(table, namespace, arguments))
 }
 
 /// Returns about the units of a run without those of the functions. A placed item enters up to four indexes.
@@ -226,7 +223,7 @@ async fn tried(
     metrics: Metrics,
     estimate: Cost,
 ) -> Result<Report, Failure> {
-    let stop = stopped()?;
+    let stop = Stop::new()?;
     remains::may_delete(&here).await?;
     let local = LocalBackend::start(weirgate_local::Options::default()).await?;
     let beside = beside(&local, &here.namespace).await;
@@ -239,7 +236,7 @@ async fn tried(
             units,
         )
     };
-    let ended = cleaned(&here, rows, stop, stopped).await;
+    let ended = cleaned(&here, rows, stop.asked()).await;
     local.stop().await;
     let ((mut rows, write_units), deleted) = ended?;
     let write_units = write_units + here.meter.take().total;
@@ -257,28 +254,19 @@ async fn tried(
     })
 }
 
-/// Runs checks until they end or `stop` does, and deletes what they wrote, until `stopped` ends too:
-/// once a process handles a signal, none ends it by itself. Returns what the checks did, and how much
-/// was deleted.
-async fn cleaned<T, S: Future<Output = ()>>(
+/// Runs checks until they end or `stop` does, and deletes what they wrote. Returns what the checks did, and
+/// how much was deleted.
+async fn cleaned<T>(
     here: &Backend,
     checks: impl Future<Output = T>,
     stop: impl Future<Output = ()>,
-    stopped: impl FnOnce() -> Result<S, Failure>,
 ) -> Result<(T, Result<usize, Failure>), Failure> {
     let done = tokio::select! {
         done = checks => Some(done),
         () = stop => None,
     };
-    let again = stopped()?;
     warn("deleting what was written; Ctrl-C leaves it for --acceptance --clean");
-    let deleted = tokio::select! {
-        deleted = remains::clean(here) => deleted,
-        () = again => Err(Failure::Failed(
-            "stopped before all was deleted: delete it with --acceptance --clean".to_owned(),
-        )),
-    };
-    match (done, deleted) {
+    match (done, remains::clean(here).await) {
         (Some(done), deleted) => Ok((done, deleted)),
         (None, Ok(_)) => Err(Failure::Failed(
             "stopped; what was written is deleted".to_owned(),
@@ -388,7 +376,7 @@ fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
         };
         format!("{case}: {found}{aws}")
     });
-    let state = match !backend.is_aws
+    let state = match !backend.is_aws()
         && differences
             .iter()
             .all(|difference| !difference.aws.is_empty())

@@ -22,14 +22,30 @@ const USED_PERCENT: u64 = 80;
 
 /// Returns the findings about the server.
 pub fn findings(url: &StoreUrl, facts: &ServerFacts) -> Vec<Finding> {
-    vec![
+    let all = [
         version(url, facts),
         eviction(facts),
         memory(facts),
         persistence(facts),
         replicas(facts),
         functions(facts),
-    ]
+    ];
+    all.into_iter().chain(writes(facts)).collect()
+}
+
+/// Returns the finding about a server that takes no writes.
+fn writes(facts: &ServerFacts) -> Option<Finding> {
+    let reason = facts.refuses.as_ref()?;
+    let in_step = facts.replicas.iter().filter(|of| behind(of).is_none());
+    let remedy = match reason.contains("NOREPLICAS") {
+        true => format!(
+            "bring a replica back, or CONFIG SET min-replicas-to-write {}",
+            in_step.count()
+        ),
+        false => "look at the server's log".to_owned(),
+    };
+    let found = format!("it takes none, so nothing is decided: {reason}");
+    Some(Finding::problem("writes", found, remedy))
 }
 
 /// Returns the finding about commands that the user may not run, if there are any.
@@ -188,7 +204,12 @@ fn replicas(facts: &ServerFacts) -> Finding {
     let bytes = facts.replicas.iter().map(|replica| replica.behind_bytes);
     let most = bytes.max().unwrap_or_default();
     let count = facts.replicas.len();
-    let in_step = format!("in step: {count}, at most {most} bytes behind");
+    let mut in_step = format!("in step: {count}, at most {most} bytes behind");
+    let silent = facts.replicas.iter().filter(|of| of.ahead_ms.is_none());
+    let silent: Vec<_> = silent.map(|replica| &*replica.address).collect();
+    if !silent.is_empty() {
+        in_step += &format!("; not checked: the clock of {}", silent.join(", "));
+    }
     // A server of a cluster that is cut off from most others takes no writes.
     match facts.least_replicas {
         Some(0) if !facts.is_of_cluster => Finding::advice(
@@ -199,7 +220,8 @@ fn replicas(facts: &ServerFacts) -> Finding {
             ),
             "CONFIG SET min-replicas-to-write 1, and set it in redis.conf too",
         ),
-        _ => Finding::fine(check, in_step),
+        _ if silent.is_empty() => Finding::fine(check, in_step),
+        _ => Finding::unknown(check, in_step, "compare the clocks of all servers"),
     }
 }
 
@@ -324,9 +346,13 @@ mod tests {
                 ..ServerFacts::default()
             })
         };
-        for ahead_ms in [None, Some(0), Some(999), Some(-999)] {
-            assert_eq!(finding(ahead_ms).state, State::Fine, "{ahead_ms:?}");
+        for ahead_ms in [0, 999, -999] {
+            assert_eq!(finding(Some(ahead_ms)).state, State::Fine, "{ahead_ms}");
         }
+        let silent = finding(None);
+        assert_eq!(silent.state, State::Unknown, "{silent:?}");
+        let text = "not checked: the clock of db:6379";
+        assert!(silent.found.contains(text), "{silent:?}");
         for (ahead_ms, text) in [
             (60_000, "the clock of db:6379 is 1m ahead"),
             (-2_000, "the clock of db:6379 is 2s behind"),

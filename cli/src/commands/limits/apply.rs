@@ -2,10 +2,8 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::pin::{Pin, pin};
 
 use clap::Args;
-use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde::Serialize;
 use weirgate::{ConfigLevel, Entity, Error, RateLimiter};
@@ -15,7 +13,7 @@ use super::diff::{self, Changes, ConfigChange, EntityChange, FileArgs};
 use super::plan::is_plan;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::stop::stopped;
+use crate::stop::Stop;
 use crate::streams::warn;
 
 /// Changes under way at once.
@@ -102,8 +100,8 @@ impl Apply {
         }
         let left = configs.len() + entities.len();
         let mut applied = 0;
-        let stopped = pin!(stopped()?);
-        let made = make(&limiter, configs, entities, &mut applied, stopped, context);
+        let stop = Stop::new()?;
+        let made = make(&limiter, configs, entities, &mut applied, &stop, context);
         if let Err(failure) = made.await {
             // A refusal is permanent: only another plan goes on.
             let next = match failure {
@@ -161,14 +159,14 @@ impl Apply {
     }
 }
 
-/// Makes the changes until `stopped`, and counts those that were made in `applied`. After an error or the
+/// Makes the changes until `stop`, and counts those that were made in `applied`. After an error or the
 /// stop no change begins, and those that have begun are awaited.
 async fn make(
     limiter: &RateLimiter,
     mut configs: Vec<&ConfigChange>,
     mut entities: Vec<EntityChange>,
     applied: &mut usize,
-    mut stopped: Pin<&mut impl Future<Output = ()>>,
+    stop: &Stop,
     context: &Context,
 ) -> Result<(), Failure> {
     let left = configs.len() + entities.len();
@@ -190,10 +188,10 @@ async fn make(
     };
     configs.sort_by_key(|change| step(change));
     let (set, removed) = configs.split_at(configs.partition_point(|change| step(change) == 0));
-    apply_all(limiter, set, stopped.as_mut(), &mut count).await?;
+    apply_all(limiter, set, stop, &mut count).await?;
     // One after the other: a change checks the ancestors of its entity, so two at once race.
     for at in 0..entities.len() {
-        if stopped.as_mut().now_or_never().is_some() {
+        if stop.is_asked() {
             return Err(Failure::stopped());
         }
         let mut is_made = replace(limiter, &entities[at]).await;
@@ -210,7 +208,7 @@ async fn make(
         count();
     }
     for removed in removed.chunk_by(|one, next| step(one) == step(next)) {
-        apply_all(limiter, removed, stopped.as_mut(), &mut count).await?;
+        apply_all(limiter, removed, stop, &mut count).await?;
     }
     Ok(())
 }
@@ -219,7 +217,7 @@ async fn make(
 async fn apply_all(
     limiter: &RateLimiter,
     changes: &[&ConfigChange],
-    mut stopped: Pin<&mut impl Future<Output = ()>>,
+    stop: &Stop,
     mut count: impl FnMut(),
 ) -> Result<(), Failure> {
     let (mut begun, mut ended) = (FuturesUnordered::new(), Ok(()));
@@ -229,9 +227,9 @@ async fn apply_all(
             && begun.len() < CONCURRENCY
             && let Some(change) = changes.next()
         {
-            match stopped.as_mut().now_or_never() {
-                Some(()) => ended = Err(Failure::stopped()),
-                None => begun.push(apply(limiter, change)),
+            match stop.is_asked() {
+                true => ended = Err(Failure::stopped()),
+                false => begun.push(apply(limiter, change)),
             }
         }
         match begun.next().await {

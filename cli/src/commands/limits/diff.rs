@@ -1,7 +1,6 @@
 //! `weirgate limits diff`, and what a file would change.
 
 use std::collections::BTreeSet;
-use std::fs::Metadata;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -125,14 +124,9 @@ impl FileArgs {
     /// [`Failure::Refused`] if it cannot be read.
     pub fn read(&self) -> Result<TextFile, Failure> {
         if self.file != Path::new("-") {
-            let is_stream = |file: Metadata| !file.is_file() && !file.is_dir();
-            return match self.file.metadata().is_ok_and(is_stream) {
-                true => Err(Failure::Refused(format!(
-                    "FILE must be a regular file, got {}: give - in its place, and the text on standard input",
-                    self.file.display()
-                ))),
-                false => Ok(read_file(&self.file)?),
-            };
+            // Some give /dev/stdin.
+            let unread = |error| Failure::Refused(format!("{error}, or give - in its place"));
+            return read_file(&self.file).map_err(unread);
         }
         let mut text = String::new();
         let mut input = std::io::stdin().lock().take(MAX_BYTES + 1);

@@ -11,7 +11,7 @@ use weirgate_store::StoreUrl;
 use super::actions;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::stop::stopped;
+use crate::stop::Stop;
 
 /// What runs, and where.
 #[derive(Debug, Serialize)]
@@ -31,7 +31,7 @@ pub async fn run(
     url: &StoreUrl,
 ) -> Result<Outcome, Failure> {
     // Before the start, so that a signal during it ends the process in order too.
-    let stopped = stopped()?;
+    let stop = Stop::new()?;
     let namespace = options.namespace.clone();
     let backend = StoreBackend::start(options).await?;
     let port = page_options.port;
@@ -46,7 +46,7 @@ pub async fn run(
         .output()
         .print(&started, |started| text(started, &moved))?;
     tokio::select! {
-        () = stopped => {}
+        () = stop.asked() => {}
         () = actions::tell(backend.actions(), context) => {}
     }
     drop(page);

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import functools
 import inspect
 import json
@@ -51,8 +52,8 @@ class RateLimit:
     requests, `"deny"` answers 429. What only a repair ends is answered 500 by either. `take` has the amounts by limit, or
     is a function of the scope, maybe a coroutine function, that returns them, or None for a request without a limit.
     `limits` are those of the table, by default. `wait`, `lease` and `timeout` are options of the acquire, in seconds. A
-    client that leaves while it waits takes nothing. A lease is renewed until the response or the WebSocket ends.
-    `client` is an `AsyncClient`, by default one of its own.
+    client that leaves while it waits takes nothing; with a body of 64 KiB or more that is not seen. A lease is renewed
+    until the response or the WebSocket ends. `client` is an `AsyncClient`, by default one of its own.
     """
 
     def __init__(
@@ -190,26 +191,24 @@ class _Ahead:
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._heard: list[asyncio.Future[Message]] = []
+        self._heard: collections.deque[asyncio.Future[Message]] = collections.deque()
+        self._bytes = 0
+        self.has_left = False
 
     def next(self) -> list[asyncio.Future[Message]]:
         """Returns what ends with the next message; nothing once enough was heard."""
-        if self._heard and not self._heard[-1].done():
-            return self._heard[-1:]
-        if not all(map(_is_message, self._heard)):
-            return []
-        if sum(len(heard.result().get("body", b"")) for heard in self._heard) >= _MOST_HEARD:
-            return []
-        self._heard.append(asyncio.ensure_future(self._receive()))
-        return self._heard[-1:]
+        if not self._heard or _is_message(self._heard[-1]) and self._bytes < _MOST_HEARD:
+            self._heard.append(asyncio.ensure_future(self._hear()))
+        return [] if self._heard[-1].done() else [self._heard[-1]]
 
-    @property
-    def has_left(self) -> bool:
-        messages = (heard.result() for heard in self._heard if _is_message(heard))
-        return any(message["type"] in ("http.disconnect", "websocket.disconnect") for message in messages)
+    async def _hear(self) -> Message:
+        message = await self._receive()
+        self._bytes += len(message.get("body", b""))
+        self.has_left |= message["type"] in ("http.disconnect", "websocket.disconnect")
+        return message
 
     async def __call__(self) -> Message:
-        return await (self._heard.pop(0) if self._heard else self._receive())
+        return await (self._heard.popleft() if self._heard else self._receive())
 
     def end(self) -> None:
         for heard in self._heard:

@@ -10,6 +10,7 @@ use weirgate::{Limit, RateLimiter, Resource};
 use weirgate_shared::{BucketKey, EntityId, Namespace, Shard, exact_span};
 use weirgate_store::{CapacityMeter, Table, ThrottleMeter};
 
+use super::super::aws;
 use super::super::functions::Deployed;
 use crate::failure::Failure;
 
@@ -33,8 +34,6 @@ pub struct Backend {
     pub arguments: Vec<OsString>,
     /// The functions, if they are known to run.
     pub functions: Option<Deployed>,
-    /// Whether it is DynamoDB itself, as far as its address tells.
-    pub is_aws: bool,
     /// Whether it is the backend of this machine, which no credentials are for.
     pub is_beside: bool,
 }
@@ -53,9 +52,13 @@ impl Backend {
             program: None,
             arguments,
             functions: None,
-            is_aws: false,
             is_beside: false,
         }
+    }
+
+    /// Returns whether it is DynamoDB itself, as far as the address tells that a request was sent to.
+    pub fn is_aws(&self) -> bool {
+        aws::is_of_aws(self.table.endpoint())
     }
 
     /// Returns how long to wait for what the aggregator does.

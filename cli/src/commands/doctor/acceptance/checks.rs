@@ -276,7 +276,7 @@ pub async fn hot(backend: &Backend) -> Result<[Tried; 2], Failure> {
     // Usage of an hour that is over is late by a batch; the last acquires end after their patience.
     within_an_hour(backend, HOT_PATIENCE + LEASE).await;
     // An emulator has no partitions: it throttles at once, or never.
-    let most = if backend.is_aws {
+    let most = if backend.is_aws() {
         HOT_ACQUIRES
     } else {
         HOT_ACQUIRES / 10

@@ -1,6 +1,6 @@
 use std::process::Stdio;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use weirgate::{EpochMillis, FakeClock, SystemClock};
@@ -137,10 +137,10 @@ async fn all_that_is_written_is_deleted_with_the_policies_that_the_refusal_names
     assert_eq!(dynamo.items(), Vec::<serde_json::Value>::new());
 }
 
-/// Errors that stay end it in one pass; the others are tried until a second signal.
+/// Errors that stay end it in one pass; the others are tried again.
 #[tokio::test(start_paused = true)]
-async fn the_clean_up_ends_at_once_where_it_cannot_succeed_and_at_a_second_signal() {
-    let rest = async |fault, stopped: fn() -> Result<BoxFuture<'static, ()>, Failure>| {
+async fn the_clean_up_ends_at_once_where_it_cannot_succeed() {
+    let rest = async |fault| {
         let dynamo = Dynamo::new().await;
         let namespace = Namespace::new("acceptance-1").expect("a name");
         let here = Backend::new(dynamo.table().await, namespace, vec![]);
@@ -152,7 +152,7 @@ async fn the_clean_up_ends_at_once_where_it_cannot_succeed_and_at_a_second_signa
         dynamo.fail_transactions(move |_| Some(fault));
         let began = tokio::time::Instant::now();
         let stop = std::future::ready(());
-        let ended = cleaned(&here, std::future::pending::<()>(), stop, stopped).await;
+        let ended = cleaned(&here, std::future::pending::<()>(), stop).await;
         let Err(Failure::Failed(text)) = ended else {
             panic!("not all is deleted: {ended:?}");
         };
@@ -161,22 +161,13 @@ async fn the_clean_up_ends_at_once_where_it_cannot_succeed_and_at_a_second_signa
         assert_eq!(left, ["acceptance-1"]);
         (text, began.elapsed())
     };
-    let (text, time) = rest(Fault::Forbidden, || Ok(Box::pin(std::future::pending()))).await;
+    let (text, time) = rest(Fault::Forbidden).await;
     assert!(
         text.contains("PurgePolicy") && time < SECOND,
         "{text} {time:?}"
     );
-    let (text, time) = rest(Fault::Conflict, || Ok(Box::pin(std::future::pending()))).await;
+    let (text, time) = rest(Fault::Conflict).await;
     assert!(text.contains("passes") && time > SECOND, "{text} {time:?}");
-    let second = || {
-        let second: BoxFuture<'static, ()> = Box::pin(tokio::time::sleep(SECOND));
-        Ok(second)
-    };
-    let (text, time) = rest(Fault::Conflict, second).await;
-    assert!(
-        text.contains("stopped before") && time == SECOND,
-        "{text} {time:?}"
-    );
 }
 
 /// Whatever named it: an option, a variable or a profile.

@@ -90,8 +90,8 @@ impl PolicyEdit<'_> {
                 let (session, policy) = (&*self.admin.session, self.policy);
                 policy.map_or(Ok(()), check_on_unavailable)?;
                 let what = match policy {
-                    Some(policy) => format!("{policy} while DynamoDB is unavailable"),
-                    None => "each limiter's own decision while DynamoDB is unavailable".to_owned(),
+                    Some(policy) => format!("{policy} while the table is unavailable"),
+                    None => "each limiter's own decision while the table is unavailable".to_owned(),
                 };
                 let change = |seen: &Switches| {
                     let before = seen.on_unavailable;
