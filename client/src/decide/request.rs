@@ -93,6 +93,12 @@ impl RequestSpec {
                 ));
             }
         }
+        if self.is_into_debt && self.options.is_bypass {
+            return invalid(
+                "into_debt is requested with bypass, which debits nothing: leave out into_debt or bypass"
+                    .to_owned(),
+            );
+        }
         self.check_queue()?;
         check_on_unavailable(self.options.on_unavailable)?;
         let mut amounts = NamedAmounts::with_capacity(self.amounts.len());
