@@ -12,7 +12,7 @@ mod stop;
 mod take_more;
 mod targets;
 
-pub(crate) use decider::{Decided, decide};
+pub(crate) use decider::decide;
 pub use decision::Decision;
 pub use grant::Grant;
 pub(crate) use grant::restore;

@@ -18,7 +18,7 @@ pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use deadline::{after, backoff, deadline, quarter_left};
 pub(crate) use env::{Env, MAX_JUMPED_READS, PlanTime};
-pub(crate) use requests::{Refusals, decode_meter, decode_shard, undecodable};
+pub(crate) use requests::{HANGS_AFTER, Refusals, decode_meter, decode_shard, undecodable};
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
 pub(crate) use tasks::{Background, Home, Work};
 

@@ -192,7 +192,8 @@ impl<'a> Acquire<'a> {
     /// the table says: there is nothing to decide, and its amounts would be lost. Of several requests
     /// in one decision, this holds if all of them are into debt; otherwise the others decide.
     ///
-    /// Rates only: slots are held by a grant. Prefetched tokens are left alone.
+    /// Rates only: slots are held by a grant. Prefetched tokens are left alone. With
+    /// [`bypass`](Self::bypass) it is an error.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
@@ -313,28 +314,27 @@ impl<'a> Acquire<'a> {
 
     async fn decision(&self) -> Result<Decision<Granted>, Error> {
         let (limiter, request) = (self.limiter, &self.request);
-        let mut waits_until = None;
+        let mut give_up = None;
         loop {
             let answer_by = deadline(request.timeout);
             let targets = |age| request.targets(&limiter.buckets, age, answer_by);
-            let decide_by = async |targets| {
+            let mut decide_by = async |targets| {
                 let (session, local_buckets) = (&limiter.session, &limiter.local_buckets);
-                let options = request.options.waiting_until(waits_until);
-                decide(session, local_buckets, targets, options, answer_by).await
+                let (options, give_up) = (request.options, &mut give_up);
+                decide(session, local_buckets, targets, options, give_up, answer_by).await
             };
             let targets_now = targets(Freshness::AnyAge).await;
             let is_old = targets_now
                 .as_ref()
                 .is_ok_and(|all| all.limits_may_be_stale);
-            let mut attempt = decide_by(targets_now).await?;
-            if is_old && matches!(attempt.decision, Decision::NeverFits(_)) {
+            let mut decided = decide_by(targets_now).await?;
+            if is_old && matches!(decided, Some(Decision::NeverFits(_))) {
                 // A permanent denial must not rest on limits that may have been raised since.
-                attempt = decide_by(targets(Freshness::Recent).await).await?;
+                decided = decide_by(targets(Freshness::Recent).await).await?;
             }
-            if attempt.waits_until.is_none() {
-                return Ok(attempt.decision);
+            if let Some(decision) = decided {
+                return Ok(decision);
             }
-            waits_until = attempt.waits_until;
         }
     }
 

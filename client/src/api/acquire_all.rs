@@ -13,7 +13,7 @@ use super::acquire::Acquire;
 use super::limiter::RateLimiter;
 use crate::config::Freshness;
 use crate::decide::{
-    AcquireOptions, Decided, Decision, Grant, Granted, RequestSpec, ResolvedRequest, Uncounted,
+    AcquireOptions, Decision, Grant, Granted, RequestSpec, ResolvedRequest, Uncounted,
     count_decision, decide, instrumented,
 };
 use crate::session::deadline;
@@ -186,20 +186,13 @@ impl<'a> AcquireAll<'a> {
             .iter()
             .map(|request| request.request().timeout);
         let timeout = timeouts.min().unwrap_or_default();
-        let (mut answer_by, mut waits_until) = (deadline(timeout), None);
+        let (mut answer_by, mut give_up) = (deadline(timeout), None);
         loop {
-            let options = self.options.waiting_until(waits_until);
-            let attempt = self.attempt(&left_out, parts, options, answer_by).await?;
-            if attempt.waits_until.is_some() {
-                (answer_by, waits_until) = (deadline(timeout), attempt.waits_until);
-                continue;
-            }
-            let is_without_more = match &attempt.decision {
-                Decision::Disabled(disabled) => self.leave_out(disabled, &mut left_out),
-                _ => false,
-            };
-            if !is_without_more {
-                return Ok(attempt.decision);
+            let attempt = self.attempt(&left_out, parts, &mut give_up, answer_by);
+            match attempt.await? {
+                None => answer_by = deadline(timeout),
+                Some(Decision::Disabled(disabled)) if self.leave_out(&disabled, &mut left_out) => {}
+                Some(decision) => return Ok(decision),
             }
         }
     }
@@ -208,18 +201,19 @@ impl<'a> AcquireAll<'a> {
         &self,
         left_out: &[bool],
         parts: &mut Vec<RequestPart>,
-        options: AcquireOptions,
+        give_up: &mut Option<Instant>,
         answer_by: Instant,
-    ) -> Result<Decided, Error> {
-        let decide_by = async |targets| {
+    ) -> Result<Option<Decision<Granted>>, Error> {
+        let mut decide_by = async |targets| {
             let (session, local_buckets) = (&self.limiter.session, &self.limiter.local_buckets);
-            decide(session, local_buckets, targets, options, answer_by).await
+            let (options, give_up) = (self.options, &mut *give_up);
+            decide(session, local_buckets, targets, options, give_up, answer_by).await
         };
         let age = Freshness::AnyAge;
         let targets = self.targets(age, left_out, parts, answer_by).await;
         let is_old = targets.as_ref().is_ok_and(|all| all.limits_may_be_stale);
         let attempt = decide_by(targets).await?;
-        if is_old && matches!(attempt.decision, Decision::NeverFits(_)) {
+        if is_old && matches!(attempt, Some(Decision::NeverFits(_))) {
             // A permanent denial must not rest on limits that may have been raised since.
             let age = Freshness::Recent;
             return decide_by(self.targets(age, left_out, parts, answer_by).await).await;

@@ -19,7 +19,7 @@ pub(crate) struct BucketState {
     pub(crate) key: BucketKey,
     pub(crate) queues: ShardQueues,
     /// Limits configured for the bucket.
-    pub(crate) config: LimitsSlot,
+    pub(crate) config: Arc<LimitsSlot>,
     /// Pool of prefetched tokens, if prefetch is on.
     pub(crate) pool: Option<Pool>,
     /// Time of the last denial by all shards together.
@@ -50,7 +50,7 @@ impl BucketState {
         Self {
             queues: ShardQueues::new(key.clone(), ages),
             key,
-            config: LimitsSlot::default(),
+            config: Arc::default(),
             pool,
             denied_at: Locked::default(),
             stamp: Locked::default(),

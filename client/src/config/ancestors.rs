@@ -67,7 +67,7 @@ pub(crate) async fn read_entities(session: &Arc<Session>, ids: &[EntityId]) -> R
     let keys: Vec<_> = ids.iter().map(|id| key(id).item_key()).collect();
     let until = deadline(session.settings.timeout);
     let consistency = session.config_cache.consistency();
-    let items = read_items(session, &keys, consistency, until, true, "entities").await?;
+    let items = read_items(session, &keys, consistency, until, Some(until), "entities").await?;
     let (mut read, mut outcome) = (vec![], Ok(()));
     for (id, key) in ids.into_iter().zip(keys) {
         let item = items.iter().find(|item| item.key().as_ref() == Some(&key));

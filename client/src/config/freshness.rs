@@ -9,7 +9,7 @@ use crate::session::{Moment, Session};
 use crate::values::{EffectiveConfig, FileLevels};
 
 /// Age below which a configuration is not read again for any reason, 1 s.
-const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Greatest age of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,28 +45,6 @@ impl Freshness {
     }
 }
 
-/// Returns until when a configuration is valid whose oldest part was read at `oldest`, or whose
-/// last read failed at `failed`.
-pub(super) fn valid_until(oldest: Moment, failed: Option<Moment>, session: &Session) -> Moment {
-    let Some(failed) = failed else {
-        return oldest + session.settings.config_ttl;
-    };
-    let (next, expired) = (
-        failed + MIN_REREAD_INTERVAL,
-        oldest + max_stale_age(session),
-    );
-    match expired > failed {
-        true => next.min(expired),
-        false => next,
-    }
-}
-
-/// Returns the age up to which a request can do without another read of limits: twice the limiter's
-/// setting.
-pub(super) fn max_stale_age(session: &Session) -> Duration {
-    session.settings.config_ttl * 2
-}
-
 impl ResolvedConfig {
     /// Returns whether no schedule has passed a boundary since it was resolved.
     fn is_in_force(&self, session: &Session) -> bool {
@@ -80,10 +58,11 @@ impl ResolvedConfig {
         now.since(self.read_at) >= MIN_REREAD_INTERVAL
     }
 
-    /// Returns whether a bucket showed a `newer` version, and this one is old enough to be read
-    /// again.
+    /// Returns whether a bucket showed a `newer` version, and it is long enough ago that this one was
+    /// read.
     pub(super) fn is_older_than(&self, newer: i64, now: Moment) -> bool {
-        self.config.is_some() && self.version < newer && self.may_be_stale(now)
+        let may_be_read = now.since(self.tried_at) >= MIN_REREAD_INTERVAL;
+        self.config.is_some() && self.version < newer && may_be_read
     }
 }
 
@@ -96,8 +75,10 @@ pub(crate) struct ResolvedConfig {
     pub(crate) parent: Option<EntityId>,
     /// Plan of the entity, if it is known not to exist.
     pub(crate) missing_plan: Option<PlanName>,
-    /// Time of the last read of the oldest part, successful or not.
+    /// Time of the last read of the oldest part, also of one that failed.
     pub(super) read_at: Moment,
+    /// The same, also of one that was given up.
+    pub(super) tried_at: Moment,
     pub(super) valid_until: Moment,
     pub(super) generation: u64,
     /// Sum of the versions of the table's levels and of the entity, which rises with every change of any

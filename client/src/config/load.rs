@@ -4,89 +4,62 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use weirgate_shared::{
     Config, ConfigLevel, Entity, EntityId, EntityKey, LimitsVersion, PlanKey, PlanName, Versioned,
     read_entity, read_plan_count, schema_key, switches_key,
 };
 use weirgate_store::{Consistency, Item};
 
-use super::freshness::ResolvedConfig;
-use super::freshness::{Freshness, max_stale_age, valid_until};
+use super::freshness::{Freshness, MIN_REREAD_INTERVAL, ResolvedConfig};
 use super::schema;
 use super::stored::{key, read_items, stored, unreadable};
 use super::switches::{record_switches, stored_switches};
 use crate::queue::ShardState;
-use crate::session::{Cached, Moment, Session, deadline, quarter_left};
+use crate::session::{Cached, HANGS_AFTER, Moment, Session, deadline, quarter_left};
 use crate::values::{EffectiveConfig, Error, FileLevels, count};
 
 type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
 
 /// One load of missing or old entries.
-pub(super) struct ConfigLoad<'a> {
+pub(super) struct ConfigLoad {
     age: Freshness,
-    session: &'a Arc<Session>,
+    session: Arc<Session>,
     /// Queue of the bucket's first shard.
-    first: &'a ShardState,
+    first: Arc<ShardState>,
     /// Levels in order of precedence; those of the plan, once it is known.
     levels: Vec<(ConfigLevel, KnownLevel)>,
     entity: Option<Cached<Arc<Versioned<Entity>>>>,
     /// Whether this load has read all but the levels of the plan that the entity has now.
     has_read: bool,
     max_age: Duration,
-    wait: LoadWait,
+    /// When the request that begins it must be answered.
+    until: Instant,
     generation: u64,
     /// The levels of a limits file, beside those of the table.
     file: Option<Arc<FileLevels>>,
 }
 
-/// How long limits are awaited.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LoadWait {
-    /// That of the first lookup that is not answered at once; most acquires have none.
-    patience: Option<Instant>,
-    /// End of the wait for limits that a request needs.
-    pub(super) until: Instant,
-}
-
-impl LoadWait {
-    /// Returns the waits of a call that is answered by `until`.
-    pub(crate) const fn by(until: Instant) -> Self {
-        Self {
-            patience: None,
-            until,
-        }
-    }
-
-    /// Returns the end of the wait for limits that a request can do without. All its lookups have one
-    /// end, because its decision needs most of the time.
-    pub(super) fn patience(&mut self) -> Instant {
-        let until = self.until;
-        let of_first = || deadline(quarter_left(until));
-        *self.patience.get_or_insert_with(of_first)
-    }
-}
-
-impl<'a> ConfigLoad<'a> {
+impl ConfigLoad {
     /// Returns a load that has found in the cache what is known.
     pub(super) fn new(
-        session: &'a Arc<Session>,
-        first: &'a ShardState,
+        session: &Arc<Session>,
+        first: &Arc<ShardState>,
         age: Freshness,
         file: Option<Arc<FileLevels>>,
-        wait: LoadWait,
+        until: Instant,
     ) -> Self {
         // Before anything is taken from the cache, so a later change by this process makes it invalid.
         let generation = session.config_cache.generation();
         let mut load = Self {
             age,
-            session,
-            first,
+            session: Arc::clone(session),
+            first: Arc::clone(first),
             levels: vec![],
             entity: session.config_cache.entity(&first.key.entity),
             has_read: false,
             max_age: age.max_age(session),
-            wait,
+            until,
             generation,
             file,
         };
@@ -95,25 +68,37 @@ impl<'a> ConfigLoad<'a> {
     }
 
     pub(super) async fn run(mut self) -> Result<ResolvedConfig, Error> {
+        let bucket = self.first.key.item_key().pk;
         let error = loop {
-            match self.read_in_time().await {
-                Ok(true) => {}
-                Ok(false) => return Ok(self.cached()),
-                Err(error) => break error,
+            if let Err(error) = self.read().await {
+                break error;
             }
             // An entity that was not known may have a plan, whose levels the process may not know.
             let plan = self.plan();
             let mut levels = self.levels.iter();
             if levels.find_map(|(level, _)| level.plan()) == plan.as_ref() {
                 let is_plan_there = self.is_plan_there().await;
-                return Ok(self.resolved(None, is_plan_there.as_ref()));
+                return Ok(self.resolved(is_plan_there.as_ref()));
             }
             self.find_levels();
         };
-        // Old limits are better than no decision. So are those of the file in an outage, in which no
-        // bucket is reached either. But a read that was throttled comes again, and a level that it
-        // did not bring may be narrower than those of the file.
-        let is_throttled = match &error {
+        let Some(cached) = self.instead_of(&error) else {
+            return Err(error);
+        };
+        tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
+        Ok(ResolvedConfig {
+            read_at: cached.tried_at,
+            ..cached
+        })
+    }
+
+    /// Returns the limits that are known, if they can stand in for those of a read with this error.
+    ///
+    /// Old limits are better than no decision. So are those of the file in an outage, in which no bucket
+    /// is reached either. But a read that was throttled comes again, and a level that it did not bring
+    /// may be narrower than those of the file.
+    pub(super) fn instead_of(self, error: &Error) -> Option<ResolvedConfig> {
+        let is_throttled = match error {
             Error::Store(error) => error.kind.is_throttle(),
             Error::Timeout { last, .. } => {
                 last.as_ref().is_some_and(|error| error.kind.is_throttle())
@@ -121,54 +106,33 @@ impl<'a> ConfigLoad<'a> {
             _ => false,
         };
         let has_file = error.is_transient() && !is_throttled && self.has_file_config();
-        if !self.has_all() && !has_file {
-            return Err(error);
-        }
-        let bucket = self.first.key.item_key().pk;
-        tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
-        Ok(self.cached())
+        (self.has_all() || has_file).then(|| self.cached())
     }
 
-    /// Returns the limits that are known, because they could not be read in time.
+    /// Returns the limits that are known, because they could not be read in time. They are next read in a
+    /// second.
     pub(super) fn cached(self) -> ResolvedConfig {
         count(&self.session.config_cache.counters.stale, 1);
-        let failed = self.session.env.ages.now();
+        let tried_at = self.session.env.ages.now();
         let known = self.doubtful_plan();
         let known = known.and_then(|plan| self.session.config_cache.plan(&plan));
-        self.resolved(Some(failed), known.as_ref())
+        ResolvedConfig {
+            tried_at,
+            valid_until: tried_at + MIN_REREAD_INTERVAL,
+            ..self.resolved(known.as_ref())
+        }
     }
 
-    /// Returns whether a request can do without a read, because everything is cached and not too old.
-    /// Older limits are awaited as long as unknown ones, or a process that was frozen, or whose reads
-    /// always take too long, would use them indefinitely.
+    /// Returns whether a request can do without a read, because everything is cached, and younger than
+    /// twice the limiter's setting. Older limits are awaited as long as unknown ones, or a process that
+    /// was frozen, or whose reads always hang, would use them indefinitely.
     pub(super) fn is_usable(&self) -> bool {
         let now = self.session.env.ages.now();
-        let most = max_stale_age(self.session);
+        let most = self.session.settings.config_ttl * 2;
         let levels = self.levels.iter().filter_map(|(_, known)| known.as_ref());
         let read_at = levels.map(|known| known.read_at);
         let mut read_at = read_at.chain(self.entity.as_ref().map(|known| known.read_at));
-        self.age != Freshness::Now && self.has_all() && read_at.all(|at| now.since(at) < most)
-    }
-
-    /// Reads what is due, without patience if a request can do without. Returns whether it was read.
-    async fn read_in_time(&mut self) -> Result<bool, Error> {
-        if self.is_usable() {
-            let sent = Instant::now();
-            let patience = self.wait.patience();
-            match timeout_at(patience, self.read()).await {
-                Ok(read) => return read.map(|()| true),
-                Err(_) if self.is_usable() => {
-                    let (within, key) = (sent.elapsed(), self.first.key.item_key());
-                    let error = self
-                        .session
-                        .given_up("BatchGetItem of limits", within, &key);
-                    tracing::debug!(%error, bucket = key.pk, "limits were not read in time");
-                    return Ok(false);
-                }
-                Err(_) => {}
-            }
-        }
-        self.read().await.map(|()| true)
+        self.has_all() && read_at.all(|at| now.since(at) < most)
     }
 
     /// Finds the levels in the cache. Those that this load has read stay.
@@ -207,7 +171,7 @@ impl<'a> ConfigLoad<'a> {
     /// Returns whether the plan of the entity exists, if its levels leave that open. A read that fails
     /// changes nothing that is known, and fails no acquire; a plan that is not known counts as there.
     async fn is_plan_there(&self) -> Option<Cached<bool>> {
-        let (session, plan) = (self.session, self.doubtful_plan()?);
+        let (session, plan) = (&self.session, self.doubtful_plan()?);
         let at = session.env.ages.now();
         let known = session.config_cache.plan(&plan);
         let is_due = |known: &Cached<bool>| at.since(known.read_at) >= self.max_age;
@@ -218,8 +182,8 @@ impl<'a> ConfigLoad<'a> {
         let key = PlanKey { namespace, plan };
         let keys = [key.item_key()];
         // The decision needs most of the time, and can be made without it.
-        let until = deadline(quarter_left(self.wait.until));
-        let read = read_items(session, &keys, self.consistency(), until, false, "a plan").await;
+        let until = deadline(quarter_left(self.until));
+        let read = read_items(session, &keys, self.consistency(), until, None, "a plan").await;
         let count = read.and_then(|items| {
             let count = items.first().map(|item| read_plan_count(item.attributes()));
             count
@@ -285,7 +249,8 @@ impl<'a> ConfigLoad<'a> {
     /// Reads missing or old entries in one request, together with the bucket's first shard if there
     /// is no view of it.
     async fn read(&mut self) -> Result<(), Error> {
-        let (session, namespace) = (self.session, &self.session.namespace);
+        let (session, queue) = (&Arc::clone(&self.session), &Arc::clone(&self.first));
+        let namespace = &session.namespace;
         let sent = session.env.ages.sent();
         let at = sent.at;
         let is_missing =
@@ -301,7 +266,7 @@ impl<'a> ConfigLoad<'a> {
         }
         let entity = EntityKey {
             namespace: namespace.clone(),
-            entity: self.first.key.entity.clone(),
+            entity: queue.key.entity.clone(),
         };
         if !self.has_read && is_missing(self.entity.as_ref().map(|known| known.read_at)) {
             keys.push(entity.item_key());
@@ -318,13 +283,14 @@ impl<'a> ConfigLoad<'a> {
         let asks_schema = !session.config_cache.has_schema.load(Ordering::Relaxed);
         keys.extend(asks_schema.then(|| schema_key(namespace)));
         // The acquire that needs the limits would read it next.
-        let queue = self.first;
         let bucket = queue.is_unknown().then(|| queue.key.item_key());
         keys.extend(bucket.clone());
         let of_switches = switches.as_ref().map(|(_, request)| request.consistency());
         let consistency = of_switches.unwrap_or_else(|| self.consistency());
-        let (until, is_patient) = (self.wait.until, !self.has_all());
-        let read = read_items(session, &keys, consistency, until, is_patient, "limits");
+        // It goes on where the request has less time, as long as it does not hang.
+        let until = self.until.max(deadline(HANGS_AFTER));
+        let repeat_until = (!self.has_all()).then_some(self.until);
+        let read = read_items(session, &keys, consistency, until, repeat_until, "limits");
         let items = read.await?;
         let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));
         if asks_schema {
@@ -370,12 +336,8 @@ impl<'a> ConfigLoad<'a> {
         Ok(())
     }
 
-    /// Combines the levels. `failed` is the time of a failed read, `is_plan_there` whether the plan exists.
-    fn resolved(
-        self,
-        failed: Option<Moment>,
-        is_plan_there: Option<&Cached<bool>>,
-    ) -> ResolvedConfig {
+    /// Combines the levels. `is_plan_there` is whether the plan exists.
+    fn resolved(self, is_plan_there: Option<&Cached<bool>>) -> ResolvedConfig {
         let oldest = self
             .levels
             .iter()
@@ -415,8 +377,9 @@ impl<'a> ConfigLoad<'a> {
             missing_plan: self
                 .plan()
                 .filter(|_| is_plan_there.is_some_and(|there| !there.value)),
-            read_at: failed.unwrap_or(oldest),
-            valid_until: valid_until(oldest, failed, self.session),
+            read_at: oldest,
+            tried_at: oldest,
+            valid_until: oldest + self.session.settings.config_ttl,
             generation: self.generation,
             version,
             file: self.file,

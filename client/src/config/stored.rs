@@ -33,21 +33,20 @@ pub(crate) fn unreadable(key: &ItemKey, error: ItemError) -> Error {
     Error::UnreadableItem { pk, sk, error }
 }
 
-/// Reads up to 100 items of a configuration. A patient read repeats a throttled one in time.
+/// Reads up to 100 items of a configuration. A throttled read is repeated until `repeat_until`.
 pub(super) async fn read_items(
     session: &Arc<Session>,
     keys: &[ItemKey],
     consistency: Consistency,
     until: Instant,
-    is_patient: bool,
+    repeat_until: Option<Instant>,
     what: &str,
 ) -> Result<Vec<Item>, Error> {
     count(&session.config_cache.counters.loads, 1);
     let sent = Instant::now();
     let read = async {
         let _permit = session.breaker.admit()?;
-        let read = session.read_with(keys, consistency, is_patient.then_some(until));
-        Ok(read.await?)
+        Ok(session.read_with(keys, consistency, repeat_until).await?)
     };
     timeout_at(until, read).await.unwrap_or_else(|_| {
         let request = format!("BatchGetItem of {what}");

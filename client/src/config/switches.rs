@@ -55,7 +55,7 @@ async fn read(session: &Arc<Session>, first: Option<&ShardState>) -> Arc<Switche
     let (sent, cache) = (session.env.ages.sent(), &session.config_cache.switches);
     let request = cache.begin(sent.at, false);
     let (consistency, until) = (request.consistency(), deadline(session.settings.timeout));
-    let items = read_items(session, &keys, consistency, until, false, "switches").await;
+    let items = read_items(session, &keys, consistency, until, None, "switches").await;
     let find = |items: &[Item], key: &ItemKey| {
         let item = items.iter().find(|item| item.key().as_ref() == Some(key));
         item.cloned()

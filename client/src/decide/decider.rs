@@ -32,32 +32,19 @@ use crate::values::{
     blocking_limits, count, denial_of, merge_denials, merge_two, never_status,
 };
 
-/// What came of an attempt to decide a request.
-pub(crate) struct Decided {
-    pub(crate) decision: Decision<Granted>,
-    /// Set if the request was denied, and has then waited for tokens: until when it may wait. Its limits
-    /// may have changed meanwhile, so it is resolved again, and the next attempt has its time again.
-    pub(crate) waits_until: Option<Instant>,
-}
-
-impl From<Decision<Granted>> for Decided {
-    fn from(decision: Decision<Granted>) -> Self {
-        Self {
-            decision,
-            waits_until: None,
-        }
-    }
-}
-
-/// Decides a request until `answer_by`, or falls back if DynamoDB is unavailable. Waits for tokens after
-/// a denial, if the request is to wait.
+/// Decides a request until `answer_by`, or falls back if DynamoDB is unavailable. After a denial it waits
+/// for tokens, if the request is to wait, until `give_up`, which the first attempt sets.
+///
+/// Returns `None` if it has waited: its limits may have changed meanwhile, so it is resolved again, and
+/// the next attempt has its time again.
 pub(crate) async fn decide(
     session: &Arc<Session>,
     local_buckets: &LocalBuckets,
     targets: Result<ResolvedRequest, Error>,
     options: AcquireOptions,
+    give_up: &mut Option<Instant>,
     answer_by: Instant,
-) -> Result<Decided, Error> {
+) -> Result<Option<Decision<Granted>>, Error> {
     let ResolvedRequest {
         targets,
         buckets,
@@ -69,11 +56,11 @@ pub(crate) async fn decide(
         Ok(resolved) => resolved,
         Err(error) => {
             let decision = fall_back(session, local_buckets, options, None, error)?;
-            return Ok(decision.into());
+            return Ok(Some(decision));
         }
     };
     if let Some(disabled) = disabled {
-        return Ok(Decision::Disabled(disabled).into());
+        return Ok(Some(Decision::Disabled(disabled)));
     }
     check_targets(&targets, 0)?;
     let would_deny = targets.iter().map(|_| None).collect();
@@ -89,54 +76,52 @@ pub(crate) async fn decide(
             missing_plan,
             ..never
         };
-        return Ok(Decision::NeverFits(never).into());
+        return Ok(Some(Decision::NeverFits(never)));
     }
     // The decision needs most of the time, and can be made without the switches.
     let patience = quarter_left(answer_by);
     // Boxed, because these reads are rare, and every request would carry the space for them.
     let mut check = None;
     match by_cache(session, &buckets) {
-        Known::Stopped(disabled) => return Ok(Decision::Disabled(disabled).into()),
+        Known::Stopped(disabled) => return Ok(Some(Decision::Disabled(disabled))),
         Known::Running => {}
         Known::Due => check = Some(Box::pin(by_table(session, &buckets, patience))),
         Known::Unknown => {
             let disabled = Box::pin(by_table(session, &buckets, patience)).await;
             if let Some(disabled) = disabled {
-                return Ok(Decision::Disabled(disabled).into());
+                return Ok(Some(Decision::Disabled(disabled)));
             }
         }
     }
-    let (attempt, mut disabled) = match check {
-        Some(check) => Box::pin(join(decider.admitted(options.wait), check)).await,
-        None => (decider.admitted(options.wait).await, None),
-    };
-    let (decision, waits_until) = match attempt {
-        Ok(attempt) => (Ok(attempt.decision), attempt.waits_until),
-        Err(error) => (Err(error), None),
+    let wait = (options.wait, give_up);
+    let (decision, mut disabled) = match check {
+        Some(check) => Box::pin(join(decider.admitted(wait), check)).await,
+        None => (decider.admitted(wait).await, None),
     };
     if disabled.is_none()
         && !options.is_now
-        && let Ok(Decision::Granted(granted)) = &decision
+        && let Ok(Some(Decision::Granted(granted))) = &decision
         && let Some(at) = granted.starts_at()
     {
         disabled = Box::pin(decider.start(at)).await;
     }
     if let Some(disabled) = disabled {
-        if let Ok(Decision::Granted(granted)) = decision {
+        if let Ok(Some(Decision::Granted(granted))) = decision {
             // A task of its own, so it finishes even if the request is dropped, or has no time left.
             let back = session.spawn(give_back(granted));
             timeout_at(decider.answer_by, back).await.ok();
         }
-        return Ok(Decision::Disabled(disabled).into());
+        return Ok(Some(Decision::Disabled(disabled)));
     }
     let decision = match decision {
+        Ok(None) => return Ok(None),
         Err(error) => {
             let targets = Some(&*decider.targets);
             fall_back(session, local_buckets, options, targets, error)?
         }
-        Ok(decision) => decision,
+        Ok(Some(decision)) => decision,
     };
-    let decision = match decision {
+    Ok(Some(match decision {
         Decision::Granted(granted) => Decision::Granted(Granted {
             uncounted,
             missing_plan,
@@ -147,11 +132,7 @@ pub(crate) async fn decide(
             ..denied
         }),
         other => other,
-    };
-    Ok(Decided {
-        decision,
-        waits_until,
-    })
+    }))
 }
 
 /// Returns what was taken for a request that turned out to be stopped.
@@ -177,7 +158,10 @@ struct Decider<'a> {
 
 impl Decider<'_> {
     /// Decides unless the circuit breaker is open, or the functions are too old for a limit.
-    async fn admitted(&mut self, wait: Duration) -> Result<Decided, Error> {
+    async fn admitted(
+        &mut self,
+        wait: (Duration, &mut Option<Instant>),
+    ) -> Result<Option<Decision<Granted>>, Error> {
         let limits = self.targets.iter();
         let limits = limits.flat_map(|target| target.request.limits.iter());
         check_functions(self.session, limits, self.answer_by).await?;
@@ -190,10 +174,10 @@ impl Decider<'_> {
 
     async fn run(
         &mut self,
-        wait: Duration,
+        (wait, give_up): (Duration, &mut Option<Instant>),
         mut permit: Option<Permit<'_>>,
-    ) -> Result<Decided, Error> {
-        let give_up = deadline(wait);
+    ) -> Result<Option<Decision<Granted>>, Error> {
+        let give_up = *give_up.get_or_insert_with(|| deadline(wait));
         loop {
             // Subscribe before the request, or a release between its response and the wait would be
             // missed. An attempt of several writes subscribes after it, and may miss a release:
@@ -227,7 +211,7 @@ impl Decider<'_> {
                         uncounted: Uncounted::default(),
                         missing_plan: None,
                     };
-                    return Ok(Decision::Granted(granted).into());
+                    return Ok(Some(Decision::Granted(granted)));
                 }
                 Outcome::Denied(denials) => denials,
             };
@@ -237,7 +221,7 @@ impl Decider<'_> {
             let left = give_up.saturating_duration_since(Instant::now());
             let denied = merge_denials(self.enforced(denials));
             let Some(pause) = pause(&denied, left) else {
-                return Ok(Decision::Denied(denied).into());
+                return Ok(Some(Decision::Denied(denied)));
             };
             let returns = select_all(returns.unwrap_or_else(|| self.subscribe_to_returns()));
             let linger = if is_one_write {
@@ -245,13 +229,8 @@ impl Decider<'_> {
             } else {
                 poll_pause()
             };
-            return match self.wait(pause, linger, returns).await {
-                Some(disabled) => Ok(Decision::Disabled(disabled).into()),
-                None => Ok(Decided {
-                    decision: Decision::Denied(denied),
-                    waits_until: Some(give_up),
-                }),
-            };
+            let stopped = self.wait(pause, linger, returns).await;
+            return Ok(stopped.map(Decision::Disabled));
         }
     }
 

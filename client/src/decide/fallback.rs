@@ -116,7 +116,7 @@ pub(crate) fn fall_back(
             match local_buckets.take(targets, percent, session.env.ages.time()) {
                 Ok(holds) => {
                     let one = |(local, target)| BucketGrant {
-                        local: Some(local),
+                        local,
                         ..BucketGrant::uncounted(target)
                     };
                     Ok(Decision::Granted(Granted {

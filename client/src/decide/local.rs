@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate_shared::{
-    BucketKey, Effect, EpochMillis, LimitMode, LimitName, LimitState, LimitsVersion, MilliTokens,
-    Millis, RefillRule, Shard,
+    BucketKey, Effect, EpochMillis, Limit, LimitMode, LimitName, LimitState, LimitsVersion,
+    MilliTokens, RefillRule, Shard, VersionedLimits,
 };
 
 use crate::bucket::BucketTarget;
@@ -20,6 +20,10 @@ use crate::values::{
 const MAX_BUCKETS: usize = 10_000;
 /// Shortest time between two searches for full ones, 1 s: each looks at all buckets.
 const DROP_INTERVAL: Duration = Duration::from_secs(1);
+/// Version of the limits of a local bucket.
+const IN_FORCE: LimitsVersion = LimitsVersion::new(0);
+/// Version of the limits of a request, which overrule.
+const NEWER: LimitsVersion = LimitsVersion::new(1);
 
 /// The local buckets of a limiter. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -27,24 +31,15 @@ pub(crate) struct LocalBuckets(Arc<Locked<Buckets>>);
 
 #[derive(Debug, Default)]
 struct Buckets {
-    by_key: HashMap<BucketKey, LocalBucket>,
+    by_key: HashMap<BucketKey, Arc<Locked<Shard>>>,
     /// When the full ones were last dropped.
     dropped_at: EpochMillis,
 }
 
-/// A local bucket, and the limits and percentage it was created with.
-#[derive(Debug)]
-struct LocalBucket {
-    shard: Shard,
-    limits: Limits,
-    percent: u8,
-}
-
-/// Tokens taken from a local bucket.
+/// Tokens taken from a local bucket, which it pins: it can still go into debt.
 #[derive(Debug)]
 pub(crate) struct LocalHold {
-    buckets: LocalBuckets,
-    key: BucketKey,
+    bucket: Arc<Locked<Shard>>,
     /// Amounts taken. A release returns only the slots.
     taken: Amounts,
     /// Windows that the amounts of quotas are from.
@@ -64,59 +59,43 @@ impl LocalBuckets {
         targets: &[BucketTarget],
         percent: u8,
         now: EpochMillis,
-    ) -> Result<Vec<LocalHold>, Denied> {
+    ) -> Result<Vec<Option<LocalHold>>, Denied> {
         let mut buckets = self.0.lock();
-        let (mut taken, mut short, mut has_room) = (vec![], vec![], true);
-        let mut ordered: Vec<_> = targets.iter().enumerate().collect();
-        ordered.sort_by_key(|(_, target)| target.is_shadow);
-        for (at, target) in ordered {
-            let key = &target.bucket.key;
-            let hold = |taken, windows| LocalHold {
-                buckets: self.clone(),
-                key: key.clone(),
-                taken,
-                windows,
-            };
-            if !buckets.has_room_for(key, now) {
+        let (mut short, mut has_room) = (vec![], true);
+        let mut holds: Vec<_> = targets.iter().map(|_| None).collect();
+        let mut ordered: Vec<_> = targets.iter().zip(&mut holds).collect();
+        ordered.sort_by_key(|(target, _)| target.is_shadow);
+        for (target, hold) in ordered {
+            let Some(bucket) = buckets.bucket(&target.bucket.key, now) else {
                 has_room &= !needs_balance(target);
-                taken.push((at, hold(Amounts::new(), Windows::new())));
                 continue;
-            }
-            // With the same version, the scaled limits of the local bucket take precedence.
-            let limits = target.request.limits.with_version(LimitsVersion::new(0));
-            let new = || LocalBucket {
-                shard: scaled_shard(key, &limits, percent, now),
-                limits: limits.clone(),
-                percent,
             };
-            let local = buckets.by_key.entry(key.clone()).or_insert_with(new);
-            if local.limits != limits || local.percent != percent {
-                *local = new();
-            }
-            local.shard = local.shard.projected(&limits, now);
-            let amounts = match local.amounts(target, now) {
-                Ok(amounts) => amounts,
+            let mut shard = bucket.lock();
+            *shard = adopting(&shard, &target.request.limits, percent, now);
+            let taken = match amounts(&shard, target, percent, now) {
+                Ok(taken) => taken,
                 Err(denied) => {
                     short.extend(denied.limits);
                     continue;
                 }
             };
-            begin_sessions(&mut local.shard, &amounts, now);
-            let windows = windows_in(&local.shard);
+            begin_sessions(&mut shard, &taken, now);
+            let windows = windows_in(&shard);
             // Subtract now, so that another target of the same bucket sees the rest.
-            for (limit, need) in &amounts {
-                buckets.change(key, limit, -*need);
+            for (limit, need) in &taken {
+                change(&mut shard, limit, -*need);
             }
-            taken.push((at, hold(amounts, windows)));
+            drop(shard);
+            *hold = Some(LocalHold {
+                bucket,
+                taken,
+                windows,
+            });
         }
         if short.is_empty() && has_room {
-            taken.sort_by_key(|(at, _)| *at);
-            return Ok(taken.into_iter().map(|(_, hold)| hold).collect());
+            return Ok(holds);
         }
-        for (_, hold) in &mut taken {
-            hold.give_back_to(&mut buckets, |_| true);
-        }
-        drop(buckets);
+        holds.into_iter().flatten().for_each(LocalHold::roll_back);
         let mut denied = denial_of(short);
         if !has_room {
             denied.retry_after = denied.retry_after.map(|after| after.max(DROP_INTERVAL));
@@ -126,28 +105,70 @@ impl LocalBuckets {
 }
 
 impl Buckets {
-    /// Returns whether there is a local bucket of the key, or room for one. Drops full ones if there is
-    /// none.
-    fn has_room_for(&mut self, key: &BucketKey, now: EpochMillis) -> bool {
-        if self.by_key.len() < MAX_BUCKETS || self.by_key.contains_key(key) {
-            return true;
+    /// Returns the local bucket of the key, or a new one without limits, unless there is no room. Drops
+    /// full ones if there is none.
+    fn bucket(&mut self, key: &BucketKey, now: EpochMillis) -> Option<Arc<Locked<Shard>>> {
+        if let Some(known) = self.by_key.get(key) {
+            return Some(Arc::clone(known));
         }
-        if now.since(self.dropped_at) >= Millis::from(DROP_INTERVAL) {
+        if self.by_key.len() >= MAX_BUCKETS && now.since(self.dropped_at) >= DROP_INTERVAL.into() {
             self.dropped_at = now;
-            self.by_key.retain(|_, local| !local.is_full(now));
+            let is_full = |shard: &Shard| {
+                let mut states = shard.limits.values();
+                states.all(|state| is_full(shard, state, now))
+            };
+            self.by_key
+                .retain(|_, bucket| Arc::strong_count(bucket) > 1 || !is_full(&bucket.lock()));
         }
-        self.by_key.len() < MAX_BUCKETS
+        (self.by_key.len() < MAX_BUCKETS).then(|| {
+            let shard = Shard::full(key.clone(), terms(&[], IN_FORCE), now);
+            let bucket = Arc::new(Locked::new(shard));
+            self.by_key.insert(key.clone(), Arc::clone(&bucket));
+            bucket
+        })
     }
+}
 
-    fn state(&self, key: &BucketKey, limit: &LimitName) -> Option<&LimitState> {
-        self.by_key.get(key)?.shard.limits.get(limit)
+fn terms(limits: &[Limit], version: LimitsVersion) -> VersionedLimits<'_> {
+    VersionedLimits {
+        limits,
+        version: Some(version),
+        is_own: false,
+        calendar: CALENDAR,
     }
+}
 
-    fn change(&mut self, key: &BucketKey, limit: &LimitName, by: MilliTokens) {
-        let local = self.by_key.get_mut(key);
-        if let Some(state) = local.and_then(|local| local.shard.limits.get_mut(limit)) {
-            state.available = (state.available + by).min(state.rule.capacity);
+/// Returns a shard with `percent` of these limits: of the capacity, at least one token, and of the
+/// refill. It has them as a bucket of the table would, so no balance is there twice. Others stay until
+/// they are full.
+fn adopting(shard: &Shard, limits: &Limits, percent: u8, now: EpochMillis) -> Shard {
+    let scaled = |limit: &Limit| {
+        let mut rule = *limit.rule();
+        rule.capacity = rule.capacity.percent(percent).max(MilliTokens(1_000));
+        if rule.kind().refills() {
+            rule.refill_amount = rule.refill_amount.percent(percent).max(MilliTokens(1));
         }
+        Limit::of(limit.name().clone(), rule)
+    };
+    let scaled: Vec<_> = limits.iter().map(scaled).collect();
+    let next = shard.projected(terms(&scaled, NEWER), now);
+    let is_asked = |name: &LimitName| scaled.iter().any(|limit| limit.name() == name);
+    let states = next.limits.iter();
+    let states = states.filter(|(name, state)| is_asked(name) || !is_full(&next, state, now));
+    Shard {
+        limits: states.map(|(name, state)| (name.clone(), *state)).collect(),
+        ..next
+    }
+}
+
+/// Returns whether a balance is at its capacity, as in a new bucket.
+fn is_full(shard: &Shard, state: &LimitState, now: EpochMillis) -> bool {
+    shard.balance(state, now) >= state.rule.capacity
+}
+
+fn change(shard: &mut Shard, limit: &LimitName, by: MilliTokens) {
+    if let Some(state) = shard.limits.get_mut(limit) {
+        state.available = (state.available + by).min(state.rule.capacity);
     }
 }
 
@@ -163,51 +184,52 @@ fn needs_balance(target: &BucketTarget) -> bool {
     !target.is_shadow && enforced.any(is_needed)
 }
 
-impl LocalBucket {
-    /// Returns whether every balance is at its capacity, as in a new one.
-    fn is_full(&self, now: EpochMillis) -> bool {
-        let mut states = self.shard.limits.values();
-        states.all(|state| self.shard.balance(state, now) >= state.rule.capacity)
-    }
+/// Returns what a request takes, without what shadow mode waives: by the first choice of pools that
+/// has enough.
+///
+/// # Errors
+/// The denial by the choice that has enough first.
+fn amounts(
+    shard: &Shard,
+    target: &BucketTarget,
+    percent: u8,
+    now: EpochMillis,
+) -> Result<Amounts, Denied> {
+    let request = &target.request;
+    let by = |asks| {
+        let choice = request.choosing(asks);
+        amounts_of(shard, choice, target.is_shadow, percent, now)
+    };
+    let others = request.others.iter();
+    others.fold(by(&request.asks), |known, asks| {
+        known.or_else(|denied| by(asks).map_err(|next| denied.or_sooner(next)))
+    })
+}
 
-    /// Returns what a request takes, without what shadow mode waives: by the first choice of pools that
-    /// has enough.
-    ///
-    /// # Errors
-    /// The denial by the choice that has enough first.
-    fn amounts(&self, target: &BucketTarget, now: EpochMillis) -> Result<Amounts, Denied> {
-        let request = &target.request;
-        let by = |asks| self.amounts_of(request.choosing(asks), target.is_shadow, now);
-        let others = request.others.iter();
-        others.fold(by(&request.asks), |known, asks| {
-            known.or_else(|denied| by(asks).map_err(|next| denied.or_sooner(next)))
-        })
+fn amounts_of(
+    shard: &Shard,
+    mut choice: BucketRequest,
+    is_shadow: bool,
+    percent: u8,
+    now: EpochMillis,
+) -> Result<Amounts, Denied> {
+    choice.asks.set_floors(|ask| ask.floor.percent(percent));
+    let mut amounts = debited(&choice.asks);
+    // What is taken even into debt is short of nothing.
+    let need = |name: &LimitName| choice.asks.enforced(name.as_str());
+    let above = choice.above_floors(shard.clone());
+    // Of the shard's own version, so its scaled ones count.
+    let limits = choice.limits.with_version(IN_FORCE);
+    let status = with_floors(&choice, status(&above, &limits, need, now));
+    let is_waived = |short: &LimitStatus| is_shadow || short.mode == LimitMode::Shadow;
+    let missing = || status.iter().filter(|status| status.is_short());
+    if !missing().all(is_waived) {
+        return Err(denial_of(status));
     }
-
-    fn amounts_of(
-        &self,
-        mut choice: BucketRequest,
-        is_shadow: bool,
-        now: EpochMillis,
-    ) -> Result<Amounts, Denied> {
-        choice
-            .asks
-            .set_floors(|ask| ask.floor.percent(self.percent));
-        let mut amounts = debited(&choice.asks);
-        // What is taken even into debt is short of nothing.
-        let need = |name: &LimitName| choice.asks.enforced(name.as_str());
-        let above = choice.above_floors(self.shard.clone());
-        let status = with_floors(&choice, status(&above, &self.limits, need, now));
-        let is_waived = |short: &LimitStatus| is_shadow || short.mode == LimitMode::Shadow;
-        let missing = || status.iter().filter(|status| status.is_short());
-        if !missing().all(is_waived) {
-            return Err(denial_of(status));
-        }
-        for waived in missing() {
-            amounts.remove(waived.limit.as_str());
-        }
-        Ok(amounts)
+    for waived in missing() {
+        amounts.remove(waived.limit.as_str());
     }
+    Ok(amounts)
 }
 
 impl LocalHold {
@@ -224,17 +246,14 @@ impl LocalHold {
 
     /// Adjusts `limit` to the `actual` amount used.
     pub(crate) fn adjust(&mut self, limit: &str, actual: MilliTokens) {
-        let mut taken = self.taken.iter();
-        if let Some((limit, taken)) = taken
-            .find(|(name, _)| name.base() == limit)
-            .map(|(limit, taken)| (limit.clone(), *taken))
-        {
-            let mut buckets = self.buckets.0.lock();
-            if taken < actual || self.is_of_present_window(&buckets, &limit) {
-                buckets.change(&self.key, &limit, taken - actual);
+        let mut taken = self.taken.iter_mut();
+        if let Some((limit, taken)) = taken.find(|(name, _)| name.base() == limit) {
+            let mut shard = self.bucket.lock();
+            if *taken < actual || is_of_present_window(&self.windows, &shard, limit) {
+                change(&mut shard, limit, *taken - actual);
             }
-            drop(buckets);
-            self.taken.insert(limit, actual);
+            drop(shard);
+            *taken = actual;
         }
     }
 
@@ -244,26 +263,22 @@ impl LocalHold {
     }
 
     fn give_back(&mut self, goes_back: fn(&RefillRule) -> bool) {
-        let buckets = self.buckets.clone();
-        self.give_back_to(&mut buckets.0.lock(), goes_back);
-    }
-
-    /// Returns whether what was taken of a limit is of the bucket's present window.
-    fn is_of_present_window(&self, buckets: &Buckets, limit: &LimitName) -> bool {
-        let window = self.windows.get(limit).copied().unwrap_or_default();
-        let state = buckets.state(&self.key, limit);
-        state.is_some_and(|state| state.window_end == window)
-    }
-
-    fn give_back_to(&mut self, buckets: &mut Buckets, goes_back: fn(&RefillRule) -> bool) {
+        let mut shard = self.bucket.lock();
         for (limit, need) in std::mem::take(&mut self.taken) {
-            let state = buckets.state(&self.key, &limit);
+            let state = shard.limits.get(&limit);
             let goes_back = state.is_some_and(|state| goes_back(&state.rule));
-            if goes_back && self.is_of_present_window(buckets, &limit) {
-                buckets.change(&self.key, &limit, need);
+            if goes_back && is_of_present_window(&self.windows, &shard, &limit) {
+                change(&mut shard, &limit, need);
             }
         }
     }
+}
+
+/// Returns whether what was taken of a limit in these windows is of the bucket's present window.
+fn is_of_present_window(windows: &Windows, shard: &Shard, limit: &LimitName) -> bool {
+    let window = windows.get(limit).copied().unwrap_or_default();
+    let state = shard.limits.get(limit);
+    state.is_some_and(|state| state.window_end == window)
 }
 
 /// Begins the sessions of which something is taken. Other windows begin by themselves.
@@ -287,23 +302,4 @@ impl Drop for LocalHold {
     fn drop(&mut self) {
         self.give_back(|rule| rule.kind().is_held());
     }
-}
-
-/// Returns a full shard with `percent` of every limit: of its capacity, at least one token, and of
-/// its refill.
-fn scaled_shard(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis) -> Shard {
-    let mut shard = Shard::full(key.clone(), limits, now);
-    for state in shard.limits.values_mut() {
-        let RefillRule {
-            capacity,
-            refill_amount,
-            ..
-        } = state.rule;
-        state.rule.capacity = capacity.percent(percent).max(MilliTokens(1_000));
-        if state.rule.kind().refills() {
-            state.rule.refill_amount = refill_amount.percent(percent).max(MilliTokens(1));
-        }
-        state.available = state.rule.capacity;
-    }
-    shard
 }

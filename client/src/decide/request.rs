@@ -61,17 +61,6 @@ pub(crate) struct AcquireOptions {
     pub(crate) is_now: bool,
 }
 
-impl AcquireOptions {
-    /// Returns the options of another attempt, which may wait as long as the first one.
-    pub(crate) fn waiting_until(self, until: Option<Instant>) -> Self {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        Self {
-            wait: left.unwrap_or(self.wait),
-            ..self
-        }
-    }
-}
-
 /// Amounts by limit name: at least, and at most.
 pub(super) type NamedAmounts<'a> = Vec<(&'a str, MilliTokens, MilliTokens)>;
 
@@ -103,6 +92,12 @@ impl RequestSpec {
                     exact_span(lasts)
                 ));
             }
+        }
+        if self.is_into_debt && self.options.is_bypass {
+            return invalid(
+                "into_debt is requested with bypass, which debits nothing: leave out into_debt or bypass"
+                    .to_owned(),
+            );
         }
         self.check_queue()?;
         check_on_unavailable(self.options.on_unavailable)?;

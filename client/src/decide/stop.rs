@@ -62,7 +62,9 @@ pub(super) async fn by_table(
         return disabled;
     };
     let read = async {
-        let turn = first.config.turn().await;
+        let Ok(turn) = first.config.turn(session).await else {
+            return;
+        };
         let (session, switches, buckets) = (session.clone(), switches.clone(), buckets.to_vec());
         // As a read of the switches, it goes on where a request has less time.
         let read = tokio::spawn(async move {

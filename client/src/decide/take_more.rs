@@ -50,10 +50,16 @@ impl Grant {
             return Ok(Decision::Granted(()));
         };
         let session = Arc::clone(first.session());
-        let targets = places.iter().map(|at| self.holds[*at].more(limit, amount));
-        let targets = targets.collect::<Result<Vec<_>, _>>()?;
-        check_targets(&targets, self.parts())?;
-        match session.at_home(decide_more(&session, targets)).await? {
+        let decision = loop {
+            let targets = places.iter().map(|at| self.holds[*at].more(limit, amount));
+            let targets = targets.collect::<Result<Vec<_>, _>>()?;
+            check_targets(&targets, self.parts())?;
+            let decided = session.at_home(decide_more(&session, targets)).await?;
+            if let Some(decision) = decided {
+                break decision;
+            }
+        };
+        match decision {
             Decision::Granted(granted) => {
                 for (at, given) in places.into_iter().zip(granted.by_bucket) {
                     self.merge_hold(at, given.hold);
@@ -85,7 +91,7 @@ impl Grant {
 async fn decide_more(
     session: &Arc<Session>,
     targets: Vec<BucketTarget>,
-) -> Result<Decision<Granted>, Error> {
+) -> Result<Option<Decision<Granted>>, Error> {
     let buckets = targets.iter().map(|target| Arc::clone(&target.bucket));
     let request = ResolvedRequest {
         buckets: buckets.collect(),
@@ -102,8 +108,15 @@ async fn decide_more(
     };
     let answer_by = deadline(session.settings.timeout);
     let buckets = LocalBuckets::default();
-    let attempt = decide(session, &buckets, Ok(request), options, answer_by).await?;
-    Ok(attempt.decision)
+    decide(
+        session,
+        &buckets,
+        Ok(request),
+        options,
+        &mut None,
+        answer_by,
+    )
+    .await
 }
 
 impl Hold {

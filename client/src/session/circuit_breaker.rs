@@ -15,7 +15,8 @@ use key_ranges::KeyRangeThrottles;
 /// Sets when a limiter stops sending requests to DynamoDB, and for how long.
 ///
 /// A failure is a connection that cannot be made, a request without a response, a server error, or
-/// a throttled table or account. Any other response closes the breaker. A throttled bucket, index
+/// a throttled table or account. Any other response closes the breaker, but for that of a read after a
+/// full server has refused a write. A throttled bucket, index
 /// or partition counts as neither. But if most writes of 10 s are throttled, and those of at least
 /// three buckets, the table as a whole is saturated: each further throttle is a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

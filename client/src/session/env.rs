@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use weirgate_shared::{EpochMillis, ItemKey, Millis, rounded_span};
 use weirgate_store::{Consistency, CorrectedClock, ErrorKind, StoreError};
 
@@ -146,11 +146,16 @@ impl Session {
     ///
     /// # Errors
     /// That of the read: the time may be wrong, and a write by it could still be applied.
-    pub(crate) async fn confirmed_now(&self, key: &ItemKey) -> Result<EpochMillis, StoreError> {
+    pub(crate) async fn confirmed_now(
+        self: &Arc<Self>,
+        key: &ItemKey,
+    ) -> Result<EpochMillis, StoreError> {
         if !self.is_time_confirmed() {
-            let (keys, answer_by) = (std::slice::from_ref(key), deadline(self.settings.timeout));
+            let (keys, timeout) = (std::slice::from_ref(key), self.settings.timeout);
+            let answer_by = deadline(timeout);
             let read = || self.read_with(keys, Consistency::Eventual, Some(answer_by));
-            self.read_between_jumps(read).await?;
+            let read = timeout_at(answer_by, self.read_between_jumps(read)).await;
+            read.unwrap_or_else(|_| Err(self.given_up("BatchGetItem", timeout, key)))?;
         }
         Ok(self.now())
     }

@@ -22,7 +22,7 @@ use crate::values::{Error, count};
 /// Keys that one request reads at most, 100.
 const READ_KEYS: usize = 100;
 /// Time without a response after which a request counts as hanging, 1 s: a third of an attempt.
-const HANGS_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(1);
 /// Requests of one long read at once, 8.
 const READS_AT_ONCE: usize = 8;
 /// Refusals in a row by an item that did not change, from which on the next write would be refused

@@ -206,9 +206,8 @@ async fn a_request_that_waits_goes_by_limits_that_change_meanwhile() {
             Parent => matches!(decision, Decision::Denied(_)),
         };
         assert!(is_as_expected, "{what}: {decision:?}");
-        if !matches!(change, Parent) {
-            assert!(after <= secs(7), "{what}: {after:?}");
-        }
+        let most = if matches!(change, Parent) { 16 } else { 7 };
+        assert!(after <= secs(most), "{what}: {after:?}");
     }
 }
 

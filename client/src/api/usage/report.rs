@@ -1,6 +1,7 @@
 //! Usage over a range of time: of a bucket, an entity, or a resource.
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::ops::Range;
 
 use weirgate_shared::{
@@ -99,17 +100,12 @@ impl Admin {
                 Iso8601(end)
             )));
         }
-        let retention = self.session.settings.usage_retention;
-        let Millis(kept) = retention.into();
-        let kept = EpochMillis(self.session.now().0.saturating_sub(kept));
         let first = granularity.start(start);
-        if !is_kept(
-            granularity.window().end(first).plus(retention.into()),
-            self.session.now(),
-        ) {
+        let kept = first_kept(&self.session, granularity);
+        if first < kept {
             return Err(Error::Invalid(format!(
                 "usage is kept for {} days, got a range from {}: begin at {} or later, or set the usage retention to the SnapshotTtlDays of the stack",
-                retention.as_secs() / 86_400,
+                self.session.settings.usage_retention.as_secs() / 86_400,
                 Iso8601(start),
                 Iso8601(kept)
             )));
@@ -127,6 +123,20 @@ impl Admin {
             },
         })
     }
+}
+
+/// Returns the first start of an interval of which all snapshots are kept.
+fn first_kept(session: &Session, granularity: Granularity) -> EpochMillis {
+    let (now, retention) = (session.now(), session.settings.usage_retention.into());
+    let Millis(kept) = retention;
+    let oldest = granularity.start(EpochMillis(now.0.saturating_sub(kept)));
+    let has_first = |start: &EpochMillis| {
+        let first = granularity.window().end(*start);
+        is_kept(first.plus(retention), now)
+    };
+    // Of hours, the margin takes one more.
+    let starts = iter::successors(Some(oldest), |start| Some(granularity.end(*start)));
+    starts.take(3).find(has_first).unwrap_or(now)
 }
 
 impl UsageReport<'_> {
@@ -192,9 +202,7 @@ impl UsageReport<'_> {
             total.state = UsageState::Interim;
         }
         // Rows do not tell: of an entity whose snapshots were all deleted, perhaps meanwhile, there are none.
-        let kept = self.session.settings.usage_retention.into();
-        let until = self.query.granularity.window().end(start).plus(kept);
-        if !is_kept(until, self.session.now()) {
+        if start < first_kept(self.session, self.query.granularity) {
             (total.state, total.complete_until) = (UsageState::Unknown, start);
         }
         Ok(total)

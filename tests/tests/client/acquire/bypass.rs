@@ -145,12 +145,17 @@ async fn slots_are_counted_and_not_held() {
     assert_eq!(fleet.tk_tc("slots").await, (0, 7_000));
     assert_eq!(fleet.tk_tc("rpm").await, (60_000, 0));
     fleet.writes();
-    let refused = bypass(&limiter, &limits(), &[("slots", 1)]).lease(secs(30));
-    let error = refused.send().await.unwrap_err();
-    assert!(
-        matches!(&error, Error::Invalid(text) if text.contains("30s") && text.contains("leave out the lease")),
-        "{error}"
-    );
+    let refused = || bypass(&limiter, &limits(), &[("slots", 1)]);
+    for (refused, remedy) in [
+        (refused().lease(secs(30)), "leave out the lease"),
+        (refused().into_debt(), "leave out into_debt"),
+    ] {
+        let refused = refused.send().await;
+        assert!(
+            matches!(&refused, Err(Error::Invalid(text)) if text.contains(remedy)),
+            "{remedy}"
+        );
+    }
     assert_eq!(fleet.writes(), 0);
 }
 

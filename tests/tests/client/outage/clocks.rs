@@ -361,6 +361,53 @@ async fn i4_a_lease_is_not_renewed_by_a_clock_that_no_response_has_confirmed() {
     }
 }
 
+/// A read that is throttled is repeated, and one that hangs is given up.
+#[tokio::test(start_paused = true)]
+async fn i4_the_time_of_a_renewal_is_read_for_as_long_as_it_may_take() {
+    for (ahead_ms, hangs) in [-240_000, 240_000]
+        .into_iter()
+        .flat_map(|ahead_ms| [(ahead_ms, false), (ahead_ms, true)])
+    {
+        let what = format!("{ahead_ms} ms ahead, hangs: {hangs}");
+        let fleet = Fleet::slow(millis(5)).await.tolerant();
+        let (clock, limits) = (off(0), [slots(1)]);
+        let timeout = if hangs { millis(200) } else { secs(5) };
+        let table = fleet.dynamo.table_by(clock.clone()).await;
+        let builder = RateLimiter::builder("weirgate")
+            .table(table)
+            .timeout(timeout);
+        let limiter = builder.build().await.unwrap();
+        let mut held = leased(&limiter, &limits, &[("slots", 1)], secs(60)).await;
+        pass(secs(50)).await;
+        clock.skew(ahead_ms);
+        let began = tokio::time::Instant::now();
+        if hangs {
+            fleet
+                .dynamo
+                .stall_when(|operation, _| operation == "BatchGetItem");
+            let error = held.renew(secs(60)).await.unwrap_err();
+            assert!(error.is_transient() && !error.is_unknown(), "{error}");
+            assert!(
+                began.elapsed() <= timeout + millis(20),
+                "{what}: {:?}",
+                began.elapsed()
+            );
+            fleet.dynamo.stall_when(|_, _| false);
+        } else {
+            let throttled = Fault::Throttle { key_range: true };
+            fleet
+                .dynamo
+                .fail_reads(move |_, _| (began.elapsed() < secs(1)).then_some(throttled));
+        }
+        assert_eq!(
+            held.renew(secs(60)).await.expect(&what),
+            weirgate::Settlement::Applied
+        );
+        let lasts = held.expires_at().unwrap().0 - fleet.now().0;
+        assert!((58_000..=62_000).contains(&lasts), "{what}: {lasts}");
+    }
+}
+
 /// The write was planned by the clock that was off. What reads is no plan.
 #[tokio::test(start_paused = true)]
 async fn a_plan_by_a_clock_that_was_off_is_not_sent_again_and_a_read_is() {

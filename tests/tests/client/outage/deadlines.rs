@@ -7,12 +7,12 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use tokio::time::Instant;
 use weirgate::{
-    Builder, CircuitBreakerConfig, ConfigLevel, Decision, Error, Grant, Limit, OnUnavailable,
-    Prefetch, RateLimiter,
+    Acquire, Builder, CircuitBreakerConfig, ConfigLevel, Decision, Error, Grant, Limit,
+    OnUnavailable, Prefetch, RateLimiter,
 };
 use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{Fleet, millis, pass, rpm, secs, tokens};
-use weirgate_tests::stored::configure;
+use weirgate_tests::stored::{child, configure, set_entity};
 
 const TIMEOUT: Duration = millis(200);
 const MOST: Duration = millis(220);
@@ -52,15 +52,20 @@ enum Call {
     Several,
     /// By a request that waits for tokens.
     Patient,
+    /// Of an entity and its ancestors.
+    Cascading,
 }
 
-const CALLS: [Call; 5] = [
+const CALLS: [Call; 6] = [
     Call::Given,
     Call::Configured,
     Call::Prefetched,
     Call::Several,
     Call::Patient,
+    Call::Cascading,
 ];
+/// Entities from the one of [`Call::Cascading`] to the last ancestor.
+const CHAIN: usize = 20;
 
 fn resource(call: Call) -> &'static str {
     match call {
@@ -77,6 +82,7 @@ async fn send(limiter: &RateLimiter, call: Call) -> Result<Vec<Grant>, Error> {
     let one = |decision: Decision<Grant>| decision.granted().into_iter().collect();
     match call {
         Call::Given => of("e-1").limits(&limits).send().await.map(one),
+        Call::Cascading => of("c-1").send().await.map(one),
         Call::Configured | Call::Prefetched => of("e-1").send().await.map(one),
         Call::Patient => of("e-1").wait_up_to(millis(10)).send().await.map(one),
         Call::Several => {
@@ -87,8 +93,11 @@ async fn send(limiter: &RateLimiter, call: Call) -> Result<Vec<Grant>, Error> {
 }
 
 async fn consumed(fleet: &Fleet, call: Call) -> i64 {
-    let on = resource(call);
-    used(fleet, "e-1", on).await + used(fleet, "e-2", on).await
+    let mut all = 0;
+    for entity in ["e-1", "e-2", "c-1"] {
+        all += used(fleet, entity, resource(call)).await;
+    }
+    all
 }
 
 /// What was taken of a bucket in this hour.
@@ -125,6 +134,12 @@ async fn i9_a_call_is_answered_in_time_whatever_is_silent() {
                 vec![rpm(CAPACITY)],
             )
             .await;
+            if call == Call::Cascading {
+                for at in 1..CHAIN {
+                    let (id, parent) = (format!("c-{at}"), format!("c-{}", at + 1));
+                    set_entity(&limiter, &child(&id, &parent)).await;
+                }
+            }
             let mut counted = 0;
             if is_warm {
                 counted = i64::try_from(send(&limiter, call).await.unwrap().len()).unwrap();
@@ -151,6 +166,48 @@ async fn i9_a_call_is_answered_in_time_whatever_is_silent() {
             limiter.shutdown().await.unwrap();
             assert_eq!(consumed(&fleet, call).await, counted, "{what}");
         }
+    }
+}
+
+fn slot(limiter: &RateLimiter) -> Acquire<'_> {
+    limiter.acquire("e-1", "gpt-4").take("slots", 1)
+}
+
+/// What its attempts wait for beside the tokens is part of the wait, but for the first and the last.
+#[tokio::test(start_paused = true)]
+async fn a_wait_lasts_as_long_as_it_was_told_whatever_is_silent() {
+    for is_of_several in [false, true] {
+        let fleet = Fleet::new().await;
+        let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+        let slots = Limit::concurrent("slots", 1).unwrap();
+        configure(&other, &ConfigLevel::System, [slots]).await;
+        let grant = slot(&limiter).send().await.unwrap().granted().unwrap();
+        let _ = grant.release().await.unwrap();
+        let held = slot(&other).lease(secs(3_600)).send().await.unwrap();
+        pass(secs(61)).await;
+        fleet
+            .dynamo
+            .stall_when(|operation, request| Silent::Limits.meets(operation, request));
+        let (began, wait) = (Instant::now(), secs(15));
+        let is_granted = match is_of_several {
+            false => slot(&limiter)
+                .wait_up_to(wait)
+                .send()
+                .await
+                .unwrap()
+                .is_granted(),
+            true => {
+                let all = limiter.acquire_all([slot(&limiter)]).wait_up_to(wait);
+                all.send().await.unwrap().is_granted()
+            }
+        };
+        assert!(!is_granted);
+        let after = began.elapsed();
+        assert!(
+            (secs(15)..=secs(18)).contains(&after),
+            "of several: {is_of_several}: {after:?}"
+        );
+        drop(held);
     }
 }
 

@@ -7,7 +7,7 @@ use weirgate_tests::fleet;
 
 use proptest::prelude::*;
 use weirgate::{
-    CircuitBreakerConfig, Decision, Denied, Error, Grant, Limit, OnUnavailable, RateLimiter,
+    CircuitBreakerConfig, Class, Decision, Denied, Error, Grant, Limit, OnUnavailable, RateLimiter,
     Settlement,
 };
 use weirgate_testkit::Fault;
@@ -516,14 +516,16 @@ async fn i1_a_local_bucket_is_kept_until_it_is_full() {
         let ask = ask(&local, &limits(), &[(limit, amount)]).send();
         ask.await.unwrap().granted()
     };
-    let _all = hot("rpm", 60).await.expect("a tenth of 600");
-    let held = hot("slots", 1).await.expect("a tenth of 10");
     let of = |entity: &str| {
         local
             .acquire(entity, "gpt-4")
             .limits(&limits())
             .take("rpm", 1)
     };
+    let mut streamed = of("streamed").send().await.unwrap().granted().unwrap();
+    pass(secs(1)).await;
+    let _all = hot("rpm", 60).await.expect("a tenth of 600");
+    let held = hot("slots", 1).await.expect("a tenth of 10");
     let mut denials = vec![];
     for other in 0..10_001 {
         let decision = of(&format!("other-{other}")).send().await.unwrap();
@@ -531,7 +533,7 @@ async fn i1_a_local_bucket_is_kept_until_it_is_full() {
             denials.push(denied);
         }
     }
-    assert_eq!(denials.len(), 2, "there is room for 9,999");
+    assert_eq!(denials.len(), 3, "there is room for 9,998");
     assert!(denials[0].degraded.is_some());
     assert_eq!(denials[0].retry_after, Some(secs(1)));
     assert!(hot("rpm", 1).await.is_none() && hot("slots", 1).await.is_none());
@@ -543,39 +545,54 @@ async fn i1_a_local_bucket_is_kept_until_it_is_full() {
     assert!(hot("rpm", 3).await.is_none() && hot("slots", 1).await.is_none());
     let _ = held.release().await.unwrap();
     assert!(hot("slots", 1).await.is_some());
+    // It was full, and has a grant that can still go into debt.
+    let _ = streamed.adjust("rpm", 100).await.unwrap();
+    assert!(!of("streamed").send().await.unwrap().is_granted());
 }
 
+/// Alternately asked by another part, or by other limits: nothing is taken twice.
 #[tokio::test(start_paused = true)]
-async fn a_local_bucket_goes_by_the_limits_of_the_request() {
-    let fleet = Fleet::new().await;
-    let local = locally(&fleet, 50).await;
-    outage(&fleet, Fault::LoseRequest);
-    assert!(take(&local, 300).await.is_ok());
-    let lower = [rpm(10)];
-    let ask = |need| {
-        local
-            .acquire("e-1", "gpt-4")
-            .limits(&lower)
-            .take("rpm", need)
+async fn i1_a_local_bucket_keeps_its_balances_whatever_its_limits_become() {
+    let batch = Class::new("batch", 50).unwrap();
+    let all = |rate| {
+        let of = [rpm(rate), Limit::per_day("rpd", rate).unwrap()];
+        [&of[..], &[Limit::concurrent("slots", rate / 10).unwrap()]].concat()
     };
-    assert!(!ask(6).send().await.unwrap().is_granted());
-    assert!(
-        !local
-            .acquire_all([ask(3), ask(3)])
-            .send()
-            .await
-            .unwrap()
-            .is_granted(),
-        "five of ten"
-    );
-    assert!(
-        local
-            .acquire_all([ask(3), ask(2)])
-            .send()
-            .await
-            .unwrap()
-            .is_granted()
-    );
+    let pools = vec![rpm(600).with_classes([batch]).unwrap()];
+    let (most, lower) = (all(600), all(300));
+    for (name, other, percent) in ["rpm", "rpd", "slots"]
+        .into_iter()
+        .flat_map(|name| [(name, &most, 5), (name, &lower, 10), (name, &pools, 10)])
+    {
+        let what = format!("{name}, {other:?}, {percent} %");
+        let fleet = Fleet::new().await;
+        let local = locally(&fleet, 10).await;
+        outage(&fleet, Fault::LoseRequest);
+        let mut grants = vec![];
+        for round in 0..8 {
+            let (limits, percent) = match round % 2 {
+                0 => (&most, 10),
+                _ => (other, percent),
+            };
+            // Each round takes what there is.
+            loop {
+                let has_it = limits.iter().any(|limit| limit.name().as_str() == name);
+                let name = if has_it { name } else { "rpm" };
+                let by = OnUnavailable::Local { percent };
+                let ask = ask(&local, limits, &[(name, 1)]).on_unavailable(by);
+                let Decision::Granted(grant) = ask.send().await.unwrap() else {
+                    break;
+                };
+                if has_it {
+                    grants.push(grant);
+                }
+            }
+        }
+        let given = grants.len();
+        // And what refilled before the breaker opened.
+        let least = if name == "slots" { 6 } else { 60 };
+        assert!((least..=least + 2).contains(&given), "{what}: {given}");
+    }
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use weirgate::{
     EpochMillis, Error, Granularity, Limit, PageToken, RateLimiter, Usage, UsageReport, UsageRow,
     UsageScope, UsageState, Window,
 };
-use weirgate_shared::{BUCKET_SK, BucketKey, DELIVERY, Millis, is_kept};
+use weirgate_shared::{BUCKET_SK, BucketKey, DELIVERY, Millis, is_kept, parse_iso8601};
 use weirgate_store::Table;
 use weirgate_testkit::{Fault, batches};
 
@@ -745,6 +745,31 @@ async fn i3_what_is_final_stays_so_when_a_bucket_is_used_again_at_the_end_of_the
     assert_eq!(finals, 4);
 }
 
+/// And not before.
+#[tokio::test(start_paused = true)]
+async fn a_report_can_begin_where_a_refusal_advises() {
+    for minutes in [0, 330, 7 * 24 * 60] {
+        let (fleet, [limiter]) = Fleet::of().await;
+        pass(Duration::from_secs(60 * minutes)).await;
+        for granularity in GRANULARITIES {
+            let refusal = |start: EpochMillis| {
+                let scope = UsageScope::Entity("a".try_into().unwrap());
+                let report = limiter
+                    .admin()
+                    .usage_report(scope, granularity, start..fleet.now());
+                report.map(drop).map_err(|error| error.to_string())
+            };
+            let text = refusal(EpochMillis(0)).unwrap_err();
+            let (_, advised) = text.split_once("begin at ").expect(&text);
+            let (advised, _) = advised.split_once(' ').expect(&text);
+            let advised = parse_iso8601(advised).expect(&text);
+            let what = format!("{granularity:?}, after {minutes} minutes: {text}");
+            assert_eq!(refusal(advised), Ok(()), "{what}");
+            assert!(refusal(EpochMillis(advised.0 - 1)).is_err(), "{what}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_report_that_cannot_be_is_refused_before_anything_is_read() {
     let history = History::new().await;
@@ -767,7 +792,7 @@ async fn a_report_that_cannot_be_is_refused_before_anything_is_read() {
     refused(now..START, Granularity::Daily, "swap them");
     refused(ago(91)..now, Granularity::Hourly, "kept for 90 days");
     // The whole month is in question, not only its last day.
-    refused(ago(89)..now, Granularity::Monthly, "begin at 2026-08-22");
+    refused(ago(89)..now, Granularity::Monthly, "begin at 2026-09-01");
     let month = limiter
         .admin()
         .usage_report(scope.clone(), Granularity::Monthly, ago(60)..now);
