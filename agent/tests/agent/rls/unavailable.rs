@@ -56,7 +56,7 @@ async fn the_configured_answer_replaces_a_decision() {
         (OnUnavailable::Local { percent: 50 }, Code::Ok),
     ] {
         let agent = Agent::without_answers(options(on_unavailable)).await;
-        let answer = agent.call_within(ask(), Duration::from_millis(100)).await;
+        let answer = agent.call_within(ask(), Duration::from_millis(400)).await;
         assert_eq!(answer.unwrap().overall_code(), code, "{on_unavailable:?}");
     }
 }
