@@ -116,10 +116,17 @@ impl ConfigLoad {
         let tried_at = self.session.env.ages.now();
         let known = self.doubtful_plan();
         let known = known.and_then(|plan| self.session.config_cache.plan(&plan));
+        let most = self.session.settings.config_ttl * 2;
+        let resolved = self.resolved(known.as_ref());
+        let (next, expires) = (tried_at + MIN_REREAD_INTERVAL, resolved.read_at + most);
+        let valid_until = match tried_at < expires {
+            true => next.min(expires),
+            false => next,
+        };
         ResolvedConfig {
             tried_at,
-            valid_until: tried_at + MIN_REREAD_INTERVAL,
-            ..self.resolved(known.as_ref())
+            valid_until,
+            ..resolved
         }
     }
 
@@ -181,8 +188,10 @@ impl ConfigLoad {
         let namespace = session.namespace.clone();
         let key = PlanKey { namespace, plan };
         let keys = [key.item_key()];
-        // The decision needs most of the time, and can be made without it.
-        let until = deadline(quarter_left(self.until));
+        // The decision needs most of the time, and can be made without it. Nobody waits for a load that
+        // lasts longer than its request.
+        let left = quarter_left(self.until);
+        let until = deadline(if left.is_zero() { HANGS_AFTER } else { left });
         let read = read_items(session, &keys, self.consistency(), until, None, "a plan").await;
         let count = read.and_then(|items| {
             let count = items.first().map(|item| read_plan_count(item.attributes()));
@@ -213,7 +222,7 @@ impl ConfigLoad {
     }
 
     /// Returns whether everything is cached, at any age.
-    fn has_all(&self) -> bool {
+    pub(super) fn has_all(&self) -> bool {
         self.entity.is_some() && self.levels.iter().all(|(_, known)| known.is_some())
     }
 

@@ -27,6 +27,8 @@ struct State {
     loading: Arc<tokio::sync::Mutex<()>>,
     /// Generation of the cache that it began with.
     generation: u64,
+    /// When the request that began it must be answered.
+    awaited_until: Option<Instant>,
 }
 
 impl LimitsSlot {
@@ -34,8 +36,9 @@ impl LimitsSlot {
         self.0.lock()
     }
 
-    /// Waits for reads of the bucket's limits and ancestors, and keeps others waiting. A read that
-    /// began before a change by this process keeps nothing waiting.
+    /// Waits for reads of the bucket's limits and ancestors, and keeps others waiting. A read keeps
+    /// nothing waiting that began before a change by this process, or for a request that has ended: it
+    /// may hang.
     ///
     /// # Errors
     /// The open circuit breaker, if there is a read: it may have begun before, and hang.
@@ -43,8 +46,10 @@ impl LimitsSlot {
         let generation = session.config_cache.generation();
         let loading = {
             let mut state = self.state();
-            if state.generation < generation {
+            let is_over = state.awaited_until.is_some_and(|end| end <= Instant::now());
+            if state.generation < generation || is_over {
                 (state.generation, state.loading) = (generation, Arc::default());
+                state.awaited_until = None;
             }
             Arc::clone(&state.loading)
         };
@@ -55,8 +60,13 @@ impl LimitsSlot {
         Ok(loading.lock_owned().await)
     }
 
-    fn record(&self, loaded: &Result<Arc<ResolvedConfig>, Error>) {
+    /// Records what a load brought, unless another one has begun in its place: the cache has what it
+    /// read.
+    fn record(&self, turn: &OwnedMutexGuard<()>, loaded: &Result<Arc<ResolvedConfig>, Error>) {
         let mut state = self.state();
+        if !Arc::ptr_eq(OwnedMutexGuard::mutex(turn), &state.loading) {
+            return;
+        }
         state.loads += 1;
         state.failed = loaded.as_ref().err().cloned();
         if let Ok(resolved) = loaded {
@@ -172,27 +182,33 @@ impl Lookup<'_> {
             let loaded = timeout_at(until, self.loaded()).await;
             loaded.unwrap_or_else(|_| Err(give_up().into()))
         };
-        // Found again after the wait, because this process may have changed some since.
-        let usable = || Some(self.load()).filter(|load| may_be_old && load.is_usable());
-        if usable().is_some() {
-            let error = match read_by(wait.patience()).await {
+        let is_usable = may_be_old && self.load().is_usable();
+        let patience = is_usable.then(|| wait.patience());
+        let mut error = None;
+        for until in patience.into_iter().chain([self.until]) {
+            let failed = match read_by(until).await {
                 Ok(loaded) => return Ok(loaded),
-                Err(error) => error,
+                Err(failed) => failed,
             };
-            if let Some(known) = usable() {
+            // Found again after the wait, because this process may have changed some since.
+            let known = Some(self.load()).filter(|_| may_be_old);
+            let known = known.and_then(|load| match until < self.until {
+                true => load.is_usable().then(|| (true, load.cached())),
+                false => Some((load.has_all(), load.instead_of(&failed)?)),
+            });
+            if let Some((is_complete, known)) = known {
                 let bucket = self.first.key.item_key().pk;
-                tracing::debug!(%error, bucket, "limits were not read in time");
-                let known = Arc::new(known.cached());
-                self.slot.state().resolved = Some(Arc::clone(&known));
+                tracing::debug!(error = %failed, bucket, "limits were not read in time");
+                let known = Arc::new(known);
+                // Limits of a file alone may be overruled by levels that were not read.
+                if is_complete {
+                    self.slot.state().resolved = Some(Arc::clone(&known));
+                }
                 return Ok(known);
             }
+            error = Some(failed);
         }
-        let loaded = read_by(self.until).await;
-        loaded.or_else(|error| {
-            let known = Some(self.load()).filter(|_| may_be_old);
-            let known = known.and_then(|load| load.instead_of(&error));
-            known.map(Arc::new).ok_or(error)
-        })
+        Err(error.unwrap_or_else(|| give_up().into()))
     }
 
     /// Returns what a load brings: of another request, if one is under way. It goes on where a request
@@ -210,10 +226,11 @@ impl Lookup<'_> {
             }
         }
         let (load, slot) = (self.load(), Arc::clone(self.slot));
+        slot.state().awaited_until = Some(self.until);
         // Only a runtime that shuts down drops the task.
         let loaded = tokio::spawn(async move {
             let loaded = load.run().await.map(Arc::new);
-            slot.record(&loaded);
+            slot.record(&turn, &loaded);
             drop(turn);
             loaded
         });

@@ -151,14 +151,23 @@ fn adopting(shard: &Shard, limits: &Limits, percent: u8, now: EpochMillis) -> Sh
         Limit::of(limit.name().clone(), rule)
     };
     let scaled: Vec<_> = limits.iter().map(scaled).collect();
-    let next = shard.projected(terms(&scaled, NEWER), now);
-    let is_asked = |name: &LimitName| scaled.iter().any(|limit| limit.name() == name);
-    let states = next.limits.iter();
-    let states = states.filter(|(name, state)| is_asked(name) || !is_full(&next, state, now));
-    Shard {
-        limits: states.map(|(name, state)| (name.clone(), *state)).collect(),
-        ..next
+    let asked = |name: &LimitName| scaled.iter().find(|limit| limit.name() == name);
+    let mut known = shard.clone();
+    known.limits.retain(|name, state| match asked(name) {
+        // Of another kind, it begins anew.
+        Some(limit) => shard.other_kind(limit).is_none(),
+        None => !is_full(shard, state, now),
+    });
+    // The time since its last use brings what the new rule gives, also above the old capacity.
+    for (name, state) in &mut known.limits {
+        let is_rate = |rule: &RefillRule| rule.kind().refills();
+        let now_asked = asked(name).filter(|limit| is_rate(limit.rule()) && is_rate(&state.rule));
+        if let Some(limit) = now_asked {
+            state.available = state.available.min(limit.rule().capacity);
+            state.rule = *limit.rule();
+        }
     }
+    known.projected(terms(&scaled, NEWER), now)
 }
 
 /// Returns whether a balance is at its capacity, as in a new bucket.

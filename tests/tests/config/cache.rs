@@ -304,6 +304,54 @@ async fn limits_whose_read_hangs_are_awaited_once_a_second() {
     }
 }
 
+/// One read of limits has no answer, where nothing is known of them, or only what is too old. It keeps
+/// others waiting for no longer than its request waited.
+#[tokio::test(start_paused = true)]
+async fn a_lost_read_of_limits_costs_the_request_that_sent_it() {
+    for is_known in [false, true] {
+        let fleet = Fleet::new().await;
+        let _admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
+        let limiter = fleet.limiter().await;
+        if is_known {
+            let _ = take(&limiter, 1).await.unwrap();
+            pass(secs(150)).await;
+        }
+        let mut is_lost = false;
+        fleet.dynamo.stall_when(move |operation, request| {
+            let is_limits = operation == "BatchGetItem" && request.to_string().contains("#CONFIG");
+            is_limits && !std::mem::replace(&mut is_lost, true)
+        });
+        let mut failed = 0;
+        for _ in 0..20 {
+            let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
+            failed += u32::from(acquire.timeout(millis(250)).send().await.is_err());
+            pass(millis(10)).await;
+        }
+        assert_eq!(failed, 1, "known: {is_known}");
+    }
+}
+
+/// Limits that are older than twice their time are used again for a second at most, also where no read
+/// of them is answered.
+#[tokio::test(start_paused = true)]
+async fn old_limits_decide_most_requests_while_their_reads_hang() {
+    let fleet = Fleet::new().await;
+    let _admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
+    let limiter = fleet.limiter().await;
+    let _ = take(&limiter, 1).await.unwrap();
+    pass(secs(150)).await;
+    fleet.dynamo.stall_when(|operation, request| {
+        operation == "BatchGetItem" && request.to_string().contains("#CONFIG")
+    });
+    let mut failed = 0;
+    for _ in 0..50 {
+        let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
+        failed += u32::from(acquire.timeout(millis(250)).send().await.is_err());
+        pass(millis(50)).await;
+    }
+    assert!((1..=5).contains(&failed), "{failed}");
+}
+
 /// What an operator adds, so that a request can be granted that could not.
 #[derive(Debug, Clone, Copy)]
 enum Added {

@@ -595,6 +595,41 @@ async fn i1_a_local_bucket_keeps_its_balances_whatever_its_limits_become() {
     }
 }
 
+/// An outage long after another one, since which a limit was raised, or has become one of another kind.
+#[tokio::test(start_paused = true)]
+async fn a_local_bucket_that_rested_has_the_limits_of_the_next_outage() {
+    let most = async |local: &RateLimiter, limit: Limit| {
+        let mut grants = vec![];
+        while let Decision::Granted(grant) = ask(local, &[limit.clone()], &[("n", 1)])
+            .send()
+            .await
+            .unwrap()
+        {
+            grants.push(grant);
+        }
+        grants.len()
+    };
+    let hourly = |rate| Limit::per_hour("n", rate).unwrap();
+    let held = |count| Limit::concurrent("n", count).unwrap();
+    for (first, rest, next, expected) in [
+        (hourly(1_000), secs(86_400), hourly(5_000), 500),
+        (hourly(1_000), secs(0), hourly(5_000), 0),
+        (hourly(1_000), secs(60), held(50), 5),
+        (held(50), secs(60), hourly(1_000), 100),
+    ] {
+        let fleet = Fleet::new().await;
+        let local = locally(&fleet, 10).await;
+        outage(&fleet, Fault::LoseRequest);
+        assert!(most(&local, first.clone()).await > 0);
+        pass(rest).await;
+        assert_eq!(
+            most(&local, next.clone()).await,
+            expected,
+            "{first:?}, then {next:?}"
+        );
+    }
+}
+
 proptest! {
     #![proptest_config(config(64))]
 
