@@ -188,8 +188,8 @@ impl ConfigLoad {
         let namespace = session.namespace.clone();
         let key = PlanKey { namespace, plan };
         let keys = [key.item_key()];
-        // The decision needs most of the time, and can be made without it. Nobody waits for a load that
-        // lasts longer than its request.
+        // The decision needs most of the time, and can be made without it. A load that lasts longer than
+        // its request keeps nothing waiting.
         let left = quarter_left(self.until);
         let until = deadline(if left.is_zero() { HANGS_AFTER } else { left });
         let read = read_items(session, &keys, self.consistency(), until, None, "a plan").await;

@@ -154,7 +154,7 @@ fn adopting(shard: &Shard, limits: &Limits, percent: u8, now: EpochMillis) -> Sh
     let asked = |name: &LimitName| scaled.iter().find(|limit| limit.name() == name);
     let mut known = shard.clone();
     known.limits.retain(|name, state| match asked(name) {
-        // Of another kind, it begins anew.
+        // Of another kind, it begins again.
         Some(limit) => shard.other_kind(limit).is_none(),
         None => !is_full(shard, state, now),
     });
