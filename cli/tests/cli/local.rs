@@ -81,6 +81,8 @@ fn its_variables_are_all_that_a_caller_needs_and_a_signal_ends_it() {
         let peeked = local.caller("peek user-1 gpt-4 --json");
         let balances: Value = serde_json::from_str(&peeked.stdout).unwrap();
         assert_eq!(balances["limits"][0]["limit"], "rpm", "{balances}");
+        // As `timeout` does it: to the process, and to its group.
+        self::signal(&local.process, signal);
         self::signal(&local.process, signal);
         assert_eq!(local.process.wait().unwrap().code(), Some(0), "{signal}");
     }
