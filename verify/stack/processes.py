@@ -91,6 +91,9 @@ def terminal(command, port, seconds, ends_by=signal.SIGINT, **options):
             process.wait(ENDING)
         except subprocess.TimeoutExpired:
             raise Failed(f"{ends_by.name} does not end what listens on port {port}") from None
+        # In order, by the signal, or as a shell says that.
+        if process.returncode not in (0, -ends_by, 128 + ends_by):
+            raise Failed(f"{ends_by.name} ends what listens on port {port} with {process.returncode}")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
