@@ -26,8 +26,8 @@ const FLUSH: Duration = Duration::from_secs(1);
 const BURST: u32 = 100;
 /// Time in which a place of the code has its lines, 10 s.
 const SPAN: Duration = Duration::from_secs(10);
-/// Target of the lines about records, whose errors have no bound.
-const FUNCTIONS: &str = "weirgate_aggregator";
+/// Target of the lines about refused copies, whose errors have no bound.
+const REFUSALS: &str = "weirgate_aggregator::execute::effect";
 
 /// Errors that are logged in a [`ROUND`], 1,000.
 const MAX_ERRORS: usize = 1_000;
@@ -169,8 +169,8 @@ struct Bounded(Mutex<HashMap<Identifier, (Instant, u32)>>);
 impl<S: Subscriber> Layer<S> for Bounded {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        // What the functions refuse is in the log alone, and no call causes it.
-        if metadata.target().starts_with(FUNCTIONS) && *metadata.level() == Level::ERROR {
+        // Their numbers are in the log alone, and no call causes them.
+        if metadata.target() == REFUSALS && *metadata.level() == Level::ERROR {
             return true;
         }
         let now = Instant::now();

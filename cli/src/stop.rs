@@ -2,18 +2,24 @@
 
 use std::io;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{Stream, StreamExt, poll_fn};
 use tokio::sync::watch;
 
 use crate::failure::{FAILED, Failure};
 
+/// Time after the first signal in which others belong to it, 1 s: `timeout` signals a process, and then its
+/// group, which has the process too.
+const SAME: Duration = Duration::from_secs(1);
+
 /// Whether Ctrl-C or SIGTERM came.
 #[derive(Debug, Clone)]
 pub struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// Begins to take the signals. A second one ends the process, as each does once nothing has this any more.
+    /// Begins to take the signals. A second one, a second after the first or later, ends the process. So does a
+    /// first one once nothing has this any more.
     ///
     /// # Errors
     /// If the system refuses.
@@ -22,10 +28,15 @@ impl Stop {
             Failure::Failed(format!("Ctrl-C cannot be taken: {error}; run this again"))
         })?;
         let (sender, receiver) = watch::channel(false);
+        let mut first: Option<Instant> = None;
         tokio::spawn(signals.for_each(move |()| {
-            if sender.is_closed() || sender.send_replace(true) {
+            let now = Instant::now();
+            let is_end = first.map_or(sender.is_closed(), |first| is_second(first, now));
+            if is_end {
                 std::process::exit(FAILED.into());
             }
+            first.get_or_insert(now);
+            sender.send_replace(true);
             std::future::ready(())
         }));
         Ok(Self(receiver))
@@ -41,6 +52,11 @@ impl Stop {
         // The task that sends it ends with the process.
         let _ = self.0.wait_for(|is_asked| *is_asked).await;
     }
+}
+
+/// Returns whether a signal at `now` is another one than that at `first`.
+fn is_second(first: Instant, now: Instant) -> bool {
+    now.duration_since(first) >= SAME
 }
 
 #[cfg(unix)]
@@ -60,4 +76,16 @@ fn signals() -> io::Result<impl Stream<Item = ()>> {
 fn signals() -> io::Result<impl Stream<Item = ()>> {
     let mut interrupted = tokio::signal::windows::ctrl_c()?;
     Ok(poll_fn(move |context| interrupted.poll_recv(context)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_the_second_one_a_second_after_the_first() {
+        let first = Instant::now();
+        let after = |milliseconds| is_second(first, first + Duration::from_millis(milliseconds));
+        assert_eq!([0, 999, 1_000].map(after), [false, false, true]);
+    }
 }

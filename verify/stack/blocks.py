@@ -23,7 +23,7 @@ import tempfile
 import unittest
 
 from fences import blocks, page
-from processes import PROGRAMS, ROOT, Failed, terminal
+from processes import PROGRAMS, ROOT, Failed, end_with_signals, running, terminal
 
 # Seconds for a block, which may compile a program, and for a port.
 PATIENCE = 600
@@ -83,8 +83,8 @@ class Reader(unittest.TestCase):
             (self.place / folder).mkdir()
         (self.place / "weirgate").symlink_to(ROOT)
         self.there = {"cwd": self.place / "first", "env": environment(self.place)}
-        self.shell = opened.enter_context(subprocess.Popen(BASH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **self.there))
-        opened.callback(self.shell.kill)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.shell = opened.enter_context(running(BASH, start_new_session=True, **pipes, **self.there))
         self.terminals = opened
 
     def read(self, text, *ports):
@@ -198,4 +198,5 @@ class Fences(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    end_with_signals()
     unittest.main(verbosity=2, buffer=True)

@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from processes import LOCAL, ROOT, running, started, until
+from processes import LOCAL, ROOT, end_with_signals, running, started, until
 from served import Service, served
 
 BUILT = {name: ROOT / f".aws-sam/build/{name.title()}/bootstrap" for name in ("aggregator", "reconciler")}
@@ -99,4 +99,5 @@ class Cross(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    end_with_signals()
     unittest.main(verbosity=2)

@@ -24,8 +24,8 @@ LOADS = {
 }
 BLOCKS = commands(page("deployment"))
 PROCESSOR = {"aarch64": "arm64"}.get(platform.machine(), platform.machine())
-# What the page's commands name, and what they name here: the page says so too. The emulator knows no metric math and no
-# saved queries, and its table goes with it.
+# What the page's commands name, and what they name here: the emulator knows no metric math and no saved queries, and its
+# table goes with it.
 HERE = [
     ("template-arm64.yaml", f"template-{PROCESSOR}.yaml"),
     ("AlarmEmail=on-call@example.com", "DeletionProtection=false Alarms=false Dashboard=false"),

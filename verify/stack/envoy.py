@@ -15,7 +15,7 @@ import tempfile
 import unittest
 
 from fences import blocks, page
-from processes import LOCAL, PROGRAMS, ROOT, free_port, listens, run, running, started, until
+from processes import LOCAL, PROGRAMS, ROOT, end_with_signals, free_port, listens, run, running, started, until
 from served import Service, served
 
 RULES = dict(blocks(page("guide/envoy")))["yaml rules.yaml"]
@@ -301,4 +301,5 @@ class Envoy(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    end_with_signals()
     unittest.main(verbosity=2)

@@ -1,6 +1,7 @@
 """Processes of this machine: programs that cargo has built, commands that must succeed, and terminals."""
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -19,6 +20,8 @@ LOCAL = [PROGRAMS / "weirgate", "--json", "local", "--port", "0", "--page-port",
 PATIENCE = 120
 # Seconds in which a program ends after its signal.
 ENDING = 60
+# What runs, and ends with this program.
+RUNNING = []
 
 
 class Failed(Exception):
@@ -49,6 +52,21 @@ def free_port():
         return free.getsockname()[1]
 
 
+def end_with_signals():
+    """Lets SIGINT, SIGTERM and SIGHUP end this program at once, with what it runs. An exit would not: unittest goes on with the
+    next test, and Python waits for its threads."""
+
+    def end(number, _):
+        for process, kill in itertools.product(RUNNING, (os.killpg, os.kill)):
+            # Only some have a session of their own.
+            with contextlib.suppress(ProcessLookupError):
+                kill(process.pid, signal.SIGKILL)
+        os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+
+
 def listens(port):
     with socket.socket() as asking:
         return asking.connect_ex(("127.0.0.1", port)) == 0
@@ -60,6 +78,7 @@ def terminal(command, port, seconds, ends_by=signal.SIGINT, **options):
     if listens(port):
         raise Failed(f"port {port} must be free: end the program that listens on it")
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+    RUNNING.append(process)
     try:
         until(lambda: process.poll() is not None or listens(port), f"port {port} listens", seconds)
         if process.poll() is not None:
@@ -72,19 +91,25 @@ def terminal(command, port, seconds, ends_by=signal.SIGINT, **options):
             process.wait(ENDING)
         except subprocess.TimeoutExpired:
             raise Failed(f"{ends_by.name} does not end what listens on port {port}") from None
+        # In order, by the signal, or as a shell says that.
+        if process.returncode not in (0, -ends_by, 128 + ends_by):
+            raise Failed(f"{ends_by.name} ends what listens on port {port} with {process.returncode}")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        RUNNING.remove(process)
 
 
 @contextlib.contextmanager
 def running(command, **options):
     """Runs a program, and kills it in the end."""
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, **options) as process:
+    with subprocess.Popen(command, **{"stdin": subprocess.DEVNULL, **options}) as process:
+        RUNNING.append(process)
         try:
             yield process
         finally:
+            RUNNING.remove(process)
             process.kill()
 
 

@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 from fences import commands, page
-from processes import LOCAL, PROGRAMS, ROOT, TARGET, run, started
+from processes import LOCAL, PROGRAMS, ROOT, TARGET, end_with_signals, run, started
 
 BLOCKS = commands(page("guide/from-zae-limiter"))
 # Entities with the longest id, whose keys fill more than a page of a query: 1 MB.
@@ -169,4 +169,5 @@ class Move(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    end_with_signals()
     unittest.main(verbosity=2)

@@ -99,12 +99,17 @@ pub fn moved(page: &LivePage, chosen: Option<u16>) -> String {
     }
 }
 
-/// Shows on standard error what the servers warn of: connections that they cannot accept.
-fn show_warnings() {
-    let of_servers = Targets::new().with_target("weirgate_local::listen", LevelFilter::WARN);
+/// Shows on standard error what the servers warn of, connections that they cannot accept, and the errors of
+/// the functions: the numbers that they could not write, which are nowhere else on a store.
+pub fn show_warnings() {
+    let shown = Targets::new()
+        .with_target("weirgate_local::listen", LevelFilter::WARN)
+        .with_target("weirgate_aggregator", LevelFilter::ERROR)
+        .with_target("weirgate_worker", LevelFilter::ERROR);
     let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
         .with_writer(|| streams::Warnings)
-        .with_filter(of_servers);
+        .with_filter(shown);
+    // A second call fails and leaves the first subscriber in place.
     let _ = tracing_subscriber::registry().with(lines).try_init();
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
@@ -208,7 +208,12 @@ async fn a_second_signal_ends_the_clean_up_of_an_acceptance_and_clean_is_named()
     for line in lines {
         last = line.expect("it is text");
         if last.starts_with("deleting what was written") {
-            kill(id, Signal::SIGINT).expect("it runs");
+            let begun = Instant::now();
+            while run.try_wait().expect("it is a child").is_none() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "it does not end");
+                kill(id, Signal::SIGINT).expect("it runs");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
         }
     }
     assert_eq!(run.wait().expect("it ended").code(), Some(1), "{last}");

@@ -10,6 +10,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use weirgate::{Clock, EntityId, Limit, RedisOptions, SystemClock, Table, Window};
+use weirgate_shared::attr::{copied, copied_at};
+use weirgate_shared::write::{self, AttributeUpdate, Update};
+use weirgate_shared::{Millis, SnapshotKey};
+use weirgate_store::ReturnValues;
 use weirgate_testkit::RedisServer;
 
 use super::fixtures::{Arguments, File, Run, weirgate, weirgate_with};
@@ -81,6 +86,8 @@ fn its_variables_are_all_that_a_caller_needs_and_a_signal_ends_it() {
         let peeked = local.caller("peek user-1 gpt-4 --json");
         let balances: Value = serde_json::from_str(&peeked.stdout).unwrap();
         assert_eq!(balances["limits"][0]["limit"], "rpm", "{balances}");
+        // As `timeout` does it: to the process, and to its group.
+        self::signal(&local.process, signal);
         self::signal(&local.process, signal);
         assert_eq!(local.process.wait().unwrap().code(), Some(0), "{signal}");
     }
@@ -543,4 +550,58 @@ fn on_a_store_it_runs_the_functions_and_the_page_and_leaves_the_table() {
         let says = run.stderr.contains("got the store redis://127.0.0.1:");
         assert!(says && !run.stderr.contains("s3cret"), "{run:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i3_on_a_store_it_shows_each_copy_that_is_refused() {
+    let server = RedisServer::start();
+    let table = Table::on_redis(&RedisOptions::new(server.url())).unwrap();
+    table.records().unwrap().open().await.unwrap();
+    // A copy that cannot be read, of an earlier life, in the snapshot of the day, whichever it is.
+    let now = SystemClock.now();
+    for at in [now, now.plus(Millis(86_400_000))] {
+        let damaged = SnapshotKey {
+            namespace: "default".try_into().unwrap(),
+            entity: EntityId::new("user-1").unwrap(),
+            resource: "r".try_into().unwrap(),
+            window: Window::Daily,
+            start: Window::Daily.start(at),
+        };
+        let set = |name, value| AttributeUpdate::Set(write::Path::of(name), value);
+        let limit = Limit::per_day("rpd", 9).unwrap();
+        let damaged = Update {
+            key: damaged.item_key(),
+            conditions: vec![],
+            changes: vec![
+                set(copied(limit.name(), 0), write::Value::Text("x".to_owned())),
+                set(copied_at(0), write::Value::Int(1)),
+            ],
+        };
+        let written = table.update(&damaged, ReturnValues::None).await;
+        written.unwrap();
+    }
+    let store = ["--store", &server.url()].map(str::to_owned);
+    let mut local = started(&["--page-port", "0", &store[0], &store[1]]);
+    let mut local = Local {
+        process: local.stderr(Stdio::piped()).spawn().unwrap(),
+        started: Value::Null,
+    };
+    let take = format!(
+        "{} acquire user-1 r rpd=3 --limit rpd=9/day",
+        store.join(" ")
+    );
+    let taken = weirgate(&*take);
+    assert_eq!(taken.code, Some(0), "{taken:?}");
+    let mut said = vec![];
+    let lines = BufReader::new(local.process.stderr.take().unwrap()).lines();
+    for line in lines.map_while(Result::ok) {
+        // It tells the batch after its refusals.
+        let is_told = line.contains("1 refused write");
+        said.push(line);
+        if is_told {
+            break;
+        }
+    }
+    let of = |line: &String| line.contains("ERROR") && line.contains("rpd 3, 1 acquires");
+    assert!(said.iter().any(of), "{said:#?}");
 }

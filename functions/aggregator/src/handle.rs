@@ -46,7 +46,8 @@ pub async fn handle(
 }
 
 /// Handles one event of the table's stream. `throttles` is what the process knows from its earlier
-/// events. What `budget` leaves out of the log is nowhere but in the stream.
+/// events. What `budget` leaves out of the log is nowhere but in the stream. Undecodable records have
+/// the default one at most, because the next readable record copies the usage since then.
 ///
 /// # Errors
 /// [`parse::NotAnEvent`] if it is not one.
@@ -79,11 +80,12 @@ pub async fn handle_next(
     };
     let results = execute::execute(table, &writes, limits, &budget).await;
     // After the refusals: a throttled copy fails its record if the log has no room for it.
+    let budgets = [LogBudget::default(), budget];
     for record in &batch.undecodable {
         log(
             record,
             texts.get(record.index).copied().unwrap_or_default(),
-            &budget,
+            &budgets,
         );
     }
     let (summary, response) = report::report(&batch, results);
@@ -107,9 +109,9 @@ const RECORD: usize = 8 * 1024;
 /// Maximum bytes of any other text in a log line.
 const SHOWN: usize = 1024;
 
-/// Logs at ERROR, in the text that an alarm looks for, that a record cannot be read, if the budget
-/// allows it. The line has the record, because the stream drops it after a day.
-fn log(record: &Undecodable, text: &str, budget: &LogBudget) {
+/// Logs at ERROR, in the text that an alarm looks for, that a record cannot be read, if the budgets
+/// allow it. The line has the record, because the stream drops it after a day.
+fn log(record: &Undecodable, text: &str, budgets: &[LogBudget]) {
     let whole = shorten(text, RECORD);
     let text = if whole.len() == text.len() {
         whole
@@ -117,7 +119,11 @@ fn log(record: &Undecodable, text: &str, budget: &LogBudget) {
         shorten(text, SHOWN)
     };
     let why = shorten(&record.why, SHOWN);
-    if budget.allows(&record.pk, &[&why, &text]) {
+    let texts = [&*why, &*text];
+    if budgets
+        .iter()
+        .all(|budget| budget.allows(&record.pk, &texts))
+    {
         tracing::error!(index = record.index, %why, record = %text, "undecodable record");
     }
 }

@@ -128,7 +128,7 @@ impl Reader {
             &self.config,
             &self.throttles,
             invocation,
-            // A record that is finished is deleted.
+            // A record that is finished is deleted, and with it the numbers of a refused copy.
             LogBudget::unlimited(),
         );
         let Handled { summary, response } = match handled.await {

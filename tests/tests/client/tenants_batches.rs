@@ -515,22 +515,30 @@ async fn records_that_cannot_be_read_fill_no_log() {
     other["dynamodb"]["NewImage"]["rf"] = json!({"S": "soon"});
     let mut batch = vec![bad; 2_000];
     batch.push(other.clone());
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
-    let handled = deliver(&table, &batch).await;
-    assert_eq!(handled.summary.undecodable, 2_001);
-    assert!(lines.text().len() <= 1_000_000, "{}", lines.text().len());
-    let heard = lines.of("undecodable record");
-    let last: Value = serde_json::from_str(heard.last().expect("lines")).unwrap();
-    assert_eq!(
-        last["record"],
-        other.to_string(),
-        "another tenant's record is in the log, whole"
-    );
-    assert!(
-        heard.len() > 5 && heard.len() < 100,
-        "{} lines",
-        heard.len()
-    );
+    for budget in [LogBudget::default(), LogBudget::unlimited()] {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
+        let invocation = Invocation {
+            now: HOUR,
+            deadline: Instant::now() + Duration::from_secs(60),
+        };
+        let (text, config) = (event(&batch), config());
+        let throttles = Throttles::default();
+        let handled = handle_next(&text, &table, &config, &throttles, invocation, budget);
+        assert_eq!(handled.await.unwrap().summary.undecodable, 2_001);
+        assert!(lines.text().len() <= 1_000_000, "{}", lines.text().len());
+        let heard = lines.of("undecodable record");
+        let last: Value = serde_json::from_str(heard.last().expect("lines")).unwrap();
+        assert_eq!(
+            last["record"],
+            other.to_string(),
+            "another tenant's record is in the log, whole"
+        );
+        assert!(
+            heard.len() > 5 && heard.len() < 100,
+            "{} lines",
+            heard.len()
+        );
+    }
 }

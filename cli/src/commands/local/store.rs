@@ -8,6 +8,7 @@ use weirgate_local::page::{LivePage, Options};
 use weirgate_local::{StoreBackend, StoreOptions};
 use weirgate_store::StoreUrl;
 
+use super::super::page;
 use super::actions;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -33,14 +34,16 @@ pub async fn run(
     // Before the start, so that a signal during it ends the process in order too.
     let stop = Stop::new()?;
     let namespace = options.namespace.clone();
+    // The functions handle records from their start on.
+    page::show_warnings();
     let backend = StoreBackend::start(options).await?;
     let port = page_options.port;
     let page_options = Options {
         actions: Some(Arc::new(backend.actions().clone())),
         ..page_options
     };
-    let page = super::super::page::start(context.limiter().await?, page_options, "--page-port")?;
-    let moved = super::super::page::moved(&page, port);
+    let page = page::start(context.limiter().await?, page_options, "--page-port")?;
+    let moved = page::moved(&page, port);
     let started = started(url, namespace, &page);
     context
         .output()
