@@ -600,7 +600,7 @@ async fn i1_a_local_bucket_keeps_its_balances_whatever_its_limits_become() {
 async fn a_local_bucket_that_rested_has_the_limits_of_the_next_outage() {
     let most = async |local: &RateLimiter, limit: Limit| {
         let mut grants = vec![];
-        while let Decision::Granted(grant) = ask(local, &[limit.clone()], &[("n", 1)])
+        while let Decision::Granted(grant) = ask(local, std::slice::from_ref(&limit), &[("n", 1)])
             .send()
             .await
             .unwrap()
