@@ -244,7 +244,7 @@ fn a_reconciler_is_absent_once_two_runs_in_a_row_are_missing_and_not_before() {
     assert!(text.contains(&span), "{text}");
     assert!(
         include_str!("../../docs/operations.md")
-            .contains(&format!("`ReconcilerAbsentAlarm` | {span}"))
+            .contains(&format!("`ReconcilerAbsentAlarm`: {span}"))
     );
 }
 
