@@ -64,7 +64,7 @@ def load(environment, resource):
     entity, *options = how.split()
     amounts = [f"{limit}={amount}" for limit, amount in takes.items()]
     options += ["--processes", "2", "--in-flight", "16", "--for", "15s"]
-    said = run([PROGRAMS / "weirgate", "--json", "load", entity, resource, *amounts, *options], env=environment)
+    said = run([PROGRAMS / "weirgate", "--json", "--timeout", "30s", "load", entity, resource, *amounts, *options], env=environment)
     granted = json.loads(said)["outcomes"]["granted"]["acquires"]
     expected = {"tokens": {limit: granted * amount for limit, amount in takes.items()}, "acquires": granted}
 
