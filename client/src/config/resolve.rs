@@ -183,22 +183,25 @@ impl Lookup<'_> {
             loaded.unwrap_or_else(|_| Err(give_up().into()))
         };
         let is_usable = may_be_old && self.load().is_usable();
-        let patience = is_usable.then(|| wait.patience());
-        let mut error = None;
-        for until in patience.into_iter().chain([self.until]) {
-            let failed = match read_by(until).await {
+        let mut until = match is_usable {
+            true => wait.patience(),
+            false => self.until,
+        };
+        loop {
+            let error = match read_by(until).await {
                 Ok(loaded) => return Ok(loaded),
-                Err(failed) => failed,
+                Err(error) => error,
             };
+            let is_last = until >= self.until;
             // Found again after the wait, because this process may have changed some since.
             let known = Some(self.load()).filter(|_| may_be_old);
-            let known = known.and_then(|load| match until < self.until {
-                true => load.is_usable().then(|| (true, load.cached())),
-                false => Some((load.has_all(), load.instead_of(&failed)?)),
+            let known = known.and_then(|load| match is_last {
+                true => Some((load.has_all(), load.instead_of(&error)?)),
+                false => load.is_usable().then(|| (true, load.cached())),
             });
             if let Some((is_complete, known)) = known {
                 let bucket = self.first.key.item_key().pk;
-                tracing::debug!(error = %failed, bucket, "limits were not read in time");
+                tracing::debug!(%error, bucket, "limits were not read in time");
                 let known = Arc::new(known);
                 // Limits of a file alone may be overruled by levels that were not read.
                 if is_complete {
@@ -206,9 +209,11 @@ impl Lookup<'_> {
                 }
                 return Ok(known);
             }
-            error = Some(failed);
+            if is_last {
+                return Err(error);
+            }
+            until = self.until;
         }
-        Err(error.unwrap_or_else(|| give_up().into()))
     }
 
     /// Returns what a load brings: of another request, if one is under way. It goes on where a request
