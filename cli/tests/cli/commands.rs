@@ -662,11 +662,11 @@ async fn split_makes_no_fewer_shards_and_merge_no_more() {
                     _ => (0, asked),
                 };
                 assert_eq!(run.code, Some(code), "{bucket}: {run:?}");
-                let stored = table.json(&*format!(
-                    "list --resource api --prefix {command}-{found}-{asked}"
-                ));
-                let stored = stored["items"].as_array().and_then(|all| all.first());
-                let stored = stored.map_or(0, |bucket| bucket["shards"].as_u64().unwrap());
+                let found = table.json(&*format!("buckets --entity {command}-{found}-{asked}"));
+                let stored = found["items"]
+                    .get(0)
+                    .map(|bucket| bucket["shards"].as_u64());
+                let stored = stored.flatten().unwrap_or(0);
                 assert_eq!(stored, shards, "{bucket}: {run:?}");
             }
         }
@@ -704,7 +704,7 @@ async fn a_sum_of_usage_says_of_which_times_it_is() {
                 );
                 let (head, _) = run.stdout.split_once('\n').unwrap();
                 assert!(
-                    head.contains("limit acquires") && head.contains("limit start"),
+                    head.contains("LIMIT ACQUIRES") && head.contains("LIMIT START"),
                     "{run:?}"
                 );
             }
