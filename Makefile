@@ -290,11 +290,15 @@ deploy: cargo .venv/sam/.cross .venv/aws/.installed ## Build and deploy an envir
 	@.venv/sam/bin/python scripts/check_config.py samconfig.toml template.yaml $(ENV)
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" sam build --config-env $(ENV)
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" sam deploy --config-env $(ENV)
-	@stack=$$(.venv/sam/bin/python scripts/check_config.py samconfig.toml template.yaml $(ENV) stack_name); \
-	if .venv/aws/bin/aws cloudformation describe-stacks --stack-name "$$stack" --output text --query 'Stacks[].StackStatus' 2>/dev/null \
-		| grep -q COMPLETE; then \
-		.venv/aws/bin/aws cloudformation set-stack-policy --stack-policy-body file://stack-policy.json --stack-name "$$stack"; \
-	else echo "make: no stack $$stack: nothing was deployed, and no stack policy set"; fi
+	@of() { .venv/sam/bin/python scripts/check_config.py samconfig.toml template.yaml $(ENV) "$$1"; }; \
+	stack=$$(of stack_name); region=$$(of region); profile=$$(of profile); \
+	stacks=(.venv/aws/bin/aws $${region:+--region "$$region"} $${profile:+--profile "$$profile"} cloudformation); \
+	if said=$$("$${stacks[@]}" describe-stacks --stack-name "$$stack" --output text --query 'Stacks[].StackStatus' 2>&1); then \
+		grep -q COMPLETE <<< "$$said" && exec "$${stacks[@]}" set-stack-policy --stack-policy-body file://stack-policy.json --stack-name "$$stack"; \
+	elif ! grep -q 'does not exist' <<< "$$said"; then \
+		echo "make: the stack policy of $$stack is not set: $$said" >&2; exit 1; \
+	fi; \
+	echo "make: no stack $$stack: nothing was deployed, and no stack policy set"
 
 # For both processors by Zig: the functions against glibc 2.17, so one build runs in every runtime of Lambda, and the programs
 # static, against musl. From every folder it has the same bytes: the prefixes of paths are mapped, and scripts/dist.py writes no dates.

@@ -2,7 +2,7 @@
 
 Without an environment it is the file as the project ships it: its environments, their capabilities, tags, protection and topics
 too. With one, only that one is checked, and whether it can be deployed: the rest is the deployer's choice. With a setting's name
-too: prints that setting.
+too: prints that setting of its deployment, an empty line if it has none.
 
 Usage: check_config.py samconfig.toml template.yaml [environment [setting]]
 """
@@ -120,7 +120,8 @@ def main(path, template, environment=None, setting=None):
     if errors:
         return 1
     if setting is not None:
-        print(config[environment]["global"]["parameters"][setting])
+        sections = (config[environment].get(command, {}).get("parameters", {}) for command in ("deploy", "global"))
+        print(next((section[setting] for section in sections if setting in section), ""))
     elif environment is None:
         print(f"{path}: {len(named)} environments, {len(known)} parameters")
     return 0

@@ -94,12 +94,16 @@ def run(text, template, environment):
 # The commands of `make deploy` as make prints them, with a CLI and a `sam` that write down what they are asked.
 FAKE = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$CALLS"
-case "$*" in *describe-stacks*) [ -z "$STATUS" ] && exit 254; echo "$STATUS" ;; esac
+case "$*" in *describe-stacks*) echo "$STATUS"; case "$STATUS" in "An error"*) exit 254 ;; esac ;; esac
 """
+ERROR = "An error occurred (%s) when calling the DescribeStacks operation: %s"
+ABSENT = ERROR % ("ValidationError", "Stack with id weirgate-pre does not exist")
+EXPIRED = ERROR % ("ExpiredToken", "The security token included in the request is expired")
 
 
-def calls(status, environment="pre"):
-    """What `make deploy` asks, in its order, if the stack has `status` after the deployment; none: there is no stack."""
+def calls(status, settings="", environment="pre"):
+    """The exit code of `make deploy`, and what it asks, in its order, if that is the answer about the stack after the deployment,
+    and the environment has these settings too."""
     printed = subprocess.run(
         ["make", "--no-print-directory", "--dry-run", "--old-file=cargo", "--old-file=.venv/sam/.cross",
          "--old-file=.venv/aws/.installed", "deploy", f"ENV={environment}"],
@@ -111,23 +115,30 @@ def calls(status, environment="pre"):
             (folder / f".venv/{name}/bin/{name}").write_text(FAKE)
             (folder / f".venv/{name}/bin/{name}").chmod(0o755)
         (folder / ".venv/sam/bin/python").symlink_to(sys.executable)
-        for name in ("scripts", "samconfig.toml", "template.yaml", "stack-policy.json"):
+        for name in ("scripts", "template.yaml", "stack-policy.json"):
             (folder / name).symlink_to(ROOT / name)
+        shipped = (ROOT / "samconfig.toml").read_text()
+        of_deploy = f"[{environment}.deploy.parameters]\n"
+        (folder / "samconfig.toml").write_text(shipped.replace(of_deploy, of_deploy + settings))
         environment = {**os.environ, "CALLS": str(folder / "calls"), "STATUS": status}
         script = printed.replace(str(ROOT), str(folder))
-        subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment, capture_output=True, check=True)
-        return [line.rstrip("\n") for line in open(folder / "calls")]
+        ran = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment, capture_output=True)
+        return ran.returncode, [line.rstrip("\n") for line in open(folder / "calls")]
 
 
 def tests_of_deploy():
     before = ["sam build --config-env pre", "sam deploy --config-env pre"]
-    policy = "aws cloudformation set-stack-policy --stack-policy-body file://stack-policy.json --stack-name weirgate-pre"
-    for status in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
-        asked = calls(status)
-        yield f"{status}: {asked}", asked[:2] == before and asked[-1] == policy
-    for status in ("REVIEW_IN_PROGRESS", ""):
-        asked = calls(status)
-        yield f"no stack ({status}): {asked}", asked[:2] == before and policy not in asked
+    policy = "cloudformation set-stack-policy --stack-policy-body file://stack-policy.json --stack-name weirgate-pre"
+    for settings, place in (("", ""), ('region = "eu-west-1"\n', "--region eu-west-1 "),
+                            ('profile = "of pre"\nregion = "eu-west-1"\n', "--region eu-west-1 --profile of pre ")):
+        for status, expected, is_set in (
+                ("CREATE_COMPLETE", 0, True), ("UPDATE_COMPLETE", 0, True), ("REVIEW_IN_PROGRESS", 0, False), (ABSENT, 0, False),
+                (EXPIRED, 1, False)):
+            code, asked = calls(status, settings)
+            of_stacks = [call for call in asked[2:] if call.startswith(f"aws {place}cloudformation ")]
+            yield f"{settings}{status}: {code} {asked}", (
+                asked[:2] == before and of_stacks == asked[2:] and code == expected
+                and (asked[-1] == f"aws {place}{policy}") == is_set)
 
 
 def main(path, template):

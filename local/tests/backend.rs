@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate::{
     ConfigLevel, ConnectOptions, Decision, Entity, EntityId, Error, Limit, LimitsFileContents,
-    RateLimiter, SystemClock, Window, WindowUsage,
+    PlanName, RateLimiter, SystemClock, Window, WindowUsage,
 };
 use weirgate_local::{LocalBackend, Options, StartError, Work, limits};
 use weirgate_store::{Clock, connect};
@@ -344,4 +344,40 @@ async fn an_entity_that_cannot_be_set_is_an_error() {
     });
     let error = limits::apply(&limiter, &contents).await.unwrap_err();
     assert!(matches!(error, Error::Store(_)), "{error}");
+}
+
+/// Of the entities after one that is refused, whatever they are to become.
+#[tokio::test]
+async fn a_refused_entity_takes_no_parent_from_others() {
+    let dynamo = Dynamo::new().await;
+    let limiter = RateLimiter::builder("").table(dynamo.table().await);
+    let limiter = limiter.build().await.unwrap();
+    let entity = |id: &str, parent: Option<&str>| {
+        let entity = Entity::new(EntityId::new(id).unwrap());
+        match parent {
+            Some(parent) => entity.child_of(EntityId::new(parent).unwrap(), true),
+            None => entity,
+        }
+    };
+    let before = ["a", "stays", "moves", "leaves"].map(|id| entity(id, Some("team")));
+    for entity in &before {
+        limiter.admin().set_entity(entity).await.unwrap();
+    }
+    for parent in ["team", "other"] {
+        let after = [
+            entity("a", Some(parent)).on_plan(PlanName::new("missing").unwrap()),
+            before[1].clone(),
+            entity("moves", Some("other")),
+            entity("leaves", None),
+        ];
+        let mut stored = before.clone().map(Some);
+        let refused = limits::replace_next(&limiter, &mut stored, &after, 0).await;
+        assert!(
+            matches!(&refused, Err(Error::Invalid(text)) if text.contains("missing")),
+            "{refused:?}"
+        );
+        let ids = before.clone().map(|entity| entity.id);
+        let found = limiter.admin().read_entities(&ids).await.unwrap();
+        assert_eq!(found, before.clone().map(Some), "{parent}");
+    }
 }

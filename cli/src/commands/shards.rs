@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use weirgate::{EntityId, Resource};
+use weirgate::{EntityId, Resource, StoredBucket};
 
 use super::balances::BucketArgs;
 use crate::amounts;
@@ -42,6 +42,15 @@ pub struct Merge {
 impl Split {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         context.needs_dynamodb("split", ONE_SHARD)?;
+        let bucket = stored(context, &self.bucket).await?;
+        if let Some(more) = bucket.filter(|bucket| bucket.shards > self.shards) {
+            return Err(Failure::Refused(format!(
+                "{} has {} shards, got --shards {}: give as many or more, or merge it with `weirgate merge`",
+                name(&self.bucket),
+                more.shards,
+                self.shards
+            )));
+        }
         set(context, &self.bucket, self.shards).await
     }
 }
@@ -49,6 +58,23 @@ impl Split {
 impl Merge {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         context.needs_dynamodb("merge", ONE_SHARD)?;
+        match stored(context, &self.bucket).await? {
+            None => {
+                return Err(Failure::Failed(format!(
+                    "{} has no shards: nothing was taken from it yet",
+                    name(&self.bucket)
+                )));
+            }
+            Some(fewer) if fewer.shards < self.shards => {
+                return Err(Failure::Refused(format!(
+                    "{} has {} shards, got --shards {}: give as many or fewer, or split it with `weirgate split`",
+                    name(&self.bucket),
+                    fewer.shards,
+                    self.shards
+                )));
+            }
+            Some(_) => {}
+        }
         set(context, &self.bucket, self.shards).await
     }
 }
@@ -56,6 +82,18 @@ impl Merge {
 #[derive(Serialize)]
 struct Shards {
     shards: u32,
+}
+
+fn name(BucketArgs { entity, resource }: &BucketArgs) -> String {
+    format!("the bucket of {resource} for {entity}")
+}
+
+/// Reads the bucket: only a split makes shards, and only a merge removes them.
+async fn stored(context: &Context, bucket: &BucketArgs) -> Result<Option<StoredBucket>, Failure> {
+    let limiter = context.limiter().await?;
+    let BucketArgs { entity, resource } = bucket;
+    let (id, on) = (EntityId::new(&**entity)?, Resource::new(&**resource)?);
+    Ok(limiter.admin().bucket(&id, &on).await?)
 }
 
 async fn set(context: &Context, bucket: &BucketArgs, shards: u32) -> Result<Outcome, Failure> {

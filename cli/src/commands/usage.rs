@@ -5,9 +5,11 @@ mod csv;
 mod html;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
+use serde::Serialize;
 use weirgate::{
     EntityId, EpochMillis, Granularity, LimitName, MilliTotal, Page, PlanName, Resource, TopUser,
     Unreadable, Usage as Amounts, UsageReport, UsageRow, UsageScope, UsageState, UsageTotal,
@@ -50,10 +52,10 @@ pub struct Usage {
     // Also for snapshots of releases that kept them for one day or two.
     #[arg(long, default_value = "90d", value_name = "SPAN", value_parser = instant::span_within::<DAY, { 36_500 * DAY }>)]
     kept: Duration,
-    /// Prints the sum of the range
+    /// Prints the sum of the intervals (--by) that overlap the range, each as a whole
     #[arg(long, conflicts_with_all = ["top", "csv", "chart", "html"])]
     total: bool,
-    /// Prints the largest users of a limit, or of acquires
+    /// Prints the largest users of a limit, or of acquires, in the intervals of --total
     #[arg(long, value_name = "LIMIT", num_args = 0..=1, default_missing_value = "acquires", conflicts_with_all = ["csv", "chart", "html"])]
     top: Option<String>,
     /// Number of largest users
@@ -69,6 +71,14 @@ pub struct Usage {
     #[arg(long, conflicts_with = "json")]
     html: bool,
 }
+
+/// Columns beside those of limits.
+const COLUMNS: [&str; 7] = [
+    "entity", "resource", "from", "start", "end", "state", "acquires",
+];
+
+/// Before the name of a limit that is that of a column, which no name of a limit can be with it.
+const LIMIT: &str = "limit ";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum By {
@@ -111,19 +121,19 @@ impl Usage {
             failure => failure,
         })?;
         if self.total {
-            return total(context, report.total().await?);
+            return total(context, OfRange::new(&report, report.total().await?));
         }
         if let Some(by) = &self.top {
             let users = match by.as_str() {
                 "acquires" => report.top_by_acquires(self.count).await?,
                 limit => {
-                    let limit = LimitName::new(limit)?;
+                    let limit = LimitName::new(limit.strip_prefix(LIMIT).unwrap_or(limit))?;
                     let users = report.top(&limit, self.count).await?;
                     check_used(&report, &limit, &users).await?;
                     users
                 }
             };
-            return top(context, users);
+            return top(context, OfRange::new(&report, users));
         }
         let page = all(&report).await?;
         self.print(context, &page)
@@ -235,10 +245,19 @@ fn cells(usage: &Amounts, limits: &BTreeSet<&LimitName>) -> Vec<String> {
     cells
 }
 
-/// Returns the names of the columns of [`cells`].
+/// Returns the names of the columns of [`cells`], which differ from each other and from those before them.
 fn columns(limits: &BTreeSet<&LimitName>) -> Vec<String> {
-    let names = limits.iter().map(|name| format!("#{name}"));
-    names.chain(["#acquires".to_owned()]).collect()
+    let name = |limit: &&LimitName| match COLUMNS.contains(&limit.as_str()) {
+        true => format!("{LIMIT}{limit}"),
+        false => limit.to_string(),
+    };
+    let names = limits.iter().map(name);
+    names.chain(["acquires".to_owned()]).collect()
+}
+
+/// Returns those names as columns of a table with numbers.
+fn numbers(limits: &BTreeSet<&LimitName>) -> impl Iterator<Item = String> {
+    columns(limits).into_iter().map(|name| format!("#{name}"))
 }
 
 fn table(context: &Context, rows: &[&UsageRow]) -> String {
@@ -248,7 +267,7 @@ fn table(context: &Context, rows: &[&UsageRow]) -> String {
         "resource".to_owned(),
         "from".to_owned(),
     ];
-    names.extend(columns(&limits));
+    names.extend(numbers(&limits));
     let line = |row: &&UsageRow| {
         let mark = match row.state {
             UsageState::Final => "",
@@ -267,15 +286,42 @@ fn table(context: &Context, rows: &[&UsageRow]) -> String {
     context.output().table(&names, rows.iter().map(line))
 }
 
-fn total(context: &Context, total: UsageTotal) -> Result<Outcome, Failure> {
+/// What has no row with its times: a sum.
+#[derive(Serialize)]
+struct OfRange<T> {
+    #[serde(flatten)]
+    of: T,
+    start_ms: EpochMillis,
+    end_ms: EpochMillis,
+}
+
+impl<T> OfRange<T> {
+    fn new(report: &UsageReport<'_>, of: T) -> Self {
+        let Range { start, end } = report.range();
+        Self {
+            of,
+            start_ms: start,
+            end_ms: end,
+        }
+    }
+
+    fn text(&self) -> String {
+        let (start, end) = (instant::text(self.start_ms), instant::text(self.end_ms));
+        format!("from {start} to {end}")
+    }
+}
+
+fn total(context: &Context, total: OfRange<UsageTotal>) -> Result<Outcome, Failure> {
     let output = context.output();
-    output.print(&total, |total| {
+    output.print(&total, |all| {
+        let total = &all.of;
         let limits = limits([&total.usage]);
-        let names = columns(&limits);
+        let names: Vec<_> = numbers(&limits).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let table = output.table(&names, [cells(&total.usage, &limits)]);
         format!(
-            "{table}\n{}{}, complete until {}",
+            "{table}\n{}, {}{}, complete until {}",
+            all.text(),
             if total.unreadable.is_empty() {
                 ""
             } else {
@@ -285,15 +331,16 @@ fn total(context: &Context, total: UsageTotal) -> Result<Outcome, Failure> {
             instant::text(total.complete_until)
         )
     })?;
-    Ok(lacking(context, &total.unreadable))
+    Ok(lacking(context, &total.of.unreadable))
 }
 
-fn top(context: &Context, top: Page<TopUser>) -> Result<Outcome, Failure> {
+fn top(context: &Context, top: OfRange<Page<TopUser>>) -> Result<Outcome, Failure> {
     let output = context.output();
-    output.print(&top, |Page { items: users, .. }| {
+    output.print(&top, |top| {
+        let users = &top.of.items;
         let limits = limits(users.iter().map(|user| &user.usage));
         let mut names = vec!["entity".to_owned(), "resource".to_owned()];
-        names.extend(columns(&limits));
+        names.extend(numbers(&limits));
         let line = |user: &TopUser| {
             let mut line = vec![user.entity.to_string(), user.resource.to_string()];
             line.extend(cells(&user.usage, &limits));
@@ -305,8 +352,9 @@ fn top(context: &Context, top: Page<TopUser>) -> Result<Outcome, Failure> {
             false => output.table(&names, users.iter().map(line)),
         }
     })?;
-    if top.items.is_empty() && top.unreadable.is_empty() {
-        output.note("none in this range");
+    match top.of.items.is_empty() && top.of.unreadable.is_empty() {
+        true => output.note(format!("none {}", top.text())),
+        false => output.note(top.text()),
     }
-    Ok(lacking(context, &top.unreadable))
+    Ok(lacking(context, &top.of.unreadable))
 }

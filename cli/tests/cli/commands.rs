@@ -1,5 +1,7 @@
 //! What every command does, and its JSON.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use weirgate_testkit::Dynamo;
@@ -637,4 +639,81 @@ async fn an_author_of_each_length_changes_limits_and_takes_slots() {
             assert!(run.stderr.contains(part), "{run:?}");
         }
     }
+}
+
+/// Whatever is there: `split` never merges, and `merge` neither splits nor makes a bucket.
+#[tokio::test(flavor = "multi_thread")]
+async fn split_makes_no_fewer_shards_and_merge_no_more() {
+    let table = Table::new().await;
+    table.text("limits set --system rpm=1000/minute");
+    for command in ["split", "merge"] {
+        for found in [0, 1, 4] {
+            for asked in [1, 4, 8] {
+                let bucket = format!("{command}-{found}-{asked} api");
+                if found > 0 {
+                    table.text(&*format!("split {bucket} --shards {found}"));
+                }
+                let run = table.run(&*format!("{command} {bucket} --shards {asked}"));
+                let (code, shards) = match command {
+                    "split" if asked < found => (2, found),
+                    "split" => (0, asked),
+                    _ if found == 0 => (1, 0),
+                    _ if asked > found => (2, found),
+                    _ => (0, asked),
+                };
+                assert_eq!(run.code, Some(code), "{bucket}: {run:?}");
+                let found = table.json(&*format!("buckets --entity {command}-{found}-{asked}"));
+                let stored = found["items"]
+                    .get(0)
+                    .map(|bucket| bucket["shards"].as_u64());
+                let stored = stored.flatten().unwrap_or(0);
+                assert_eq!(stored, shards, "{bucket}: {run:?}");
+            }
+        }
+    }
+}
+
+/// The sum of an interval has all of it, whichever part was asked for: it says of which times it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sum_of_usage_says_of_which_times_it_is() {
+    let table = Table::new().await;
+    table.text("limits set --system acquires=100/day start=100/day");
+    table.text("acquire user api acquires=2 start=3");
+    for by in ["hour", "day", "month"] {
+        for from in ["1s", "2d"] {
+            let usage = format!("usage --entity user --resource api --by {by} --from {from}");
+            let rows = table.json(&*usage);
+            let rows = rows["items"].as_array().unwrap();
+            for sum in ["--total", "--top"] {
+                let json = table.json(&*format!("{usage} {sum}"));
+                let total = if sum == "--total" {
+                    &json
+                } else {
+                    &json["items"][0]
+                };
+                let [start, end] =
+                    ["start_ms", "end_ms"].map(|field| json[field].as_i64().unwrap());
+                assert!(start <= rows[0]["start_ms"].as_i64().unwrap(), "{json}");
+                assert_eq!(Some(end), rows.last().unwrap()["end_ms"].as_i64(), "{json}");
+                assert_eq!(total["usage"]["tokens"]["start"], 3, "{json}");
+                let run = table.run(&*format!("{usage} {sum}"));
+                let said = format!("{}{}", run.stdout, run.stderr);
+                assert!(
+                    said.contains("from 20") && said.contains(":00:00Z to 20"),
+                    "{run:?}"
+                );
+                let (head, _) = run.stdout.split_once('\n').unwrap();
+                assert!(
+                    head.contains("LIMIT ACQUIRES") && head.contains("LIMIT START"),
+                    "{run:?}"
+                );
+            }
+            let csv = table.text(&*format!("{usage} --csv"));
+            let (head, _) = csv.split_once("\r\n").unwrap();
+            let names: BTreeSet<_> = head.split(',').collect();
+            assert_eq!(names.len(), head.split(',').count(), "{head}");
+        }
+    }
+    let top = table.json(["usage", "--resource", "api", "--top", "limit acquires"]);
+    assert_eq!(top["items"][0]["usage"]["tokens"]["acquires"], 2, "{top}");
 }

@@ -439,6 +439,81 @@ async fn the_json_of_every_list_is_its_items_and_how_it_goes_on() {
     }
 }
 
+/// Adds the names of all fields of a value, without the entries of maps, whose keys are names of limits, resources and
+/// labels.
+fn add_fields(value: &Value, fields: &mut BTreeSet<String>) {
+    const MAPS: [&str; 5] = [
+        "tokens",
+        "before_tokens",
+        "after_tokens",
+        "resources",
+        "labels",
+    ];
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                fields.insert(name.clone());
+                match (value, MAPS.contains(&&**name)) {
+                    (Value::Object(entries), true) => {
+                        entries.values().for_each(|entry| add_fields(entry, fields));
+                    }
+                    _ => add_fields(value, fields),
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| add_fields(value, fields)),
+        _ => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_field_of_every_json_is_in_the_guide() {
+    let guide = [
+        include_str!("../../../docs/guide/command-line.md"),
+        include_str!("../../../docs/guide/json.md"),
+        include_str!("../../../docs/guide/functions.md"),
+        include_str!("../../../docs/operations.md"),
+    ]
+    .concat();
+    let files = Files::new("fields");
+    let mut missing = BTreeSet::new();
+    for (does, path, arguments) in ON_THE_TABLE {
+        // Both run until a signal.
+        if matches!(path, "page" | "load") {
+            continue;
+        }
+        let filled = Filled::new().await;
+        let mut command = vec!["--json"];
+        command.extend(filled.fill(&files, path, arguments));
+        let runs = match does {
+            Destroy => vec!["--dry-run", "--yes"],
+            _ => vec![""],
+        };
+        for option in runs {
+            let mut command = command.clone();
+            command.extend((!option.is_empty()).then_some(option));
+            let run = filled.table.run(&command);
+            let json = serde_json::from_str::<Value>(&run.stdout);
+            let json = json.or_else(|_| serde_json::from_str(&run.stderr));
+            let mut fields = BTreeSet::new();
+            add_fields(
+                &json.unwrap_or_else(|error| panic!("{error}: {run:?}")),
+                &mut fields,
+            );
+            let is_said = |field: &String| {
+                guide.contains(&format!("`{field}`")) || guide.contains(&format!("\"{field}\":"))
+            };
+            fields.retain(|field| !is_said(field));
+            missing.extend(fields.into_iter().map(|field| format!("{path}: {field}")));
+        }
+    }
+    assert_eq!(
+        missing,
+        BTreeSet::new(),
+        "write them into docs/guide/command-line.md"
+    );
+}
+
 /// Each error, with the options that bring every command into it.
 #[test]
 fn every_error_of_every_command_is_one_line_with_its_remedy() {

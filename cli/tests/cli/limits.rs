@@ -137,6 +137,43 @@ async fn a_plan_that_is_outdated_changes_nothing() {
     );
 }
 
+/// What another operator does after the plan, and whether the plan can still be applied: only what an interrupted run
+/// of the plan itself leaves behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_undoes_no_change_of_a_parent_that_another_operator_made() {
+    let table = Table::new().await;
+    for (planned, since, code) in [
+        ("team", "", 0),
+        ("team", "--no-parent", 2),
+        ("team", "--parent team --no-cascades", 2),
+        ("team", "--parent else --cascades", 2),
+        ("other", "--parent else --cascades", 2),
+        ("other", "--parent team --no-cascades", 2),
+        ("other", "--no-parent", 0),
+    ] {
+        table.text("limits set --plan basic rpm=5/minute");
+        table.text("entities set u1 --parent team --cascades --plan basic");
+        let text = format!(
+            "weirgate: 1\nplans:\n  pro: {{limits: {{rpm: 9/minute}}}}\nentities:\n  u1: {{parent: {planned}, plan: pro}}\n"
+        );
+        let (file, plan) = (File::new("moves.yaml", &text), File::new("moves.plan", ""));
+        table.text(["limits", "plan", file.path(), "--out", plan.path()]);
+        if !since.is_empty() {
+            table.text(&*format!("entities set u1 {since}"));
+        }
+        let found = table.json("entities get u1");
+        let run = table.run(["limits", "apply", plan.path()]);
+        assert_eq!(run.code, Some(code), "{planned} {since}: {run:?}");
+        if code == 2 {
+            assert!(
+                run.stderr.contains("entity u1 has changed since"),
+                "{run:?}"
+            );
+            assert_eq!(table.json("entities get u1"), found, "{planned} {since}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_file_is_reported_with_line_and_column() {
     let table = Table::new().await;

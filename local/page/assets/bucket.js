@@ -270,7 +270,11 @@ export class Bucket {
         && limit.refill_period_ms === known.refill_period_ms && limit.capacity_tokens === known.capacity_tokens;
     });
     if (same) {
-      limits.forEach((limit, index) => Object.assign(this.lines[index], { known: limit }));
+      limits.forEach((known, index) => {
+        const line = this.lines[index];
+        line.known = known;
+        if (line.chart) Object.assign(line.chart.limit, milli(known));
+      });
       return;
     }
     const table = make("table", "limits");

@@ -139,6 +139,25 @@ test("a quota's row says what is left of it, and when it resets on the clock of 
   assert.deepEqual(wrong, []);
 });
 
+test("the chart of an opened bucket says the end of the window that there is now", async (t) => {
+  await backend.run("acquire", "user-32", "report", "tpm=1", "--limit", "tpm=quota:100/h");
+  const { page } = await open(t, SIZES.desktop, {}, "#entity/user-32", false);
+  let end = "13:00";
+  await page.route("**/why?*", async (route) => {
+    const why = await (await route.fetch()).json();
+    for (const limit of why.limits) limit.resets = `resets on ${end}`;
+    await route.fulfill({ json: why });
+  });
+  await page.clock.install();
+  await row(page, "report").locator(".left").click();
+  const chart = (end) => page.locator(`#limits svg[aria-label*="resets on ${end}"]`);
+  await chart("13:00").waitFor();
+  end = "14:00";
+  await page.clock.runFor(31000);
+  await chart("14:00").waitFor();
+  assert.equal(await page.locator("#limits .plot .line").textContent(), "resets on 14:00");
+});
+
 test("denials are those of the agent, with its address", async (t) => {
   const { page } = await open(t, SIZES.desktop);
   for (let asked = 0; asked < 20; asked++) assert.ok(await backend.ask("render-3"), "all slots are held");

@@ -6,7 +6,8 @@ use std::path::Path;
 use clap::Args;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde::Serialize;
-use weirgate::{ConfigLevel, Entity, Error, RateLimiter};
+use weirgate::{ConfigLevel, RateLimiter};
+use weirgate_local::limits::{moved_off, replace_next};
 
 use super::super::confirm::Destroy;
 use super::diff::{self, Changes, ConfigChange, EntityChange, FileArgs};
@@ -164,12 +165,15 @@ impl Apply {
 async fn make(
     limiter: &RateLimiter,
     mut configs: Vec<&ConfigChange>,
-    mut entities: Vec<EntityChange>,
+    entities: Vec<EntityChange>,
     applied: &mut usize,
     stop: &Stop,
     context: &Context,
 ) -> Result<(), Failure> {
     let left = configs.len() + entities.len();
+    let of_each = entities.into_iter();
+    let (mut stored, entities): (Vec<_>, Vec<_>) =
+        of_each.map(|change| (change.before, change.after)).unzip();
     let mut progress = context.output().progress();
     let mut count = || {
         *applied += 1;
@@ -189,21 +193,12 @@ async fn make(
     configs.sort_by_key(|change| step(change));
     let (set, removed) = configs.split_at(configs.partition_point(|change| step(change) == 0));
     apply_all(limiter, set, stop, &mut count).await?;
-    // One after the other: a change checks the ancestors of its entity, so two at once race.
     for at in 0..entities.len() {
         if stop.is_asked() {
             return Err(Failure::stopped());
         }
-        let mut is_made = replace(limiter, &entities[at]).await;
-        if matches!(is_made, Err(Error::Invalid(_))) {
-            // Only on the way a chain is too long: what is still to be moved gives way.
-            for later in &mut entities[at + 1..] {
-                detach(limiter, later).await?;
-            }
-            is_made = replace(limiter, &entities[at]).await;
-        }
-        if !is_made? {
-            return Err(raced(&format!("entity {}", entities[at].after.id)));
+        if !replace_next(limiter, &mut stored, &entities, at).await? {
+            return Err(raced(&format!("entity {}", entities[at].id)));
         }
         count();
     }
@@ -238,37 +233,6 @@ async fn apply_all(
             Some(Err(failure)) => ended = ended.and(Err(failure)),
             None => return ended,
         }
-    }
-}
-
-async fn replace(limiter: &RateLimiter, change: &EntityChange) -> Result<bool, Error> {
-    let EntityChange { before, after } = change;
-    let replaced = limiter
-        .admin()
-        .replace_entity(&after.id, before.as_ref(), Some(after));
-    replaced.await
-}
-
-/// Removes the parent of an entity that gets another one later.
-async fn detach(limiter: &RateLimiter, change: &mut EntityChange) -> Result<(), Error> {
-    let Some(alone) = change.before.as_ref().map(alone) else {
-        return Ok(());
-    };
-    let detached = EntityChange {
-        before: change.before.clone(),
-        after: alone.clone(),
-    };
-    if replace(limiter, &detached).await? {
-        change.before = Some(alone);
-    }
-    Ok(())
-}
-
-fn alone(entity: &Entity) -> Entity {
-    Entity {
-        parent: None,
-        cascades: false,
-        ..entity.clone()
     }
 }
 
@@ -336,8 +300,8 @@ async fn open_entities(
             continue;
         }
         let before = planned[&after.id];
-        // An interrupted run may have removed its parent.
-        if stored.as_ref() != before && stored != before.map(alone) {
+        // An interrupted run may have removed a parent that it moves.
+        if stored.as_ref() != before && (stored.is_none() || stored != moved_off(before, &after)) {
             return Err(outdated(&format!("entity {}", after.id)));
         }
         open.push(EntityChange {

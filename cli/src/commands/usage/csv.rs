@@ -2,18 +2,16 @@
 
 use weirgate::UsageRow;
 
-use super::{cells, limits};
+use super::{cells, columns, limits};
 use crate::instant;
 
 /// Returns rows as CSV, with a header. Names never need quotes: no separator is allowed in them.
 pub fn of(rows: &[UsageRow]) -> String {
     let limits = limits(rows.iter().map(|row| &row.usage));
-    let names = limits.iter().map(|limit| limit.to_string());
     let mut header: Vec<String> = ["entity", "resource", "start", "end", "state"]
         .map(str::to_owned)
         .into();
-    header.extend(names);
-    header.push("acquires".to_owned());
+    header.extend(columns(&limits));
     let mut csv = header.join(",") + "\r\n";
     for row in rows {
         let mut line = vec![

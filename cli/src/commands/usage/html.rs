@@ -59,9 +59,7 @@ fn figure(series: &Series<'_>) -> String {
 fn table(rows: &[UsageRow]) -> String {
     let limits = limits(rows.iter().map(|row| &row.usage));
     let names = columns(&limits);
-    let numbers = names
-        .iter()
-        .map(|name| cell("th", "n", name.trim_start_matches('#')));
+    let numbers = names.iter().map(|name| cell("th", "n", name));
     let head = ["entity", "resource", "from", "state"].map(|name| cell("th", "", name));
     let head: String = head.into_iter().chain(numbers).collect();
     let line = |row: &UsageRow| {

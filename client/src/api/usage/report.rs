@@ -60,7 +60,7 @@ pub struct UsageReport<'a> {
 }
 
 impl Admin {
-    /// Returns a report of the usage in all intervals (UTC) that overlap `range`.
+    /// Returns a report of the usage in all intervals (UTC) that overlap `range`, each as a whole.
     ///
     /// Intervals in progress include the current items, so they are exact as of the read.
     ///
@@ -140,6 +140,12 @@ fn first_kept(session: &Session, granularity: Granularity) -> EpochMillis {
 }
 
 impl UsageReport<'_> {
+    /// Returns the times that are reported: the intervals that overlap the requested range, each as a whole.
+    #[must_use]
+    pub fn range(&self) -> Range<EpochMillis> {
+        self.query.range.clone()
+    }
+
     /// Returns one page of rows; `after` is the previous page's token. Rows without usage are left
     /// out, unless some may be missing. Items that cannot be read are among the page's
     /// [unreadable](Page::unreadable) entries; the rows that lack them are not final.
