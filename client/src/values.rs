@@ -12,7 +12,6 @@ pub(crate) mod json;
 mod limit_status;
 mod limits;
 mod locked;
-mod pools;
 mod prefetch;
 mod request;
 mod settlement;
@@ -40,10 +39,9 @@ pub(crate) use limit_status::{
 };
 pub(crate) use limits::{
     Limits, check_bucket_debt, check_bucket_limits, check_limit_count, check_next_windows,
-    check_windows,
+    check_whole, check_windows,
 };
 pub(crate) use locked::Locked;
-pub(crate) use pools::{PoolAsks, check_whole};
 pub use prefetch::Prefetch;
 pub(crate) use request::{
     BucketRequest, DEFAULT_LEASE, check_lease, check_on_unavailable, check_queue, effect,

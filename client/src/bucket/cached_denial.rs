@@ -236,14 +236,8 @@ mod tests {
             let stamp = Stamp { at: EpochMillis(at), until: EpochMillis(until), shards: 64, available: held };
             let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
             let request = BucketRequest {
-                others: vec![],
-                class: None,
                 asks: Asks::of(Effect::Enforce, [(name, MilliTokens(need))]),
-                limits: Limits::new([limit].into(), None),
-                lease: None,
-                timeout: Duration::from_secs(5),
-                acquires: 1,
-                start_by: None,
+                ..BucketRequest::of(Limits::new([limit].into(), None))
             };
             if let Some(denied) = denies(&stamp, &key, &request, 64, EpochMillis(now)) {
                 prop_assert!(denied.short().next().is_some());

@@ -142,7 +142,6 @@ fn without_debt(
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -176,14 +175,8 @@ mod tests {
 
     fn request(amounts: Amounts) -> BucketRequest {
         BucketRequest {
-            others: vec![],
-            class: None,
             asks: Asks::of(Effect::Enforce, amounts),
-            limits: limits(),
-            lease: None,
-            timeout: Duration::MAX,
-            acquires: 1,
-            start_by: None,
+            ..BucketRequest::of(limits())
         }
     }
 

@@ -20,8 +20,8 @@ use super::state::{BucketState, BucketTarget};
 use crate::queue::{HoldPart, SettleOutcome, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Error, LimitStatus, Limits, PoolAsks, VendorReport, bucket_status,
-    check_debt, effect, status, whole,
+    Amounts, BucketRequest, Error, LimitStatus, Limits, VendorReport, bucket_status, check_debt,
+    effect, status, whole,
 };
 
 pub(crate) use token::HoldToken;
@@ -204,7 +204,13 @@ impl Hold {
         let settings = &self.session.settings;
         let mut known = self.limits.named().iter();
         let known = known.find(|known| known.name().as_str() == limit);
-        let mut asked = PoolAsks::default();
+        let mut request = BucketRequest {
+            class: self.class.clone(),
+            lease: lease.map(|lasts| (lasts, Arc::clone(&settings.owner))),
+            timeout: settings.timeout,
+            acquires: 0,
+            ..BucketRequest::of(self.limits.clone())
+        };
         if let Some(known) = known {
             // A restored hold has the pools that it was taken from, without their classes.
             let pool = self.pools(limit).next().unwrap_or(known.name());
@@ -215,19 +221,8 @@ impl Hold {
                 effect: effect(known.mode(), self.is_bypass(), false),
                 floor: MilliTokens::ZERO,
             };
-            asked.add(known, self.class.as_ref(), ask);
+            request.add(known, ask);
         }
-        let PoolAsks { asks, others } = asked;
-        let request = BucketRequest {
-            asks,
-            others,
-            class: self.class.clone(),
-            limits: self.limits.clone(),
-            lease: lease.map(|lasts| (lasts, Arc::clone(&settings.owner))),
-            timeout: settings.timeout,
-            acquires: 0,
-            start_by: None,
-        };
         BucketTarget {
             bucket: Arc::clone(&self.bucket),
             request,

@@ -16,7 +16,7 @@ use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, LoadWait, ResolvedConfig, resolve};
 use crate::session::{Settings, quarter_left};
 use crate::values::{
-    BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, PoolAsks, check_debt,
+    BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, check_debt,
     check_limit_count, check_windows, effect,
 };
 
@@ -349,7 +349,16 @@ impl RequestSpec {
         (named, class): (&NamedAmounts<'_>, Option<&ClassName>),
     ) -> Result<BucketTarget, Error> {
         check_windows(limits)?;
-        let (mut pools, mut takes_slots) = (PoolAsks::default(), false);
+        let is_shadow = settings.is_shadow || self.options.is_shadow;
+        let mut request = BucketRequest {
+            class: class.cloned(),
+            timeout: self.timeout,
+            acquires: i64::from(!self.is_into_debt),
+            // A denial that is only reported makes nothing wait.
+            start_by: self.start_by.filter(|_| !is_shadow),
+            ..BucketRequest::of(limits.clone())
+        };
+        let mut takes_slots = false;
         for (name, least, most) in named {
             let mut known = limits.named().iter();
             let Some(limit) = known.find(|limit| limit.name().as_str() == *name) else {
@@ -374,10 +383,8 @@ impl RequestSpec {
                 effect,
                 floor: MilliTokens::ZERO,
             };
-            pools.add(limit, class, ask);
+            request.add(limit, ask);
         }
-        let PoolAsks { asks, others } = pools;
-        let is_shadow = settings.is_shadow || self.options.is_shadow;
         if self.queue.is_some() && bucket.pool.is_some() {
             return invalid(format!(
                 "a queue is requested for {}, which has prefetched tokens without an order: leave it out, or turn off prefetch for the resource",
@@ -385,18 +392,7 @@ impl RequestSpec {
             ));
         }
         let lease = self.lease.or_else(|| takes_slots.then_some(DEFAULT_LEASE));
-        let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
-        let request = BucketRequest {
-            asks,
-            others,
-            class: class.cloned(),
-            limits: limits.clone(),
-            lease,
-            timeout: self.timeout,
-            acquires: i64::from(!self.is_into_debt),
-            // A denial that is only reported makes nothing wait.
-            start_by: self.start_by.filter(|_| !is_shadow),
-        };
+        request.lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
         Ok(BucketTarget {
             bucket,
             request,

@@ -95,6 +95,16 @@ fn pools(named: Arc<[Limit]>) -> (Arc<[Limit]>, Option<Arc<[Limit]>>) {
     }
 }
 
+/// Requires that a name is that of a limit, and not of a pool.
+pub(crate) fn check_whole(name: &str) -> Result<(), Error> {
+    let Some((whole, class)) = name.split_once('@') else {
+        return Ok(());
+    };
+    Err(Error::Invalid(format!(
+        "{name:?} is a pool of limit {whole:?}: take {whole:?} with the class {class:?}"
+    )))
+}
+
 /// Requires that a request has no more limits than one write can take from.
 pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
     if limits.len() <= MAX_LIMITS {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Ask, Asks, ClassName, Effect, EpochMillis, LimitKind, LimitMode, LimitName, MilliTokens,
-    Millis, OnUnavailable, Shard, ShardIndex, exact_span, refill_between,
+    Ask, Asks, ClassName, Effect, EpochMillis, Limit, LimitKind, LimitMode, LimitName, MilliTokens,
+    Millis, OnUnavailable, PoolChoice, Shard, ShardIndex, exact_span, refill_between,
 };
 
 use super::error::Error;
@@ -38,6 +38,58 @@ pub(crate) struct BucketRequest {
 }
 
 impl BucketRequest {
+    /// Returns the request of an acquire that asks nothing of these limits yet, by no class and without
+    /// a lease.
+    pub(crate) fn of(limits: Limits) -> Self {
+        Self {
+            asks: Asks::default(),
+            others: vec![],
+            limits,
+            class: None,
+            lease: None,
+            timeout: Duration::MAX,
+            acquires: 1,
+            start_by: None,
+        }
+    }
+
+    /// Adds what its class asks of a limit; of a limit without that class, what others ask. What is not
+    /// denied takes from one pool.
+    pub(crate) fn add(&mut self, limit: &Limit, ask: Ask) {
+        // Almost all limits.
+        if limit.classes().is_empty() {
+            self.others
+                .iter_mut()
+                .for_each(|asks| asks.add(ask.clone()));
+            self.asks.add(ask);
+            return;
+        }
+        let is_covered = ask.effect.must_be_covered();
+        // An amount of 0 takes nothing that others could.
+        let has_floor = is_covered && ask.most > MilliTokens::ZERO;
+        let choices = limit.choices(self.class.as_ref());
+        let choices = choices.or_else(|| limit.choices(None));
+        let choices = choices.into_iter().flatten();
+        let pools = choices.map(|PoolChoice { pool, floor }| Ask {
+            limit: pool,
+            floor: if has_floor { floor } else { MilliTokens::ZERO },
+            ..ask.clone()
+        });
+        let pools: Vec<_> = pools
+            .take(if is_covered { usize::MAX } else { 1 })
+            .collect();
+        // A limit with fewer pools takes its last one.
+        while self.others.len() + 1 < pools.len() {
+            let last = self.others.last().unwrap_or(&self.asks).clone();
+            self.others.push(last);
+        }
+        let last = pools.len().saturating_sub(1);
+        let all = std::iter::once(&mut self.asks).chain(&mut self.others);
+        for (at, asks) in all.enumerate() {
+            asks.add(pools[at.min(last)].clone());
+        }
+    }
+
     /// Returns whether the request bypasses the limits: all its amounts only count then.
     pub(crate) fn is_bypass(&self) -> bool {
         self.asks.has(Effect::Count)

@@ -140,13 +140,9 @@ async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
     let timeout = session.settings.timeout;
     let request = BucketRequest {
         asks: Asks::of(Effect::Enforce, amounts),
-        others: vec![],
-        limits,
-        class: None,
-        lease: None,
         timeout,
         acquires,
-        start_by: None,
+        ..BucketRequest::of(limits)
     };
     let now = Instant::now();
     match acquire_from_table(&session, bucket, &request, now, after(now, timeout)).await {

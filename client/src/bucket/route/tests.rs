@@ -48,14 +48,9 @@ fn request(needs: &[(&str, i64)]) -> BucketRequest {
         .iter()
         .map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)));
     BucketRequest {
-        others: vec![],
-        class: None,
         asks: Asks::of(Effect::Enforce, needs),
-        limits: limits(),
-        lease: None,
         timeout: TIMEOUT,
-        acquires: 1,
-        start_by: None,
+        ..BucketRequest::of(limits())
     }
 }
 

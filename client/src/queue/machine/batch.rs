@@ -173,21 +173,17 @@ mod tests {
 
     /// Returns the waiter at `place`, identified by its acquires.
     fn caller(place: usize, asked: &Asked) -> Waiter {
+        let limits = if asked.brings_others {
+            limits().with_version(weirgate_shared::LimitsVersion::new(7))
+        } else {
+            limits()
+        };
+        let lease = (Duration::from_secs(1), "test".into());
         let request = BucketRequest {
-            others: vec![],
-            class: None,
             asks: Asks::of(Effect::Enforce, needs(asked.needs)),
-            limits: if asked.brings_others {
-                limits().with_version(weirgate_shared::LimitsVersion::new(7))
-            } else {
-                limits()
-            },
-            lease: asked
-                .wants_lease
-                .then(|| (Duration::from_secs(1), "test".into())),
-            timeout: Duration::ZERO,
+            lease: asked.wants_lease.then_some(lease),
             acquires: i64::try_from(place).unwrap(),
-            start_by: None,
+            ..BucketRequest::of(limits)
         };
         Waiter::new(request, Instant::now(), Instant::now())
     }

@@ -187,14 +187,11 @@ impl Wish {
             asks = asks.and(Effect::Enforce, [(slots, MilliTokens::from_tokens(1))]);
         }
         BucketRequest {
-            others: vec![],
-            class: None,
             asks,
-            limits: limits(),
             lease: self.lease.map(|lasts| (lasts, "owner".into())),
             timeout: self.timeout,
-            acquires: 1,
             start_by: self.queue.map(|wait| Instant::now() + wait),
+            ..BucketRequest::of(limits())
         }
     }
 }

@@ -204,14 +204,10 @@ fn wish(rng: &mut Rng) -> BucketRequest {
     }
     let lasts = Duration::from_millis(rng.u64(2_000..9_000));
     BucketRequest {
-        others: vec![],
-        class: None,
         asks,
-        limits: all_limits(),
         lease: takes_slots.then(|| (lasts, "owner".into())),
         timeout: Duration::from_millis(rng.u64(50..3_000)),
-        acquires: 1,
-        start_by: None,
+        ..BucketRequest::of(all_limits())
     }
 }
 
