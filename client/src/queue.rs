@@ -6,7 +6,6 @@ mod driver;
 mod machine;
 mod pace;
 mod part;
-mod settle;
 mod shard_queues;
 mod shard_state;
 mod summary;
@@ -14,8 +13,7 @@ mod waiter;
 
 pub(crate) use driver::ShardQueue;
 pub(crate) use machine::is_key_range_throttle;
-pub(crate) use part::{Ending, HoldPart, Portion, Taken, Windows, windows_in};
-pub(crate) use settle::{SettleAttempt, SettleOutcome};
+pub(crate) use part::{Ending, HoldPart, Portion, SettleOutcome, Taken, Windows, windows_in};
 pub(crate) use shard_queues::ShardQueues;
 pub(crate) use shard_state::{ShardState, ShardView};
 pub(crate) use summary::BucketSummary;

@@ -62,15 +62,10 @@ pub(crate) async fn refund(
     let by_shard = allot(&shards, &amounts, session.now());
     let writes = by_shard.into_iter().map(|(at, amounts)| {
         let shard = &shards[at];
+        let state = bucket.shard(shard.key.shard);
         HoldPart {
-            state: bucket.shard(shard.key.shard),
-            amounts,
-            is_bypass: false,
-            shard: Arc::clone(shard),
             windows: windows_in(shard),
-            prefetched_at: None,
-            lease: None,
-            is_in_doubt: false,
+            ..HoldPart::of(state, Arc::clone(shard), amounts)
         }
     });
     let ended = join_all(writes.map(|part| async move {

@@ -144,15 +144,11 @@ impl Admin {
                     held: lease.tokens.clone(),
                 };
                 ConfigEdit::announce(&self.session, format!("lease {id}"), event).await?;
+                let state = bucket.shard(shard.key.shard);
                 let part = HoldPart {
-                    state: bucket.shard(shard.key.shard),
-                    amounts: lease.tokens,
                     windows: lease.windows,
-                    is_bypass: false,
-                    prefetched_at: None,
                     lease: Some((id, lease.expires_at)),
-                    shard: Arc::clone(&shard),
-                    is_in_doubt: false,
+                    ..HoldPart::of(state, Arc::clone(&shard), lease.tokens)
                 };
                 // Rate tokens stay consumed.
                 let slots = shard

@@ -1,11 +1,11 @@
 //! Serves acquires from a pool, fetches its blocks, and returns unspent tokens.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
+use weirgate_shared::write::LeaseChange;
 use weirgate_shared::{Asks, Effect, MilliTokens};
 
 use super::super::hold::Hold;
@@ -13,7 +13,7 @@ use super::super::route::acquire_from_table;
 use super::super::state::BucketState;
 use super::pool::{Block, NextReturn, Pool, PoolResult};
 use super::state::TokenReturn;
-use crate::queue::{HoldPart, SettleAttempt, SettleOutcome};
+use crate::queue::{HoldPart, SettleOutcome};
 use crate::session::{Session, after};
 use crate::values::{Amounts, BucketRequest, Error, Outcome, Settlement, count};
 
@@ -298,16 +298,8 @@ async fn return_tokens(
             .amounts
             .iter()
             .map(|(limit, amount)| (limit.clone(), part.rate_return(limit, *amount)));
-        let settle = SettleAttempt {
-            session: &session,
-            state: Arc::clone(&part.state),
-            write_id: weirgate_store::random_id(),
-            lease: None,
-            amounts: back.collect::<BTreeMap<_, _>>(),
-            acquires,
-            held_amounts: &Amounts::new(),
-        };
-        match settle.run().await {
+        let (end, back) = (LeaseChange::End, back.collect());
+        match part.settle(&session, end, back, acquires).await {
             Ok(SettleOutcome::Done(Settlement::Applied)) => in_flight.end_return(true),
             // The bucket was deleted, with its tokens.
             Ok(_) => in_flight.end_return(false),

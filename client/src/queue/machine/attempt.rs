@@ -8,8 +8,7 @@ use weirgate_shared::write::{Place, Take};
 use weirgate_shared::{Asks, EpochMillis, Lease, LimitName, MilliTokens, Millis, Shard, WriteId};
 use weirgate_store::StoreError;
 
-use crate::queue::part::{Windows, windows_in};
-use crate::queue::settle::MAX_CLOCK_SKEW;
+use crate::queue::part::{MAX_CLOCK_SKEW, Windows, windows_in};
 use crate::queue::shard_state::ShardState;
 use crate::queue::waiter::Waiter;
 use crate::session::{Env, PlanTime, Refusals, deadline};

@@ -239,15 +239,12 @@ impl Machine {
         let (windows, starts) = (attempt.windows(shard), attempt.starts(env, shard));
         let waiters = attempt.waiters.into_iter().zip(attempt.leases);
         for ((waiter, lease), starts_at) in waiters.zip(starts) {
+            let (state, shard) = (Arc::clone(&self.shard), Arc::clone(shard));
             let part = HoldPart {
-                state: Arc::clone(&self.shard),
-                amounts: waiter.amounts(),
                 is_bypass: waiter.request.is_bypass(),
-                shard: Arc::clone(shard),
-                prefetched_at: None,
                 windows: windows.clone(),
                 lease: lease.map(|(id, lease)| (id, lease.expires_at)),
-                is_in_doubt: false,
+                ..HoldPart::of(state, shard, waiter.amounts())
             };
             let portion = Portion {
                 part,
