@@ -90,9 +90,9 @@ async fn acquire_by_choice(
             granted => granted,
         };
     }
-    Ok(match decided {
-        Outcome::Granted(hold) if request.start_by.is_some() => Outcome::Granted(hold.in_line()),
-        decided => decided,
+    Ok(match request.start_by {
+        Some(_) => decided.map(Hold::in_line),
+        None => decided,
     })
 }
 
@@ -163,12 +163,13 @@ pub(crate) async fn take_all(
     if denials.is_empty() && failed.is_none() {
         return Ok(Outcome::Granted(holds));
     }
-    // Tasks of their own, so they finish even if the request is dropped, or has no time left.
-    let tasks: Vec<_> = holds
-        .into_iter()
-        .map(|hold| session.spawn(return_others(hold)))
-        .collect();
-    timeout_at(deadline, join_all(tasks)).await.ok();
+    // Each goes on if the request is dropped, or has no time left.
+    let back = join_all(holds.into_iter().map(Hold::roll_back));
+    for returned in timeout_at(deadline, back).await.into_iter().flatten() {
+        if let Err(error) = returned {
+            tracing::warn!(%error, "tokens of a request that another bucket denied could not be returned");
+        }
+    }
     failed.map_or(Ok(Outcome::Denied(denials)), Err)
 }
 
@@ -302,11 +303,4 @@ async fn read_together(
         }
     }
     Ok(denials)
-}
-
-/// Returns the tokens of a hold whose request another bucket denied.
-async fn return_others(hold: Hold) {
-    if let Err(error) = hold.roll_back().await {
-        tracing::warn!(%error, "tokens of a request that another bucket denied could not be returned");
-    }
 }

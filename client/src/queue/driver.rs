@@ -15,7 +15,7 @@ use weirgate_store::{Item, StoreError, WriteOutcome};
 use super::machine::{Command, Machine, Written};
 use super::part::Taken;
 use super::shard_state::ShardState;
-use super::waiter::{Reason, Reply, Waiter};
+use super::waiter::{Reason, Waiter};
 use crate::session::{Session, Work, decode_shard};
 use crate::values::{BucketRequest, Error, Locked, Outcome};
 
@@ -121,7 +121,8 @@ impl ShardQueue {
             (changed, replies)
         };
         for (caller, reply) in replies {
-            let reply = for_caller(session, reply);
+            let claimable = |portion| Taken::new(Arc::clone(session), portion);
+            let reply = reply.map(|outcome| outcome.map(claimable));
             // What was taken for a caller that has gone returns as it is dropped.
             if let Some(caller) = caller {
                 drop(caller.send(reply));
@@ -195,14 +196,6 @@ fn written(outcome: Result<WriteOutcome, StoreError>) -> Result<Written, Error> 
         WriteOutcome::Applied(None) => unreachable!("the answer was asked for"),
         WriteOutcome::ConditionFailed(Some(item)) => Written::Refused(decode_shard(&item)?),
         WriteOutcome::ConditionFailed(None) => Written::Missing,
-    })
-}
-
-fn for_caller(session: &Arc<Session>, reply: Reply) -> Result<Outcome<Taken, Reason>, Error> {
-    Ok(match reply? {
-        Outcome::Granted(portion) => Outcome::Granted(Taken::new(Arc::clone(session), portion)),
-        Outcome::Denied(denied) => Outcome::Denied(denied),
-        Outcome::Elsewhere(reason) => Outcome::Elsewhere(reason),
     })
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use weirgate_shared::write::{
     Condition, LeaseChange, LimitDelta, Path, Settle, Update, Value, clear_due,
@@ -506,10 +507,19 @@ impl Taken {
         self.portion.take().expect("a portion is claimed once")
     }
 
-    /// Returns all that was taken.
-    pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
-        let portion = self.portion.take().expect("a portion is claimed once");
-        portion.roll_back(&self.session).await
+    /// Returns all that was taken, in a task that goes on if nothing awaits it.
+    pub(crate) fn roll_back(mut self) -> Option<JoinHandle<()>> {
+        self.begin_roll_back()
+    }
+
+    fn begin_roll_back(&mut self) -> Option<JoinHandle<()>> {
+        let (portion, session) = (self.portion.take()?, Arc::clone(&self.session));
+        Some(self.session.spawn(async move {
+            if let Err(error) = portion.roll_back(&session).await {
+                // It counts as consumed; its lease, if any, expires.
+                tracing::warn!(%error, "tokens of a dropped or denied request could not be returned");
+            }
+        }))
     }
 }
 
@@ -523,14 +533,6 @@ impl AsRef<Portion> for Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let Some(portion) = self.portion.take() else {
-            return;
-        };
-        let session = Arc::clone(&self.session);
-        self.session.spawn(async move {
-            if let Err(error) = portion.roll_back(&session).await {
-                tracing::warn!(%error, "tokens of a dropped request could not be returned");
-            }
-        });
+        self.begin_roll_back();
     }
 }

@@ -312,5 +312,16 @@ pub(crate) enum Outcome<T, E = Infallible, D = Denied> {
     Elsewhere(E),
 }
 
+impl<T, E, D> Outcome<T, E, D> {
+    /// Turns what was granted into something else.
+    pub(crate) fn map<U>(self, granted: impl FnOnce(T) -> U) -> Outcome<U, E, D> {
+        match self {
+            Self::Granted(taken) => Outcome::Granted(granted(taken)),
+            Self::Denied(denied) => Outcome::Denied(denied),
+            Self::Elsewhere(reason) => Outcome::Elsewhere(reason),
+        }
+    }
+}
+
 /// Denials of several buckets, with the places of their requests.
 pub(crate) type Denials = Vec<(usize, Denied)>;

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::{Hold, Stage};
 use crate::queue::Ending;
-use crate::values::{Error, Settlement};
+use crate::values::{Error, Limits, Settlement};
 
 impl Hold {
     /// Ends the hold: its slots return, its rate tokens stay consumed. Without a lease it writes
@@ -103,20 +103,10 @@ impl Drop for Hold {
         if !has_work {
             return;
         }
-        let hold = Self {
-            session: Arc::clone(&self.session),
-            bucket: Arc::clone(&self.bucket),
-            parts: std::mem::take(&mut self.parts),
-            limits: self.limits.clone(),
-            class: self.class.take(),
-            taken_at: self.taken_at,
-            starts_at: self.starts_at,
-            counted_acquires: self.counted_acquires,
-            pooled_acquires: self.pooled_acquires,
-            is_shadow: self.is_shadow,
-            stage: Stage::Settled,
-            adjusting: self.adjusting.take(),
-        };
-        self.session.spawn(hold.end_dropped(stage));
+        let (session, nothing) = (Arc::clone(&self.session), Limits::default());
+        let mut settled = Self::new(&session, &self.bucket, vec![], nothing, self.taken_at);
+        settled.stage = Stage::Settled;
+        let hold = std::mem::replace(self, settled);
+        session.spawn(hold.end_dropped(stage));
     }
 }
