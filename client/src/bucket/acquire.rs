@@ -110,9 +110,9 @@ fn seen(
     let known = bucket.cached_bucket(&choice.limits, now);
     match evaluate(&known, choice, now) {
         _ if !known.is_complete() => None,
-        Allocation::Denied(denied) => Some(denied),
-        Allocation::Single(_) => None,
-        Allocation::Spread(_) => {
+        Err(denied) => Some(denied),
+        Ok(Allocation::Single(_)) => None,
+        Ok(Allocation::Spread(_)) => {
             let count = bucket.summary().max_shards_seen();
             let may_spread = is_preferred || choice.exceeds_one_shard(count);
             let shards = known.shards().iter().filter(|_| !may_spread);
@@ -238,7 +238,7 @@ fn may_be_short(
     let mut shard = view.shard.projected(&request.limits, now);
     subtract(&mut shard, before.into_iter().flatten());
     let known = Bucket::new(vec![shard]);
-    matches!(evaluate(&known, request, now), Allocation::Denied(_))
+    evaluate(&known, request, now).is_err()
 }
 
 /// Reads the first shards of all buckets in one request. Returns the denials that they show, with
@@ -294,7 +294,7 @@ async fn read_together(
             }
             _ => seen,
         };
-        if let Allocation::Denied(denied) = evaluate(&left, request, now) {
+        if let Err(denied) = evaluate(&left, request, now) {
             bucket.summary().record_retry_time(now, denied.retry_after);
             denials.push((at, denied));
         } else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weirgate_shared::{Bucket, BucketKey, Effect, EpochMillis, Millis, Shard, Stamp};
 
-use super::evaluate::{Allocation, evaluate};
+use super::evaluate::evaluate;
 use super::state::BucketState;
 use crate::queue::ShardView;
 use crate::session::Env;
@@ -71,9 +71,7 @@ fn denial_by_views(env: &Env, bucket: &BucketState, request: &BucketRequest) -> 
         age = age.max(if is_known { seen } else { Duration::ZERO });
         is_known
     });
-    let Allocation::Denied(denied) = evaluate(&known, request, now) else {
-        return None;
-    };
+    let denied = evaluate(&known, request, now).err()?;
     let is_fresh = denied
         .short()
         .all(|status| age < denial_ttl(status, age, most));
@@ -90,10 +88,8 @@ impl BucketState {
         let now = env.now();
         let is_paused = |view: &ShardView| view.shard.paused_until(now).is_some();
         let known = self.seen_bucket(&request.limits, now, is_paused);
-        match evaluate(&known, request, now) {
-            Allocation::Denied(denied) if !known.shards().is_empty() => Some(denied),
-            _ => None,
-        }
+        let denied = evaluate(&known, request, now).err();
+        denied.filter(|_| !known.shards().is_empty())
     }
 
     pub(super) fn is_stamped(&self) -> bool {
@@ -137,14 +133,11 @@ pub(super) fn denies(
     shards: u32,
     now: EpochMillis,
 ) -> Option<Denied> {
-    if request.others.is_empty() {
-        return denies_choice(stamp, key, request, shards, now);
-    }
-    let by = |asks| denies_choice(stamp, key, &request.choosing(asks), shards, now);
-    let mut others = request.others.iter();
-    others.try_fold(by(&request.asks)?, |denied, asks| {
-        Some(denied.or_sooner(by(asks)?))
-    })
+    let serves = |choice: &BucketRequest| {
+        let denied = denies_choice(stamp, key, choice, shards, now);
+        denied.map_or(Ok(()), Err)
+    };
+    request.choose(serves).err()
 }
 
 fn denies_choice(

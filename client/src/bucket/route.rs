@@ -384,10 +384,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
         let bucket = self.bucket.seen_bucket(limits, now, is_since);
         // Others compete for what a shard was refilled with since it was short for this request: it
         // would go from shard to shard for that until its deadline.
-        if self.was_short
-            && !self.queues()
-            && !matches!(evaluate(&bucket, self.request, now), Allocation::Denied(_))
-        {
+        if self.was_short && !self.queues() && evaluate(&bucket, self.request, now).is_ok() {
             return self.bucket.bucket_as_shown(limits, enqueued_at, now);
         }
         bucket
@@ -434,7 +431,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
             return None;
         }
         match evaluate(bucket, self.request, now) {
-            Allocation::Denied(denied) => {
+            Err(denied) => {
                 self.bucket.record_denial();
                 let summary = self.bucket.summary();
                 summary.record_retry_time(now, denied.retry_after);
@@ -442,13 +439,13 @@ impl<T: AsRef<Portion>> Router<'_, T> {
                 let stamp = looked_at.and_then(|_| self.bucket.new_stamp(bucket, now));
                 return stamp.map(Command::WriteStamp);
             }
-            Allocation::Single(shard) if !is_unmade(shard) => {
+            Ok(Allocation::Single(shard)) if !is_unmade(shard) => {
                 self.next = Next::Ask(self.bucket.queues.queue(shard));
             }
-            Allocation::Spread(parts) if !parts.iter().any(|(shard, _)| is_unmade(*shard)) => {
+            Ok(Allocation::Spread(parts)) if !parts.iter().any(|(shard, _)| is_unmade(*shard)) => {
                 self.next = Next::Parts(Box::new(Spread::new(self.request, parts)));
             }
-            Allocation::Single(_) | Allocation::Spread(_) => {
+            Ok(_) => {
                 self.pause();
                 self.next = Next::Together;
             }

@@ -254,6 +254,18 @@ impl Denied {
     }
 }
 
+impl BucketRequest {
+    /// Returns what the first choice of pools gives that is not denied.
+    ///
+    /// # Errors
+    /// The denial of all of them, by the one that ends first.
+    pub(crate) fn choose<T>(&self, by: impl Fn(&Self) -> Result<T, Denied>) -> Result<T, Denied> {
+        self.others.iter().fold(by(self), |known, asks| {
+            known.or_else(|denied| by(&self.choosing(asks)).map_err(|next| denied.or_sooner(next)))
+        })
+    }
+}
+
 /// Merges two denials that shadow mode waived.
 pub(crate) fn merge_two(one: Option<Denied>, other: Option<Denied>) -> Option<Denied> {
     match (one, other) {
