@@ -73,12 +73,10 @@ impl<'a> AcquireAll<'a> {
             limiter,
             requests,
             options: AcquireOptions {
-                wait: Duration::ZERO,
-                on_unavailable,
                 needs_table,
                 is_bypass,
                 is_shadow,
-                is_now: false,
+                ..AcquireOptions::of(on_unavailable)
             },
             queue: None,
         }

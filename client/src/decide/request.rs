@@ -61,8 +61,45 @@ pub(crate) struct AcquireOptions {
     pub(crate) is_now: bool,
 }
 
-/// Amounts by limit name: at least, and at most.
-pub(super) type NamedAmounts<'a> = Vec<(&'a str, MilliTokens, MilliTokens)>;
+impl Amount {
+    /// Returns the amount of a limit: at least, and at most.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is out of range.
+    pub(super) fn range(self, limit: &str) -> Result<(MilliTokens, MilliTokens), Error> {
+        let (least, most) = match self {
+            Self::Tokens(tokens) => {
+                let amount = parse_amount(limit, tokens)?;
+                (amount, amount)
+            }
+            Self::Milli(amount) => {
+                check_amount(limit, amount)?;
+                (amount, amount)
+            }
+            Self::UpTo(least, most) => (parse_amount(limit, least)?, parse_amount(limit, most)?),
+        };
+        if least > most {
+            return invalid(format!(
+                "limit {limit:?}: at least {least} tokens are requested, and at most {most}: swap them"
+            ));
+        }
+        Ok((least, most))
+    }
+}
+
+impl AcquireOptions {
+    /// Returns the options of a request that neither waits nor bypasses the limits.
+    pub(crate) const fn of(on_unavailable: OnUnavailable) -> Self {
+        Self {
+            wait: Duration::ZERO,
+            on_unavailable,
+            needs_table: false,
+            is_bypass: false,
+            is_shadow: false,
+            is_now: false,
+        }
+    }
+}
 
 impl RequestSpec {
     /// Lets the wait of a request that queues begin.
@@ -79,11 +116,11 @@ impl RequestSpec {
         if self.amounts.is_empty() {
             return invalid("empty request: take tokens of at least one limit".to_owned());
         }
-        self.amounts().map(drop)
+        self.check()
     }
 
-    /// Returns the validated amounts, without looking at limits.
-    pub(super) fn amounts(&self) -> Result<NamedAmounts<'_>, Error> {
+    /// Checks the amounts and the options, without looking at limits.
+    pub(super) fn check(&self) -> Result<(), Error> {
         if let Some(lasts) = self.lease {
             check_lease(lasts)?;
             if self.options.is_bypass {
@@ -101,37 +138,16 @@ impl RequestSpec {
         }
         self.check_queue()?;
         check_on_unavailable(self.options.on_unavailable)?;
-        let mut amounts = NamedAmounts::with_capacity(self.amounts.len());
-        for (name, amount) in &self.amounts {
+        for (at, (name, amount)) in self.amounts.iter().enumerate() {
             check_whole(name)?;
-            let mut most = None;
-            let amount = match *amount {
-                Amount::Tokens(tokens) => parse_amount(name, tokens)?,
-                Amount::UpTo(least, most_tokens) => {
-                    let (least, highest) =
-                        (parse_amount(name, least)?, parse_amount(name, most_tokens)?);
-                    if least > highest {
-                        return invalid(format!(
-                            "limit {name:?}: at least {least} tokens are requested, and at most {highest}: swap them"
-                        ));
-                    }
-                    most = Some(highest);
-                    least
-                }
-                Amount::Milli(milli) => {
-                    check_amount(name, milli)?;
-                    milli
-                }
-            };
-            if amounts.iter().any(|(known, ..)| known == name) {
+            amount.range(name)?;
+            if self.amounts[..at].iter().any(|(known, _)| known == name) {
                 return invalid(format!(
                     "limit {name:?} is taken twice: take the sum at once"
                 ));
             }
-            let most = most.unwrap_or(amount);
-            amounts.push((name.as_str(), amount, most));
         }
-        Ok(amounts)
+        Ok(())
     }
 }
 

@@ -1,7 +1,6 @@
 //! Takes more of a limit within a grant, and returns a part of it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use weirgate_shared::{Effect, MilliTokens};
 
@@ -99,12 +98,8 @@ async fn decide_more(
         ..ResolvedRequest::default()
     };
     let options = AcquireOptions {
-        wait: Duration::ZERO,
-        on_unavailable: OnUnavailable::Error,
         needs_table: true,
-        is_bypass: false,
-        is_shadow: false,
-        is_now: false,
+        ..AcquireOptions::of(OnUnavailable::Error)
     };
     let answer_by = deadline(session.settings.timeout);
     let buckets = LocalBuckets::default();

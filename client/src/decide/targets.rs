@@ -10,7 +10,7 @@ use weirgate_shared::{
 };
 
 use super::granted::Uncounted;
-use super::request::{NamedAmounts, RequestSpec, invalid};
+use super::request::{RequestSpec, invalid};
 use super::stop::{by_last_read, stopped};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, LoadWait, ResolvedConfig, resolve};
@@ -122,16 +122,14 @@ impl RequestSpec {
         age: Freshness,
         answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
-        let amounts = self.amounts()?;
+        self.check()?;
         let Some(limits) = &self.limits else {
             if let Some(version) = self.version {
                 return invalid(format!(
                     "version {version} is of limits given with the call, and there are none: give the limits too, or leave out their version"
                 ));
             }
-            return self
-                .resolve_chain(buckets, &amounts, None, age, answer_by)
-                .await;
+            return self.resolve_chain(buckets, None, age, answer_by).await;
         };
         check_limit_count(limits)?;
         for (at, limit) in limits.iter().enumerate() {
@@ -145,7 +143,7 @@ impl RequestSpec {
                 ));
             }
         }
-        if let Some(name) = missing_limit(&amounts, limits.named()) {
+        if let Some(name) = self.missing_limit(limits.named()) {
             return invalid(format!(
                 "limit {name:?} is not among the limits given: {}; give it too",
                 names(limits.named())
@@ -166,13 +164,13 @@ impl RequestSpec {
         };
         if self.cascades {
             return self
-                .resolve_chain(buckets, &amounts, Some(limits), age, answer_by)
+                .resolve_chain(buckets, Some(limits), age, answer_by)
                 .await;
         }
         let class = self.class()?;
-        let named = (&amounts, class.as_ref());
         let buckets_of = vec![Arc::clone(&bucket)];
-        let targets = vec![self.target(&buckets.session.settings, bucket, limits, named)?];
+        let settings = &buckets.session.settings;
+        let targets = vec![self.target(settings, bucket, limits, class.as_ref())?];
         if let Some(class) = &class {
             check_class(class, &targets)?;
         }
@@ -194,7 +192,6 @@ impl RequestSpec {
     async fn resolve_chain(
         &self,
         buckets: &BucketRegistry,
-        amounts: &NamedAmounts<'_>,
         given: Option<&Limits>,
         mut age: Freshness,
         answer_by: Instant,
@@ -235,7 +232,7 @@ impl RequestSpec {
             let config = resolved.config.as_deref();
             if is_own
                 && given.is_none()
-                && let Err(error) = check_configured(&bucket.key, &resolved, amounts)
+                && let Err(error) = self.check_configured(&bucket.key, &resolved)
             {
                 if age == Freshness::AnyAge && resolved.may_be_stale(session.env.ages.now()) {
                     // What is missing may be new.
@@ -281,7 +278,7 @@ impl RequestSpec {
                     &session.settings,
                     Arc::clone(&bucket),
                     limits,
-                    (amounts, class.as_ref()),
+                    class.as_ref(),
                 )?),
                 None => resolved_request.has_unlimited |= is_own,
             }
@@ -317,7 +314,7 @@ impl RequestSpec {
             if age == Freshness::AnyAge && resolved_request.limits_may_be_stale {
                 // The class may be new.
                 age = Freshness::Recent;
-                let again = self.resolve_chain(buckets, amounts, given, age, answer_by);
+                let again = self.resolve_chain(buckets, given, age, answer_by);
                 return Box::pin(again).await;
             }
             return Err(error);
@@ -326,9 +323,8 @@ impl RequestSpec {
             let all = resolved_request.targets.iter();
             let limits = all.flat_map(|target| target.request.limits.named());
             let names: Vec<_> = limits.map(|limit| limit.name().clone()).collect();
-            let requested = amounts
-                .iter()
-                .filter_map(|(name, ..)| LimitName::new(*name).ok());
+            let requested = self.amounts.iter();
+            let requested = requested.filter_map(|(name, _)| LimitName::new(name.as_str()).ok());
             resolved_request
                 .uncounted
                 .extend(names.into_iter().chain(requested));
@@ -346,7 +342,7 @@ impl RequestSpec {
         settings: &Settings,
         bucket: Arc<BucketState>,
         limits: &Limits,
-        (named, class): (&NamedAmounts<'_>, Option<&ClassName>),
+        class: Option<&ClassName>,
     ) -> Result<BucketTarget, Error> {
         check_windows(limits)?;
         let is_shadow = settings.is_shadow || self.options.is_shadow;
@@ -359,19 +355,20 @@ impl RequestSpec {
             ..BucketRequest::of(limits.clone())
         };
         let mut takes_slots = false;
-        for (name, least, most) in named {
+        for (name, amount) in &self.amounts {
             let mut known = limits.named().iter();
-            let Some(limit) = known.find(|limit| limit.name().as_str() == *name) else {
+            let Some(limit) = known.find(|limit| limit.name().as_str() == name) else {
                 continue;
             };
+            let (least, most) = amount.range(name)?;
             let (name, rule) = (limit.name().clone(), limit.rule());
             let effect = effect(limit.mode(), self.options.is_bypass, self.is_into_debt);
             let amount = match effect {
-                Effect::Enforce => *least,
-                Effect::Count => *most,
+                Effect::Enforce => least,
+                Effect::Count => most,
                 Effect::IntoDebt => {
-                    check_debt(&name, rule, *most)?;
-                    *most
+                    check_debt(&name, rule, most)?;
+                    most
                 }
             };
             takes_slots |= effect.debits() && rule.kind().is_held();
@@ -379,7 +376,7 @@ impl RequestSpec {
             let ask = Ask {
                 limit: name,
                 amount,
-                most: *most,
+                most,
                 effect,
                 floor: MilliTokens::ZERO,
             };
@@ -398,6 +395,32 @@ impl RequestSpec {
             request,
             is_shadow,
         })
+    }
+
+    /// Requires that the configuration of a bucket has the limits that are requested.
+    fn check_configured(&self, bucket: &BucketKey, resolved: &ResolvedConfig) -> Result<(), Error> {
+        let Some(config) = &resolved.config else {
+            return Err(Error::NotConfigured {
+                entity: bucket.entity.clone(),
+                resource: bucket.resource.clone(),
+                missing_plan: resolved.missing_plan.clone(),
+            });
+        };
+        let EffectiveConfig { level, limits, .. } = &**config;
+        match self.missing_limit(limits.named()) {
+            Some(name) if config.status == ConfigStatus::Enforced => invalid(format!(
+                "limit {name:?} is not among those configured for {level}: {}; take one of them, or configure it",
+                names(limits.named())
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns a requested limit that is not among `limits`.
+    fn missing_limit(&self, limits: &[Limit]) -> Option<&str> {
+        let has = |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
+        let mut names = self.amounts.iter().map(|(name, _)| name.as_str());
+        names.find(|name| !has(name))
     }
 
     /// Requires that a request that queues takes rates only: nothing knows when a slot returns, and a
@@ -444,38 +467,6 @@ fn check_class(class: &ClassName, targets: &[BucketTarget]) -> Result<(), Error>
     invalid(format!(
         "class {class:?} is not among those of the limits: {remedy}"
     ))
-}
-
-/// Requires that the configuration of a bucket has the limits that are requested.
-fn check_configured(
-    bucket: &BucketKey,
-    resolved: &ResolvedConfig,
-    amounts: &NamedAmounts<'_>,
-) -> Result<(), Error> {
-    let Some(config) = &resolved.config else {
-        return Err(Error::NotConfigured {
-            entity: bucket.entity.clone(),
-            resource: bucket.resource.clone(),
-            missing_plan: resolved.missing_plan.clone(),
-        });
-    };
-    let EffectiveConfig { level, limits, .. } = &**config;
-    match missing_limit(amounts, limits.named()) {
-        Some(name) if config.status == ConfigStatus::Enforced => invalid(format!(
-            "limit {name:?} is not among those configured for {level}: {}; take one of them, or configure it",
-            names(limits.named())
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Returns a requested limit that is not among `limits`.
-fn missing_limit<'a>(amounts: &NamedAmounts<'a>, limits: &[Limit]) -> Option<&'a str> {
-    let has = |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
-    amounts
-        .iter()
-        .map(|(name, ..)| *name)
-        .find(|name| !has(name))
 }
 
 fn names(limits: &[Limit]) -> String {
