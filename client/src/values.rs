@@ -30,6 +30,7 @@ pub(crate) use denial::{
 };
 pub(crate) use effective_config::EffectiveConfig;
 pub use error::Error;
+pub(crate) use error::invalid;
 pub(crate) use file_levels::FileLevels;
 pub use gauges::BreakerState;
 pub(crate) use gauges::{OutstandingGauge, change_breaker, describe_gauges};
@@ -44,7 +45,8 @@ pub(crate) use limits::{
 pub(crate) use locked::Locked;
 pub use prefetch::Prefetch;
 pub(crate) use request::{
-    BucketRequest, DEFAULT_LEASE, check_lease, check_on_unavailable, check_queue, effect,
+    AcquireOptions, Amount, BucketRequest, DEFAULT_LEASE, RequestSpec, check_lease,
+    check_on_unavailable, effect,
 };
 pub use settlement::Settlement;
 pub use stats::Stats;

@@ -9,12 +9,11 @@ use super::decision::Decision;
 use super::grant::Grant;
 use super::granted::Granted;
 use super::local::LocalBuckets;
-use super::request::AcquireOptions;
 use super::targets::ResolvedRequest;
 use super::targets::check_targets;
 use crate::bucket::{BucketTarget, Hold};
 use crate::session::{Session, deadline};
-use crate::values::{Error, OnUnavailable, Settlement, parse_amount};
+use crate::values::{AcquireOptions, Error, OnUnavailable, Settlement, parse_amount};
 
 impl Grant {
     /// Takes `tokens` more of a limit, or nothing: where [`adjust`](Self::adjust) goes into debt,

@@ -10,14 +10,13 @@ use weirgate_shared::{
 };
 
 use super::granted::Uncounted;
-use super::request::{RequestSpec, invalid};
 use super::stop::{by_last_read, stopped};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, LoadWait, ResolvedConfig, resolve};
 use crate::session::{Settings, quarter_left};
 use crate::values::{
-    BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, check_debt,
-    check_limit_count, check_windows, effect,
+    BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, RequestSpec,
+    check_debt, check_limit_count, check_windows, effect, invalid,
 };
 
 /// Consistent reads of a chain of parents that shows a cycle, 3: the parents may change during one.
