@@ -1,6 +1,5 @@
 //! Plain data that every layer uses.
 
-mod amounts;
 pub(crate) mod calendar;
 mod denial;
 mod effective_config;
@@ -19,7 +18,6 @@ mod stats;
 mod vendor;
 mod vendor_advice;
 
-pub(crate) use amounts::{Amounts, check_amount, check_debt, debited, parse_amount, subtract};
 pub(crate) use calendar::CALENDAR;
 #[cfg(test)]
 pub(crate) use denial::SLOT_DENIAL_TTL;
@@ -39,8 +37,9 @@ pub(crate) use limit_status::{
     bucket_status, most_restrictive, never_status, status, status_for, whole, with_floors,
 };
 pub(crate) use limits::{
-    Limits, check_bucket_debt, check_bucket_limits, check_limit_count, check_next_windows,
-    check_whole, check_windows,
+    Amounts, Limits, check_amount, check_bucket_debt, check_bucket_limits, check_debt,
+    check_limit_count, check_next_windows, check_whole, check_windows, debited, parse_amount,
+    subtract,
 };
 pub(crate) use locked::Locked;
 pub use prefetch::Prefetch;

@@ -10,9 +10,8 @@ use weirgate_shared::{
     refill_between,
 };
 
-use super::amounts::{check_amount, parse_amount};
 use super::error::{Error, invalid};
-use super::limits::{Limits, check_whole};
+use super::limits::{Limits, check_amount, check_whole, parse_amount};
 
 /// Default duration of a lease, 60 s.
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(60);
