@@ -76,6 +76,8 @@ struct State {
     /// missed.
     ahead_ms: AtomicI64,
     missed_ms: AtomicI64,
+    /// That lead when the wall clock was last read for a time, in ms.
+    offset_ms: AtomicI64,
     turn: Locked<()>,
     jumps_ahead: AtomicU64,
     jumps_back: AtomicU64,
@@ -103,12 +105,13 @@ pub(crate) struct ClockJumps {
 
 impl AgeClock {
     pub(crate) fn new(wall: CorrectedClock) -> Self {
-        let ahead_ms = AtomicI64::new(wall.local().0);
+        let ahead = wall.local().0;
         let state = State {
             wall,
             started: Instant::now(),
-            ahead_ms,
+            ahead_ms: AtomicI64::new(ahead),
             missed_ms: AtomicI64::new(0),
+            offset_ms: AtomicI64::new(ahead),
             turn: Locked::default(),
             // The start counts as a jump, because the clock may be wrong.
             jumps_ahead: AtomicU64::new(1),
@@ -158,14 +161,27 @@ impl AgeClock {
         self.0.confirmed_back.load(Ordering::Acquire) < self.jumps().back
     }
 
-    /// Records that the wall clock was set ahead, or that the process was frozen.
-    pub(crate) fn record_jump_ahead(&self) {
-        self.0.jumps_ahead.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Records that the wall clock was set back.
-    pub(crate) fn record_jump_back(&self) {
-        self.0.jumps_back.fetch_add(1, Ordering::AcqRel);
+    /// Returns the current time: the wall clock, corrected by DynamoDB's responses.
+    ///
+    /// A clock that was set is wrong until the next response, and a write planned by it can change a
+    /// balance wrongly. So a jump ahead marks the views: after a freeze they are as valid as before,
+    /// and if the clock was set, the response to the next take shows it. A jump back removes the
+    /// views. Smaller steps add up to a jump.
+    pub(crate) fn wall(&self) -> EpochMillis {
+        let state = &*self.0;
+        let (_, ahead) = state.read();
+        let jump = ahead.saturating_sub(state.offset_ms.load(Ordering::Acquire));
+        if is_wrong(jump) {
+            // Recorded before the offset is stored, so no other thread uses views that should be
+            // removed.
+            let jumps = match jump < 0 {
+                true => &state.jumps_back,
+                false => &state.jumps_ahead,
+            };
+            jumps.fetch_add(1, Ordering::AcqRel);
+            state.offset_ms.store(ahead, Ordering::Release);
+        }
+        state.wall.now()
     }
 
     /// Returns the moment now.
@@ -256,11 +272,6 @@ pub(crate) struct Env {
     pub(crate) counters: Arc<Counters>,
     /// Clock for ages.
     pub(crate) ages: AgeClock,
-    /// The machine's clock, corrected by DynamoDB's responses.
-    skew: CorrectedClock,
-    started: Instant,
-    /// Lead of the machine's clock over the time since `started`, when it was last read, in ms.
-    clock_offset_ms: AtomicI64,
     /// Delay before this process counts for a new hour. Random, so that processes do not all begin
     /// a bucket's new hour at once.
     pub(crate) roll_lag: Millis,
@@ -288,40 +299,16 @@ impl Env {
         Self {
             table,
             counters: Arc::default(),
-            ages: AgeClock::new(skew.clone()),
-            clock_offset_ms: AtomicI64::new(skew.local().0),
-            skew,
-            started: Instant::now(),
+            ages: AgeClock::new(skew),
             roll_lag: Millis(fastrand::i64(0..MAX_ROLL_LAG.0)),
             timeout,
             denial_cache_ttl,
         }
     }
 
-    /// Returns the current time: the machine's clock, corrected by DynamoDB's responses.
-    ///
-    /// A clock that was set is wrong until the next response, and a write planned by it can change a
-    /// balance wrongly. So a jump ahead marks the views: after a freeze they are as valid as before,
-    /// and if the clock was set, the response to the next take shows it. A jump back removes the
-    /// views. Smaller steps add up to a jump.
+    /// Returns the current time, as [`AgeClock::wall`].
     pub(crate) fn now(&self) -> EpochMillis {
-        let skew = &self.skew;
-        let ahead = skew
-            .local()
-            .0
-            .saturating_sub(Millis::from(self.started.elapsed()).0);
-        let jump = ahead.saturating_sub(self.clock_offset_ms.load(Ordering::Acquire));
-        if is_wrong(jump) {
-            // Recorded before the offset is stored, so no other thread uses views that should be
-            // removed.
-            if jump < 0 {
-                self.ages.record_jump_back();
-            } else {
-                self.ages.record_jump_ahead();
-            }
-            self.clock_offset_ms.store(ahead, Ordering::Release);
-        }
-        skew.now()
+        self.ages.wall()
     }
 
     /// Returns whether a response has corrected the clock since it last jumped, or since the start.
