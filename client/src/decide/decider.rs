@@ -17,8 +17,7 @@ use weirgate_shared::{
 
 use super::decision::Decision;
 use super::fallback::fall_back;
-use super::grant::Grant;
-use super::granted::{BucketGrant, Granted, Uncounted};
+use super::grant::{BucketGrant, Grant, Granted, Uncounted};
 use super::local::LocalBuckets;
 use super::stop::{Known, by_cache, by_table, stopped};
 use super::targets::ResolvedRequest;

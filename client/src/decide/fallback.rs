@@ -3,7 +3,7 @@
 use weirgate_store::ErrorKind;
 
 use super::decision::Decision;
-use super::granted::{BucketGrant, Granted, Uncounted};
+use super::grant::{BucketGrant, Granted, Uncounted};
 use super::local::LocalBuckets;
 use crate::bucket::BucketTarget;
 use crate::session::Session;

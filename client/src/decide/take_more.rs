@@ -6,8 +6,7 @@ use weirgate_shared::{Effect, MilliTokens};
 
 use super::decider::decide;
 use super::decision::Decision;
-use super::grant::Grant;
-use super::granted::Granted;
+use super::grant::{Grant, Granted};
 use super::local::LocalBuckets;
 use super::targets::ResolvedRequest;
 use super::targets::check_targets;

@@ -9,7 +9,7 @@ use weirgate_shared::{
     LimitsVersion, MAX_SHARDS, MilliTokens, PlanName, Resource,
 };
 
-use super::granted::Uncounted;
+use super::grant::Uncounted;
 use super::stop::{by_last_read, stopped};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, LoadWait, ResolvedConfig, resolve};
