@@ -6,15 +6,13 @@ mod driver;
 mod machine;
 mod pace;
 mod part;
-mod shard_queues;
 mod shard_state;
 mod summary;
 mod waiter;
 
 pub(crate) use driver::ShardQueue;
-pub(crate) use machine::is_key_range_throttle;
+pub(crate) use machine::{AMPLE_FACTOR, is_key_range_throttle};
 pub(crate) use part::{Ending, HoldPart, Portion, SettleOutcome, Taken, Windows, windows_in};
-pub(crate) use shard_queues::ShardQueues;
 pub(crate) use shard_state::{ShardState, ShardView};
 pub(crate) use summary::BucketSummary;
 pub(crate) use waiter::Reason;

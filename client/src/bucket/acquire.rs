@@ -136,7 +136,7 @@ pub(crate) async fn take_all(
     let (mut taken, mut is_due) = (EarlierTakes::default(), false);
     for (at, (bucket, request)) in requests.iter().enumerate() {
         if !is_due && !is_in_pool(&session.env, bucket, request) {
-            is_due = bucket.queues.first().shard.is_unknown()
+            is_due = bucket.first_queue().shard.is_unknown()
                 || may_be_short(bucket, request, taken.of(bucket), now);
             taken.add(requests, at);
         }
@@ -216,7 +216,7 @@ fn may_be_short(
     if bucket.summary().max_shards_seen() > 1 {
         return false;
     }
-    let shard = &bucket.queues.first().shard;
+    let shard = &bucket.first_queue().shard;
     let Some(view) = shard.view_since_clock_jump() else {
         return false;
     };

@@ -44,7 +44,7 @@ fn denial_by_pause(env: &Env, bucket: &BucketState, request: &BucketRequest) -> 
     let denied = bucket.denied_by_pause(env, request)?;
     let (moment, now, most) = (env.ages.now(), env.now(), env.denial_cache_ttl);
     let paused = |view: &ShardView| view.shard.paused_until(now).is_some();
-    let views = bucket.queues.views_since_clock_jump().filter(paused);
+    let views = bucket.views_since_clock_jump().filter(paused);
     let age = views.map(|view| moment.since(view.sent_at)).min()?;
     let is_fresh = denied
         .short()

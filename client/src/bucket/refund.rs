@@ -42,7 +42,7 @@ pub(crate) async fn refund(
             session.env.ages.now(),
         )
     };
-    let views = || -> Vec<_> { bucket.queues.views().map(|view| view.shard).collect() };
+    let views = || -> Vec<_> { bucket.views().map(|view| view.shard).collect() };
     let has_window =
         |limit: &Limit| limit.rule().kind().has_window() && amounts.contains_key(limit.name());
     // What returns to a quota returns to its present window.

@@ -146,7 +146,7 @@ impl<'a> Resharding<'a> {
         self.bucket
             .refresh(self.session, None, Consistency::Strong)
             .await?;
-        let seen = self.bucket.queues.views();
+        let seen = self.bucket.views();
         Ok(seen.map(|view| Shard::clone(&view.shard)).collect())
     }
 

@@ -7,7 +7,7 @@
 //! done before the next poll.
 //!
 //! With one shard its reply decides. With several: the stamp, the shard that
-//! [`ShardQueues`](crate::queue) picks, two more, then all together: one of them, a part from each
+//! [`BucketState`] picks, two more, then all together: one of them, a part from each
 //! of several, or a denial.
 
 mod drive;
@@ -273,8 +273,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
     }
 
     fn choose(&self, env: &Env) -> Arc<ShardQueue> {
-        let queues = &self.bucket.queues;
-        queues.pick(self.request, env.now(), &self.tried)
+        self.bucket.pick(self.request, env.now(), &self.tried)
     }
 
     /// Returns the step after a short shard: the one with the most room by its view, or all
@@ -301,7 +300,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
                 .min()?;
             (holds.0 >= 0).then_some(holds)
         };
-        let queues = self.bucket.queues.all().into_iter();
+        let queues = self.bucket.all_queues().into_iter();
         queues
             .filter_map(|queue| Some((has_enough(&queue)?, queue)))
             .max_by_key(|(room, _)| *room)
@@ -314,7 +313,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
         if missing.index() > 0 {
             return Next::Choose;
         }
-        let mut queues = self.bucket.queues.all().into_iter();
+        let mut queues = self.bucket.all_queues().into_iter();
         let known = queues.find(|queue| queue.shard.view().is_some());
         known.map_or(Next::Together, Next::Ask)
     }
@@ -419,14 +418,14 @@ impl<T: AsRef<Portion>> Router<'_, T> {
         let is_unmade = |shard: u32| self.bucket.shard(shard).view().is_none();
         self.tried.clear();
         if bucket.shards().is_empty() {
-            let is_outdated = self.bucket.queues.views().next().is_some();
+            let is_outdated = self.bucket.views().next().is_some();
             // All views are from before a jump of the wall clock.
             self.next = match is_outdated {
                 true => Next::Together,
                 false => Next::Choose,
             };
             if !is_outdated {
-                self.bucket.queues.reset();
+                self.bucket.reset_shards();
             }
             return None;
         }
@@ -440,7 +439,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
                 return stamp.map(Command::WriteStamp);
             }
             Ok(Allocation::Single(shard)) if !is_unmade(shard) => {
-                self.next = Next::Ask(self.bucket.queues.queue(shard));
+                self.next = Next::Ask(self.bucket.queue(shard));
             }
             Ok(Allocation::Spread(parts)) if !parts.iter().any(|(shard, _)| is_unmade(*shard)) => {
                 self.next = Next::Parts(Box::new(Spread::new(self.request, parts)));

@@ -216,7 +216,7 @@ impl RequestSpec {
             let resolved = resolve(
                 session,
                 &bucket.config,
-                &bucket.queues.first().shard,
+                &bucket.first_queue().shard,
                 age,
                 &mut wait,
             )
@@ -489,7 +489,7 @@ pub(super) fn check_targets(targets: &[BucketTarget], held: usize) -> Result<(),
     }
     let shards = targets
         .iter()
-        .map(|target| target.bucket.queues.all().len().max(1));
+        .map(|target| target.bucket.all_queues().len().max(1));
     check_parts(shards.sum::<usize>().saturating_add(held))
 }
 

@@ -39,7 +39,7 @@ struct State {
 }
 
 impl ShardQueue {
-    pub(super) fn new(shard: ShardState) -> Self {
+    pub(crate) fn new(shard: ShardState) -> Self {
         let shard = Arc::new(shard);
         let state = State {
             machine: Machine::new(Arc::clone(&shard), 0),

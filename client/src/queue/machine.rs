@@ -36,7 +36,7 @@ use crate::values::{Denied, Error, LimitStatus, Outcome};
 
 /// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
 /// far, so there is no contention for them.
-pub(super) const AMPLE_FACTOR: i64 = 8;
+pub(crate) const AMPLE_FACTOR: i64 = 8;
 /// Lost races in a row after which waiters are denied that were short at the last one, 3.
 const PATIENCE: u32 = 3;
 /// Wait before a contended write, 100 ms, that is not shortened where a shard fills sooner.

@@ -81,7 +81,7 @@ impl ShardState {
     }
 
     /// Creates the state of a shard that was split off `parent`: the same processes write to it.
-    pub(super) fn split_off(key: BucketKey, parent: Arc<Self>) -> Self {
+    pub(crate) fn split_off(key: BucketKey, parent: Arc<Self>) -> Self {
         let state = State {
             throttles: parent.state().throttles.inherited(),
             ..State::default()

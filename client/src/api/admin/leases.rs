@@ -62,7 +62,7 @@ impl Admin {
                 let (mut items, mut unreadable) = (vec![], vec![]);
                 match self.read_bucket(entity, resource).await {
                     Ok(bucket) => {
-                        for view in bucket.queues.views() {
+                        for view in bucket.views() {
                             let leases = view.shard.leases.iter().flatten();
                             let shard = view.shard.key.shard;
                             items.extend(
@@ -128,7 +128,7 @@ impl Admin {
         self.session
             .at_home(async {
                 let bucket = self.read_bucket(entity, resource).await?;
-                let views = bucket.queues.views().map(|view| view.shard);
+                let views = bucket.views().map(|view| view.shard);
                 let found = views.into_iter().find_map(|shard| {
                     let leases = shard.leases.as_ref()?;
                     let (id, lease) = leases.iter().find(|(known, _)| known.as_str() == id)?;

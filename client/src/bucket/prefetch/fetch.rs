@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use weirgate_shared::write::LeaseChange;
-use weirgate_shared::{Asks, Effect, MilliTokens};
+use weirgate_shared::{Asks, Effect, Limit, MilliTokens};
 
 use super::super::hold::Hold;
 use super::super::route::acquire_from_table;
@@ -33,7 +33,8 @@ pub(crate) async fn acquire(
     let enqueued_at = Instant::now();
     for round in 0..MAX_BLOCKS_AWAITED {
         let now = session.now();
-        let (found, block) = pool.serve(&bucket.queues, request, now, round == 0);
+        let max_balance = |limit: &Limit| bucket.max_balance(limit, now);
+        let (found, block) = pool.serve(max_balance, request, round == 0);
         if let Some(block) = block {
             tokio::spawn(fetch(
                 Arc::clone(session),

@@ -7,13 +7,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
-use weirgate_shared::{
-    Ask, BucketKey, Effect, EpochMillis, Limit, LimitMode, LimitName, MilliTokens, Resource,
-};
+use weirgate_shared::{Ask, BucketKey, Effect, Limit, LimitMode, LimitName, MilliTokens, Resource};
 use weirgate_store::StoreError;
 
 use super::state::{State, TokenReturn};
-use crate::queue::{HoldPart, ShardQueues};
+use crate::queue::HoldPart;
 use crate::session::{AgeClock, Moment, Session};
 use crate::values::{
     Amounts, BucketRequest, Counters, Denied, Error, LimitStatus, Limits, Locked, OutstandingGauge,
@@ -317,13 +315,12 @@ impl Pool {
         self.state.lock()
     }
 
-    /// Serves a request. Returns the result, and a block to fetch if one is needed. `is_new` if the
-    /// request is served for the first time.
+    /// Serves a request on a bucket whose shards have at most `max_balance`. Returns the result, and a
+    /// block to fetch if one is needed. `is_new` if the request is served for the first time.
     pub(super) fn serve(
         &self,
-        queues: &ShardQueues,
+        max_balance: impl Fn(&Limit) -> MilliTokens,
         request: &BucketRequest,
-        now: EpochMillis,
         is_new: bool,
     ) -> (PoolResult, Option<Block>) {
         let (at, amounts) = (self.ages.now(), debited(&request.asks));
@@ -332,7 +329,7 @@ impl Pool {
             return (PoolResult::Miss, None);
         }
         state.demand.advance(at);
-        let (result, block) = self.serve_from(&mut state, queues, (request, &amounts), (now, at));
+        let (result, block) = self.serve_from(&mut state, &max_balance, (request, &amounts), at);
         if is_new {
             state.demand.count(&amounts);
         }
@@ -349,9 +346,9 @@ impl Pool {
     fn serve_from(
         &self,
         state: &mut State,
-        queues: &ShardQueues,
+        max_balance: &impl Fn(&Limit) -> MilliTokens,
         (request, amounts): (&BucketRequest, &Amounts),
-        (now, at): (EpochMillis, Moment),
+        at: Moment,
     ) -> (PoolResult, Option<Block>) {
         let is_paused = at < state.paused_until;
         let oldest = self.cutoff(at);
@@ -360,7 +357,7 @@ impl Pool {
             state.count(request.acquires, at);
             let mut block = None;
             if state.block_arrival.is_none() && !is_paused && self.is_low(state, amounts, oldest) {
-                block = self.block(state, queues, amounts, false, (now, at));
+                block = self.block(state, max_balance, amounts, false, at);
                 if block.is_none() {
                     state.paused_until = at + self.refetch_lead();
                 }
@@ -373,7 +370,7 @@ impl Pool {
         if is_paused {
             return (PoolResult::Miss, None);
         }
-        match self.block(state, queues, amounts, true, (now, at)) {
+        match self.block(state, max_balance, amounts, true, at) {
             Some(block) => {
                 let block_arrival = state
                     .block_arrival
@@ -479,10 +476,10 @@ impl Pool {
     fn block(
         &self,
         state: &mut State,
-        queues: &ShardQueues,
+        max_balance: &impl Fn(&Limit) -> MilliTokens,
         asked: &Amounts,
         waits: bool,
-        (now, at): (EpochMillis, Moment),
+        at: Moment,
     ) -> Option<Block> {
         let oldest = self.cutoff(at);
         let mut amounts = Amounts::new();
@@ -497,7 +494,7 @@ impl Pool {
             let expected = state.demand.within(name, self.prefetch.horizon());
             let wanted = (waiting + expected).min(self.prefetch.max_outstanding(capacity))
                 - state.outstanding(name);
-            let room = (queues.max_balance(limit, now) - waiting).max(MilliTokens::ZERO) / 2;
+            let room = (max_balance(limit) - waiting).max(MilliTokens::ZERO) / 2;
             let amount = wanted.min(waiting + room).max(MilliTokens::ZERO);
             if state.left(name, oldest) + amount
                 < MilliTokens(need.0.saturating_mul(MIN_REQUESTS_PER_BLOCK))

@@ -104,7 +104,7 @@ impl Driver<'_> {
     /// Asks a shard for a part. Until it replies, the part is the request's own.
     async fn ask_part(&self, shard: u32, part: &BucketRequest) -> Reply<Taken> {
         let _reserved = Reserved::new(self.bucket, shard, part);
-        self.ask(&self.bucket.queues.queue(shard), part).await
+        self.ask(&self.bucket.queue(shard), part).await
     }
 
     async fn read_stamp(&self) -> Result<Option<Stamp>, Error> {

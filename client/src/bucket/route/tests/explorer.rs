@@ -366,7 +366,7 @@ impl<'a> World<'a> {
             Command::AskForParts(parts) => {
                 self.seen.add("spread", 1);
                 let ask = |(shard, part): &(u32, BucketRequest)| {
-                    let queue = bucket.queues.queue(*shard);
+                    let queue = bucket.queue(*shard);
                     let ticket = arrive(&queue, running, part);
                     (queue, ticket, Reserved::new(bucket, *shard, part))
                 };
@@ -419,7 +419,7 @@ impl<'a> World<'a> {
     /// Lets the machine of a shard go on, as its driver does.
     fn pump(&mut self, process: usize, shard: u32) {
         let Process { env, bucket } = &self.processes[process];
-        let queue = bucket.queues.queue(shard);
+        let queue = bucket.queue(shard);
         loop {
             let state = self.queues.entry((process, shard)).or_default();
             let is_waiting = state
@@ -572,7 +572,7 @@ impl<'a> World<'a> {
                     env.ages.confirm(sent.jumps);
                 }
                 self.queues.get_mut(&(process, shard)).unwrap().asked = None;
-                let queue = self.processes[process].bucket.queues.queue(shard);
+                let queue = self.processes[process].bucket.queue(shard);
                 queue.explore(|machine| machine.written(env, outcome));
                 return self.pump(process, shard);
             }
@@ -581,7 +581,7 @@ impl<'a> World<'a> {
                     env.ages.confirm(sent.jumps);
                 }
                 self.queues.get_mut(&(process, shard)).unwrap().asked = None;
-                let queue = self.processes[process].bucket.queues.queue(shard);
+                let queue = self.processes[process].bucket.queue(shard);
                 queue.explore(|machine| machine.read_done(env, found));
                 return self.pump(process, shard);
             }
