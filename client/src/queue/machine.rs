@@ -13,8 +13,6 @@
 //! The waiters share the writes: while a take is under way, new ones wait in line, and the next write
 //! takes for all of them.
 
-mod attempt;
-mod batch;
 mod denial;
 mod look;
 mod take;
@@ -28,9 +26,8 @@ use weirgate_shared::write::{Take, Update, expire};
 use weirgate_shared::{Effect, EpochMillis, LimitName, MilliTokens, Shard};
 use weirgate_store::{Consistency, ErrorKind, StoreError};
 
-use self::attempt::Attempt;
 use super::shard_state::{ShardState, ShardView};
-use super::waiter::{Reason, Reply, Waiter};
+use super::waiter::{Attempt, Reason, Reply, Waiter, select_batch};
 use crate::session::{Env, Refusals, Sent, backoff, quarter_left};
 use crate::values::{Denied, Error, LimitStatus, Outcome};
 
@@ -299,7 +296,7 @@ impl Machine {
         let view = self.shard.view();
         let shard = view.as_ref().map(|view| &*view.shard);
         shard.inspect(|shard| self.refuse_limits(shard));
-        let mut batch = batch::select_batch(shard, &mut self.line, now);
+        let mut batch = select_batch(shard, &mut self.line, now);
         if self.line.is_empty() {
             // Of a line that was long, only the room for the next waiter.
             self.line.shrink_to(4);

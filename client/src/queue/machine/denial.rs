@@ -5,10 +5,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Millis, Shard};
 
-use super::attempt::Plan;
 use super::{Machine, is_key_range_throttle};
 use crate::queue::shard_state::ShardView;
-use crate::queue::waiter::{Reason, Waiter};
+use crate::queue::waiter::{Plan, Reason, Waiter};
 use crate::session::Env;
 use crate::values::{
     Denied, LimitStatus, Outcome, check_bucket_limits, count, denial_ttl, shortage, subtract,

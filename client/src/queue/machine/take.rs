@@ -10,12 +10,11 @@ use tokio::time::Instant;
 use weirgate_shared::{Effect, EpochMillis, Shard};
 use weirgate_store::{ErrorKind, StoreError};
 
-use super::attempt::Attempt;
 use super::{Asked, Command, Look, Machine, Next, PATIENCE, Written, is_key_range_throttle};
 use crate::queue::pace::{ContentionBackoff, FRESH_VIEW};
 use crate::queue::part::{HoldPart, Portion};
 use crate::queue::shard_state::ShardView;
-use crate::queue::waiter::{Reason, Waiter};
+use crate::queue::waiter::{Attempt, Reason, Waiter};
 use crate::session::{Env, Sent, backoff};
 use crate::values::{
     Error, Outcome, check_bucket_debt, check_bucket_limits, check_next_windows, count,
