@@ -1,9 +1,11 @@
 //! Denials without a write: by the views, and by the denial stamp that the processes of a split
 //! bucket share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weirgate_shared::write::Update;
 use weirgate_shared::{Bucket, BucketKey, Effect, EpochMillis, Millis, Shard, Stamp};
 
 use super::evaluate::evaluate;
@@ -122,6 +124,17 @@ impl BucketState {
         *self.stamp() = Some(Arc::new(stamp.clone()));
         Some(stamp)
     }
+
+    /// Returns the write that ends the bucket's denial stamp, if it may have one.
+    pub(crate) fn void_stamp(&self, now: EpochMillis) -> Option<Update> {
+        let void = Stamp {
+            at: now,
+            until: now,
+            shards: 0,
+            available: BTreeMap::new(),
+        };
+        self.is_stamped().then(|| void.update(&self.key))
+    }
 }
 
 /// Returns the denial that the stamp implies for a request on a bucket with this shard count, at
@@ -200,8 +213,6 @@ pub(super) fn draw(rng: &mut fastrand::Rng) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
     use weirgate_shared::{Asks, Effect, Limit, LimitName, MilliTokens};
 
