@@ -25,7 +25,9 @@ use weirgate_store::{Consistency, StoreError};
 use super::cached_denial::{cached_denial, denies, draw};
 use super::evaluate::{Allocation, above_floors, evaluate};
 use super::state::BucketState;
-use crate::queue::{Portion, Reason, ShardQueue, ShardView, is_key_range_throttle};
+use crate::queue::{
+    Portion, Reason, SLOTS_UNREAD_TTL, ShardQueue, ShardView, is_key_range_throttle,
+};
 use crate::session::{Env, Moment, backoff};
 use crate::values::{Amounts, BucketRequest, Error, Outcome, count};
 
@@ -38,8 +40,6 @@ const MAX_WAIT_PER_SHARD: Duration = Duration::from_millis(1);
 const RENEWED: Millis = Millis(60_000);
 /// Shards that are tried one by one before all are read, 3.
 const MAX_SHARDS_TRIED: usize = 3;
-/// Age up to which views of slots decide while shards cannot be read, 1 s.
-const SLOTS_UNREAD_TTL: Duration = Duration::from_secs(1);
 /// Attempts to read all shards before existing ones decide, 2: one may see shards at different
 /// times. If they are still incomplete, items were deleted manually.
 const MAX_READS: u32 = 2;

@@ -26,9 +26,10 @@ use weirgate_shared::write::{Take, Update, expire};
 use weirgate_shared::{Effect, EpochMillis, LimitName, MilliTokens, Shard};
 use weirgate_store::{Consistency, ErrorKind, StoreError};
 
+pub(crate) use self::denial::SLOTS_UNREAD_TTL;
 use super::shard_state::{ShardState, ShardView};
 use super::waiter::{Attempt, Reason, Reply, Waiter, select_batch};
-use crate::session::{Env, Refusals, Sent, backoff, quarter_left};
+use crate::session::{Env, HANGS_AFTER, Refusals, Sent, backoff, quarter_left};
 use crate::values::{Denied, Error, LimitStatus, Outcome};
 
 /// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
@@ -38,8 +39,6 @@ pub(crate) const AMPLE_FACTOR: i64 = 8;
 const PATIENCE: u32 = 3;
 /// Wait before a contended write, 100 ms, that is not shortened where a shard fills sooner.
 const MIN_LONGEST_WAIT: Duration = Duration::from_millis(100);
-/// Time without a response after which a request counts as hanging, 1 s.
-const HANG_THRESHOLD: Duration = Duration::from_secs(1);
 
 /// What a machine wants next.
 #[derive(Debug)]
@@ -325,7 +324,10 @@ impl Machine {
         if batch.is_empty() {
             return None;
         }
-        if let Some(until) = self.shard.paused_until() {
+        let paused = self
+            .shard
+            .with_throttles(|known, ages| known.paused_until(ages));
+        if let Some(until) = paused {
             self.requeue(batch);
             (self.next, self.wait) = (Next::Recheck, Some(until));
             return None;
@@ -492,7 +494,7 @@ impl Machine {
         let hangs = self
             .asked
             .as_ref()
-            .filter(|(_, _, since)| since.elapsed() >= HANG_THRESHOLD.min(after / 2));
+            .filter(|(_, _, since)| since.elapsed() >= HANGS_AFTER.min(after / 2));
         let doubt = self.attempt.as_ref().and_then(Attempt::doubt);
         let hanging = hangs.map(|(asked, _, _)| {
             let operation = match asked {

@@ -234,34 +234,17 @@ impl ShardState {
             .is_some_and(|at| self.summary.ages.age(at) < Duration::from_secs(1))
     }
 
-    /// Records a throttle of the shard.
-    pub(super) fn record_throttle(&self) {
-        self.state().throttles.record(&self.summary.ages);
-    }
-
-    /// Records a write that was not throttled.
-    pub(super) fn record_unthrottled_write(&self) {
-        self.state().throttles.record_pass(&self.summary.ages);
-    }
-
-    /// Returns the end of this process's pause after throttles, if it is still ahead.
-    pub(super) fn paused_until(&self) -> Option<Instant> {
-        self.state().throttles.paused_until(&self.summary.ages)
-    }
-
-    /// Returns the age of the last throttle, if throttles repeat.
-    pub(super) fn repeatedly_throttled_for(&self) -> Option<Duration> {
-        self.state().throttles.repeated_for(&self.summary.ages)
+    /// Reads or changes what is known of the shard's throttles.
+    pub(super) fn with_throttles<T>(
+        &self,
+        change: impl FnOnce(&mut ThrottleHistory, &AgeClock) -> T,
+    ) -> T {
+        change(&mut self.state().throttles, &self.summary.ages)
     }
 
     /// Returns whether requests should avoid the shard.
     pub(crate) fn is_throttled(&self) -> bool {
-        self.state().throttles.is_recent(&self.summary.ages)
-    }
-
-    /// Clears the throttle, because a write has requested the split.
-    pub(super) fn clear_throttle(&self) {
-        self.state().throttles.clear();
+        self.with_throttles(|throttles, ages| throttles.is_recent(ages))
     }
 
     /// Lets the view count as fresh for `span`, because the shard is too throttled to be read.

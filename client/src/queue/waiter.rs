@@ -424,7 +424,8 @@ impl Attempt {
             .sample
             .map_or(EpochMillis::default(), |look| look.at.plus(SPLIT_COOLDOWN));
         let is_settled = |age: Duration| now.since(settled_at) > Millis::from(age);
-        shard.repeatedly_throttled_for().is_some_and(is_settled)
+        let throttled = shard.with_throttles(|throttles, ages| throttles.repeated_for(ages));
+        throttled.is_some_and(is_settled)
     }
 
     /// Records one more unconfirmed write. Returns how many there are.

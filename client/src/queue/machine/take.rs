@@ -11,7 +11,7 @@ use weirgate_shared::{Effect, EpochMillis, Shard};
 use weirgate_store::{ErrorKind, StoreError};
 
 use super::{Asked, Command, Look, Machine, Next, PATIENCE, Written, is_key_range_throttle};
-use crate::queue::pace::{ContentionBackoff, FRESH_VIEW};
+use crate::queue::pace::{ContentionBackoff, FRESH_VIEW, ThrottleHistory};
 use crate::queue::part::{HoldPart, Portion};
 use crate::queue::shard_state::ShardView;
 use crate::queue::waiter::{Attempt, Reason, Waiter};
@@ -97,12 +97,13 @@ impl Machine {
     ) {
         self.shard.record_outcome(&outcome);
         if outcome.is_ok() {
-            self.shard.record_unthrottled_write();
+            self.shard.with_throttles(ThrottleHistory::record_pass);
         }
         match outcome {
             Ok(Written::Applied(shard)) => {
                 if attempt.is_hot {
-                    self.shard.clear_throttle();
+                    // The write has requested the split.
+                    self.shard.with_throttles(|throttles, _| throttles.clear());
                 }
                 self.applied(env, attempt, sent, shard);
             }
@@ -129,7 +130,7 @@ impl Machine {
                 count(&env.counters.refused, 1);
                 tracing::debug!(%error, "write rejected for now");
                 if is_key_range_throttle(&error) {
-                    self.shard.record_throttle();
+                    self.shard.with_throttles(ThrottleHistory::record);
                 }
                 if attempt.is_unconfirmed() {
                     // An earlier write is still unconfirmed: its outcome comes first.
