@@ -14,12 +14,13 @@ pub use clock::FakeClock;
 pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use env::{
-    AgeClock, Cached, ClockJumps, Env, MAX_JUMPED_READS, Moment, PlanTime, Sent, after, backoff,
-    deadline, quarter_left,
+    AgeClock, Cached, ClockJumps, Env, MAX_JUMPED_READS, Moment, PlanTime, Sent, after, deadline,
+    quarter_left,
 };
 pub(crate) use requests::{HANGS_AFTER, Refusals, decode_meter, decode_shard, undecodable};
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
 pub(crate) use tasks::{Background, Home, Work};
+pub(crate) use weirgate_store::backoff;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -42,12 +42,6 @@ pub(crate) fn quarter_left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()) / 4
 }
 
-/// Returns a random time up to a bound that doubles from 25 ms to 800 ms (full jitter).
-pub(crate) fn backoff(failures: u32) -> Duration {
-    let most = 25_000_u64 << failures.saturating_sub(1).min(5);
-    Duration::from_micros(fastrand::u64(0..=most))
-}
-
 /// An instant that ages are measured from. Later instants are larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(Instant);
