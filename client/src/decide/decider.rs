@@ -166,7 +166,7 @@ impl Decider<'_> {
         match self.session.breaker.admit() {
             Ok(permit) => self.run(wait, Some(permit)).await,
             Err(_) if self.is_prefetched() => self.run(wait, None).await,
-            Err(open) => Err(open.into()),
+            Err(open) => Err(open),
         }
     }
 

@@ -53,7 +53,6 @@ impl ResolvedRequest {
         let disabled = self.disabled.or(other.disabled);
         Self {
             disabled,
-            has_unlimited: self.has_unlimited || other.has_unlimited,
             missing_plan: self.missing_plan.or(other.missing_plan),
             limits_may_be_stale: self.limits_may_be_stale || other.limits_may_be_stale,
             ..self

@@ -105,15 +105,6 @@ pub(crate) struct Permit<'a> {
     is_probe: bool,
 }
 
-/// Rejection by the open circuit breaker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Open {
-    /// Failure that opened it.
-    pub(crate) cause: String,
-    /// Time until a probe may pass.
-    pub(crate) retry_after: Duration,
-}
-
 impl CircuitBreaker {
     pub(crate) const fn new(settings: CircuitBreakerConfig, ages: AgeClock) -> Self {
         Self {
@@ -147,8 +138,11 @@ impl CircuitBreaker {
         }
     }
 
-    /// Returns a permit, or the rejection if the breaker is open.
-    pub(crate) fn admit(&self) -> Result<Permit<'_>, Open> {
+    /// Returns a permit.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the breaker is open.
+    pub(crate) fn admit(&self) -> Result<Permit<'_>, Error> {
         let seen = self.seen.lock();
         let stop = match &seen.state {
             State::Closed(_) => {
@@ -160,19 +154,11 @@ impl CircuitBreaker {
             State::Open { until, stop } => {
                 let left = until.since(self.ages.now());
                 if !left.is_zero() {
-                    return Err(Open {
-                        cause: stop.why.clone(),
-                        retry_after: left,
-                    });
+                    return Err(stop.rejection(left));
                 }
                 stop.clone()
             }
-            State::HalfOpen(stop) => {
-                return Err(Open {
-                    cause: stop.why.clone(),
-                    retry_after: stop.pause,
-                });
-            }
+            State::HalfOpen(stop) => return Err(stop.rejection(stop.pause)),
         };
         Self::set(seen, State::HalfOpen(stop));
         Ok(Permit {
@@ -322,6 +308,14 @@ impl Stop {
     const fn is_saturation(&self) -> bool {
         matches!(self.cause, Cause::Saturation(_))
     }
+
+    /// Returns the error of a request that does not pass, until a probe may.
+    fn rejection(&self, left: Duration) -> Error {
+        Error::Unavailable {
+            retry_after: left.max(Duration::from_millis(1)),
+            last: self.why.clone(),
+        }
+    }
 }
 
 impl State {
@@ -330,20 +324,6 @@ impl State {
             Self::Closed(_) => BreakerState::Closed,
             Self::Open { .. } => BreakerState::Open,
             Self::HalfOpen(_) => BreakerState::HalfOpen,
-        }
-    }
-}
-
-impl From<Open> for Error {
-    fn from(
-        Open {
-            cause: why,
-            retry_after: left,
-        }: Open,
-    ) -> Self {
-        Self::Unavailable {
-            retry_after: left.max(Duration::from_millis(1)),
-            last: why,
         }
     }
 }
