@@ -14,7 +14,7 @@ pub use clock::FakeClock;
 pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use env::{
-    AgeClock, Cached, ClockJumps, Env, MAX_JUMPED_READS, Moment, PlanTime, Sent, after, deadline,
+    AgeClock, Cached, ClockJumps, Env, MAX_JUMPED_READS, Moment, Sent, after, deadline,
     quarter_left,
 };
 pub(crate) use requests::{HANGS_AFTER, Refusals, decode_meter, decode_shard, undecodable};

@@ -14,7 +14,7 @@ use weirgate_store::StoreError;
 
 use super::part::{MAX_CLOCK_SKEW, Portion, Windows, windows_in};
 use super::shard_state::ShardState;
-use crate::session::{Env, PlanTime, Refusals, deadline};
+use crate::session::{Env, Refusals, deadline};
 use crate::values::{Amounts, BucketRequest, Denied, Error, Outcome, count, shortage};
 
 /// Time after a split in which no other is requested, 1 s: about as long as all processes need to
@@ -225,7 +225,7 @@ fn raise(waiter: &mut Waiter, left: &mut Amounts, shard: ShardIndex) {
 pub(super) struct Attempt {
     pub(super) waiters: Vec<Waiter>,
     /// Time of the first plan that may have been applied.
-    pub(super) planned: PlanTime,
+    pub(super) planned: EpochMillis,
     pub(super) last_plan: Plan,
     /// Leases in the order of the waiters.
     pub(super) leases: Vec<Option<(WriteId, Lease)>>,
@@ -276,7 +276,7 @@ impl Attempt {
         }
         Self {
             waiters,
-            planned: env.plan_time(),
+            planned: env.now(),
             last_plan: Plan::default(),
             leases: vec![],
             asks,
@@ -318,15 +318,12 @@ impl Attempt {
     /// Sets the next plan, by which the waiter `last_arrived` had arrived. An unconfirmed write keeps
     /// its leases.
     pub(super) fn replan(&mut self, env: &Env, last_arrived: u64) -> EpochMillis {
-        let planned = env.plan_time();
+        let at = env.now();
         if self.unconfirmed.is_none() {
-            self.planned = planned;
+            self.planned = at;
             let waiters = self.waiters.iter();
-            self.leases = waiters
-                .map(|waiter| waiter.new_lease(planned.now))
-                .collect();
+            self.leases = waiters.map(|waiter| waiter.new_lease(at)).collect();
         }
-        let at = planned.now;
         self.last_plan = Plan { at, last_arrived };
         at
     }

@@ -275,14 +275,6 @@ pub(crate) struct Env {
     pub(crate) denial_cache_ttl: Duration,
 }
 
-/// Time at which a write was planned.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PlanTime {
-    /// Time by the limiter's clock.
-    pub(crate) now: EpochMillis,
-    at: Instant,
-}
-
 impl Env {
     pub(crate) fn new(
         table: String,
@@ -328,14 +320,6 @@ impl Env {
             table: self.table.clone(),
             reason,
             source: None,
-        }
-    }
-
-    /// Returns the current time for a plan.
-    pub(crate) fn plan_time(&self) -> PlanTime {
-        PlanTime {
-            now: self.now(),
-            at: Instant::now(),
         }
     }
 }
@@ -389,19 +373,6 @@ impl Session {
                 return Ok((sent, found));
             }
         }
-    }
-}
-
-impl PlanTime {
-    /// Returns by how many ms the plan's clock was slow, as far as is known now.
-    fn lag_ms(self, env: &Env) -> i64 {
-        let passed = env.now().0.saturating_sub(self.now.0);
-        passed.saturating_sub(Millis::from(self.at.elapsed()).0)
-    }
-
-    /// Returns whether the clock has since changed by more than the time passed.
-    pub(crate) fn clock_jumped(self, env: &Env) -> bool {
-        is_wrong(self.lag_ms(env))
     }
 }
 

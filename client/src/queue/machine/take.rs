@@ -184,11 +184,6 @@ impl Machine {
         }
         attempt.count_unconfirmed_tokens(env, 0, Some(shard.write_seq));
         self.record_view(&attempt, sent, shard);
-        if attempt.planned.clock_jumped(env) {
-            // The clock may have been set after this request was sent; then its response has not
-            // corrected the clock.
-            self.shard.clear_view();
-        }
         let plan = attempt.last_plan;
         match self.record_refusal() {
             Ok(()) => self.retry(attempt.waiters, attempt.races + 1),
@@ -298,7 +293,7 @@ impl Machine {
     /// Grants all waiters of an unconfirmed write that the shard shows.
     fn found(&mut self, env: &Env, attempt: Attempt, shard: &Arc<Shard>) {
         attempt.count_unconfirmed_tokens(env, 1, Some(shard.write_seq - 1));
-        let planned_at = attempt.planned.now;
+        let planned_at = attempt.planned;
         self.grant(env, attempt, planned_at, shard);
     }
 
