@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate_shared::Shard;
-use weirgate_store::{Item, StoreError, WriteOutcome};
+use weirgate_store::{Item, StoreError};
 
-use super::machine::{Command, Machine, Written};
+use super::machine::{Command, Machine};
 use super::part::Taken;
 use super::shard_state::ShardState;
 use super::waiter::{Reason, Waiter};
@@ -178,7 +178,8 @@ async fn drive(session: Arc<Session>, queue: Arc<ShardQueue>) {
                 queue.with_machine(&session, |machine| machine.read_done(&session.env, found));
             }
             Command::Write(update) => {
-                let outcome = written(session.update(&update).await);
+                let outcome = session.update(&update).await.map_err(Error::from);
+                let outcome = outcome.and_then(|outcome| outcome.read(decode_shard));
                 queue.with_machine(&session, |machine| machine.written(&session.env, outcome));
             }
         }
@@ -188,15 +189,6 @@ async fn drive(session: Arc<Session>, queue: Arc<ShardQueue>) {
 
 fn shard_of(found: Result<Option<Item>, StoreError>) -> Result<Option<Shard>, Error> {
     found?.as_ref().map(decode_shard).transpose()
-}
-
-fn written(outcome: Result<WriteOutcome, StoreError>) -> Result<Written, Error> {
-    Ok(match outcome? {
-        WriteOutcome::Applied(Some(item)) => Written::Applied(decode_shard(&item)?),
-        WriteOutcome::Applied(None) => unreachable!("the answer was asked for"),
-        WriteOutcome::ConditionFailed(Some(item)) => Written::Refused(decode_shard(&item)?),
-        WriteOutcome::ConditionFailed(None) => Written::Missing,
-    })
 }
 
 /// A caller without a reply. One that goes away leaves the line.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::write::{Take, Update, expire};
 use weirgate_shared::{Effect, EpochMillis, LimitName, MilliTokens, Shard};
-use weirgate_store::{Consistency, ErrorKind, StoreError};
+use weirgate_store::{Consistency, ErrorKind, StoreError, WriteOutcome};
 
 pub(crate) use self::denial::SLOTS_UNREAD_TTL;
 use super::shard_state::{ShardState, ShardView};
@@ -54,16 +54,8 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// Response to a write.
-#[derive(Debug)]
-pub(crate) enum Written {
-    /// It was applied; the shard after it.
-    Applied(Shard),
-    /// A condition failed; the shard as it is.
-    Refused(Shard),
-    /// A condition failed, because there is no item.
-    Missing,
-}
+/// Response to a write, with the shard after it or as it is; a condition can fail because there is no item.
+pub(crate) type Written = WriteOutcome<Shard>;
 
 /// Request under way.
 #[derive(Debug)]
@@ -360,12 +352,11 @@ impl Machine {
     /// follows.
     fn made_room(&mut self, sent: Sent, outcome: Result<Written, Error>) {
         let is_new = match outcome {
-            Ok(Written::Applied(shard) | Written::Refused(shard)) => {
-                self.shard.record_response(shard, sent);
-                true
-            }
-            Ok(Written::Missing) => {
-                self.shard.clear_view();
+            Ok(Written::Applied(shard) | Written::ConditionFailed(shard)) => {
+                match shard {
+                    Some(shard) => drop(self.shard.record_response(shard, sent)),
+                    None => self.shard.clear_view(),
+                }
                 true
             }
             Err(error) => {

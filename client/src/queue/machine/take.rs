@@ -100,17 +100,19 @@ impl Machine {
             self.shard.with_throttles(ThrottleHistory::record_pass);
         }
         match outcome {
-            Ok(Written::Applied(shard)) => {
+            Ok(Written::Applied(Some(shard))) => {
                 if attempt.is_hot {
                     // The write has requested the split.
                     self.shard.with_throttles(|throttles, _| throttles.clear());
                 }
                 self.applied(env, attempt, sent, shard);
             }
-            Ok(Written::Missing) if !self.shard.is_only() => {
+            Ok(Written::ConditionFailed(Some(shard))) => self.refused(env, attempt, sent, shard),
+            // A write that does not show the item found none.
+            Ok(_) if !self.shard.is_only() => {
                 self.shard_missing(env, attempt);
             }
-            Ok(Written::Missing) => {
+            Ok(_) => {
                 self.shard.clear_view();
                 if let Err(error) = attempt.refusals.record(&self.shard.key, None) {
                     return self.fail_attempt(env, attempt, error);
@@ -118,7 +120,6 @@ impl Machine {
                 attempt.is_missing = true;
                 self.attempt = Some(attempt);
             }
-            Ok(Written::Refused(shard)) => self.refused(env, attempt, sent, shard),
             Err(Error::Store(error)) if error.kind == ErrorKind::Unconfirmed => {
                 tracing::debug!(%error, "unconfirmed write");
                 count(&env.counters.unconfirmed, 1);

@@ -648,7 +648,7 @@ impl<'a> World<'a> {
         let before = self.shards.get(&index).cloned();
         let mut item = self.items.get(&index).cloned().unwrap_or_default();
         if !item.apply(update) {
-            return before.map_or(Written::Missing, Written::Refused);
+            return Written::ConditionFailed(before);
         }
         let after = item.bucket();
         self.items.insert(index, item);
@@ -658,7 +658,7 @@ impl<'a> World<'a> {
             self.past.push((until, before));
         }
         self.check(before.as_ref(), &after);
-        Written::Applied(after)
+        Written::Applied(Some(after))
     }
 
     /// Checks a write that was applied: I1 over the whole run, and I4.
@@ -766,7 +766,7 @@ impl<'a> World<'a> {
         let env = &process.unwrap().env;
         let (sent, index, now) = (env.ages.sent(), part.state.key.shard, self.time());
         let written = roll_back(portion, env, now, |update| self.apply(index, update));
-        if let Written::Applied(shard) | Written::Refused(shard) = &written {
+        if let Written::Applied(Some(shard)) | Written::ConditionFailed(Some(shard)) = &written {
             env.ages.confirm(sent.jumps);
             part.state.record_response(shard.clone(), sent);
         }
