@@ -99,6 +99,19 @@ impl Hold {
         }
     }
 
+    /// Creates an unclaimed hold on what a pool gave for a request.
+    pub(super) fn of_pool(
+        session: &Arc<Session>,
+        bucket: &Arc<BucketState>,
+        parts: Vec<HoldPart>,
+        request: &BucketRequest,
+        now: EpochMillis,
+    ) -> Self {
+        let mut hold = Self::new(session, bucket, parts, request.limits.clone(), now);
+        hold.class.clone_from(&request.class);
+        hold
+    }
+
     /// Notes whether a denial of the request is only reported.
     pub(crate) const fn in_shadow(mut self, is_shadow: bool) -> Self {
         self.is_shadow = is_shadow;

@@ -117,12 +117,13 @@ impl fmt::Display for Denied {
         if let Some(Degraded { reason }) = &self.degraded {
             write!(f, "the table is unavailable ({reason}): ")?;
         }
-        match self.retry_after {
-            Some(after) => {
-                let (after, short) = (rounded_span(after), short.join(", "));
-                write!(f, "denied, retry after {after}: {short}")
-            }
-            None => write!(f, "denied: {}", short.join(", ")),
+        f.write_str("denied")?;
+        if let Some(after) = self.retry_after {
+            write!(f, ", retry after {}", rounded_span(after))?;
+        }
+        match short.is_empty() {
+            true => Ok(()),
+            false => write!(f, ": {}", short.join(", ")),
         }
     }
 }
@@ -276,13 +277,15 @@ pub(crate) fn merge_two(one: Option<Denied>, other: Option<Denied>) -> Option<De
 
 /// Merges the denials of several buckets.
 pub(crate) fn merge_denials(denials: impl IntoIterator<Item = Denied>) -> Denied {
-    let (mut limits, mut starts_in) = (vec![], None);
+    let (mut limits, mut starts) = (vec![], vec![]);
     for denied in denials {
         limits.extend(denied.limits);
-        starts_in = starts_in.max(denied.starts_in);
+        starts.push(denied.starts_in);
     }
+    // One that time does not help denies all.
+    let starts: Option<Vec<_>> = starts.into_iter().collect();
     Denied {
-        starts_in,
+        starts_in: starts.and_then(|starts| starts.into_iter().max()),
         ..denial_of(limits)
     }
 }

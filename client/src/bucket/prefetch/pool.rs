@@ -8,13 +8,12 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
 use weirgate_shared::{Ask, BucketKey, Effect, Limit, LimitMode, LimitName, MilliTokens, Resource};
-use weirgate_store::StoreError;
 
 use super::state::{State, TokenReturn};
 use crate::queue::HoldPart;
 use crate::session::{AgeClock, Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Counters, Denied, Error, LimitStatus, Limits, Locked, OutstandingGauge,
+    Amounts, BucketRequest, Counters, Denied, LimitStatus, Limits, Locked, OutstandingGauge,
     Prefetch, count, debited,
 };
 
@@ -28,8 +27,6 @@ pub(crate) struct Pool {
     prefetch: Prefetch,
     ages: AgeClock,
     state: Locked<State>,
-    /// Error of the last fetch, if it failed.
-    last_error: Locked<Option<Arc<StoreError>>>,
     /// Notification that a write in flight has ended.
     write_ended: Notify,
     /// Gauge of the outstanding tokens. Changed after the state, without its lock.
@@ -93,7 +90,6 @@ impl Pool {
             prefetch,
             ages,
             state: Locked::new(state),
-            last_error: Locked::default(),
             write_ended: Notify::new(),
             gauge,
             counters,
@@ -254,35 +250,6 @@ impl Pool {
     /// Adds granted acquires that no write has counted. Subtracts what was not granted after all.
     pub(crate) fn add_unreported(&self, acquires: i64) {
         self.state().count(acquires, self.ages.now());
-    }
-
-    /// Stores the error of a fetch, for requests that wait for the block.
-    pub(super) fn set_last_error(&self, error: Option<&Error>) {
-        let why = match error {
-            Some(Error::Store(error)) => Some(Arc::clone(error)),
-            Some(Error::Timeout { last, .. }) => last.clone(),
-            _ => None,
-        };
-        *self.last_error.lock() = why;
-    }
-
-    /// Adds the last fetch error to a timeout that has none.
-    pub(super) fn attach_last_error(&self, error: Error) -> Error {
-        match error {
-            Error::Timeout {
-                bucket,
-                after,
-                last: None,
-            } => {
-                let last = self.last_error.lock().clone();
-                Error::Timeout {
-                    bucket,
-                    after,
-                    last,
-                }
-            }
-            other => other,
-        }
     }
 
     /// Fetches nothing for `span`.
