@@ -170,7 +170,11 @@ pub(crate) async fn take_all(
             tracing::warn!(%error, "tokens of a request that another bucket denied could not be returned");
         }
     }
-    failed.map_or(Ok(Outcome::Denied(denials)), Err)
+    // What denies is a decision, whatever another bucket answers in a moment.
+    match failed {
+        Some(error) if denials.is_empty() || !error.is_transient() => Err(error),
+        _ => Ok(Outcome::Denied(denials)),
+    }
 }
 
 fn is_in_pool(env: &Env, bucket: &BucketState, request: &BucketRequest) -> bool {
