@@ -45,8 +45,18 @@ def listed(value):
     return shlex.split(value) if isinstance(value, str) else value
 
 
+def settings(config, command):
+    """A command's settings, as SAM reads them: its own above those of all."""
+    return {key: value for name in ("global", command) for key, value in config.get(name, {}).get("parameters", {}).items()}
+
+
 def overrides(section):
-    return dict(each.split("=", 1) for each in listed(section.get("parameter_overrides", [])))
+    """A map, or texts: Key=Value, or ParameterKey=Key,ParameterValue=Value."""
+    given = section.get("parameter_overrides", [])
+    if isinstance(given, dict):
+        return {key: str(value) for key, value in given.items()}
+    pairs = (re.fullmatch(r"(?:ParameterKey=)?(\w+)(?:,ParameterValue)?=(.*)", each, re.DOTALL) for each in listed(given))
+    return {pair[1]: pair[2] for pair in pairs if pair}
 
 
 def is_within(value, least, most):
@@ -54,8 +64,8 @@ def is_within(value, least, most):
 
 
 def problems(config, known):
-    build, deploy = (config.get(command, {}).get("parameters", {}) for command in ("build", "deploy"))
-    if not config.get("global", {}).get("parameters", {}).get("stack_name"):
+    build, deploy = settings(config, "build"), settings(config, "deploy")
+    if not deploy.get("stack_name"):
         yield "it has no stack_name"
     if not CAPABILITIES & set(listed(deploy.get("capabilities", []))):
         yield f"capabilities must have CAPABILITY_IAM, got {deploy.get('capabilities')}; write it there"
@@ -77,7 +87,7 @@ def problems(config, known):
 
 def differences(name, config, known):
     """What an environment says otherwise than the project ships it."""
-    deploy = config.get("deploy", {}).get("parameters", {})
+    deploy = settings(config, "deploy")
     said = {"DeletionProtection": known["DeletionProtection"]["default"], **overrides(deploy)}
     if said["DeletionProtection"] != PROTECTED[name]:
         yield f"DeletionProtection must be {PROTECTED[name]}, got {said['DeletionProtection']}"
@@ -110,7 +120,7 @@ def main(path, template, environment=None, setting=None):
         errors.append(f"{path}: ENV must be one of {[name for name in named if name != 'local']}, got {environment}")
     else:
         errors += [f"{path}: {environment}: {problem}" for problem in problems(config[environment], known)]
-        said = overrides(config[environment]["deploy"]["parameters"])
+        said = overrides(settings(config[environment], "deploy"))
         if environment == "prod" and not said.get("AlarmTopicArn") and not said.get("AlarmEmail"):
             errors.append(f"{path}: prod: it has neither AlarmTopicArn nor AlarmEmail; write one of them into parameter_overrides")
         if said.get("AlarmTopicArn") == PLACEHOLDER:

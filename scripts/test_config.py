@@ -56,6 +56,10 @@ REFUSED = [
      "Architecture must be the same"),
     ('on_failure = "DELETE"\n', "", None, "prod: on_failure must be DELETE, got None"),
     ("[pre.", "[staging.", None, "environments must be"),
+    ("version = 0.1\n", 'version = 0.1\n[bare.global.parameters]\nstack_name = "bare"\n', "bare", "capabilities must have CAPABILITY_IAM"),
+    ('["DeletionProtection=false", "LogRetentionDays=7"]', "{LogRetentionDays = 8}", "pre", "LogRetentionDays must be one of"),
+    ('["DeletionProtection=false", "LogRetentionDays=7"]', '"ParameterKey=LogRetention,ParameterValue=7"', "pre",
+     "the template has no parameter LogRetention"),
 ]
 # What a deployer may choose.
 ACCEPTED = [
@@ -77,6 +81,12 @@ ACCEPTED = [
     (f"AlarmTopicArn={TOPIC}", "AlarmEmail=on-call@example.com", "prod"),
     (TOPIC, f'{OURS}", "AlarmEmail=on-call@example.com', "prod"),
     ('"LogRetentionDays=7"', '"Alarms=false"', "pre"),
+    ('["DeletionProtection=false", "LogRetentionDays=7"]', '{DeletionProtection = "false", LogRetentionDays = "7"}', "pre"),
+    ('["DeletionProtection=false", "LogRetentionDays=7"]',
+     '"ParameterKey=DeletionProtection,ParameterValue=false ParameterKey=LogRetentionDays,ParameterValue=7"', "pre"),
+    # For all commands.
+    ('stack_name = "weirgate-pre"\n', 'stack_name = "weirgate-pre"\ncapabilities = "CAPABILITY_IAM"\nresolve_s3 = true\n[bare.global.parameters]\n'
+     'stack_name = "bare"\ncapabilities = "CAPABILITY_IAM"\nresolve_s3 = true\n', "bare"),
 ]
 
 

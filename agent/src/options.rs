@@ -13,7 +13,7 @@ use weirgate::{
     Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter, RedisOptions, Table,
     VendorCount,
 };
-use weirgate_shared::{docs, parse_timeout};
+use weirgate_shared::{docs, parse_span, parse_timeout};
 use weirgate_store::{StoreUrl, refuse_url};
 
 use crate::json_api::{Address, Bounds};
@@ -141,6 +141,14 @@ pub struct Options {
         default_value = "agent"
     )]
     pub owner: String,
+    /// How long the stack keeps usage: its parameter SnapshotTtlDays
+    #[arg(long, env = "WEIRGATE_AGENT_USAGE_RETENTION", value_name = "SPAN", default_value = "90d",
+          value_parser = within_a_century)]
+    pub usage_retention: Duration,
+    /// How long audit events of limit changes are kept, or forever
+    #[arg(long, env = "WEIRGATE_AUDIT_RETENTION", value_name = "SPAN", default_value = "90d",
+          value_parser = audit_retention)]
+    pub audit_retention: AuditRetention,
     /// Requests in flight, waiting ones included; more are refused
     #[arg(long, env = "WEIRGATE_AGENT_MAX_IN_FLIGHT", value_name = "NUMBER",
           default_value = "4096", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -179,6 +187,26 @@ impl std::str::FromStr for Store {
         let url = StoreUrl::parse(url);
         Ok(Self(url.map_err(|error| format!("--store {error}"))))
     }
+}
+
+/// How long audit events are kept; `None` is indefinitely.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuditRetention(Option<Duration>);
+
+fn audit_retention(text: &str) -> Result<AuditRetention, String> {
+    match text {
+        "forever" => Ok(AuditRetention(None)),
+        _ => within_a_century(text)
+            .map(|span| AuditRetention(Some(span)))
+            .map_err(|must| format!("{must}, or `forever`")),
+    }
+}
+
+fn within_a_century(text: &str) -> Result<Duration, String> {
+    let days = |days| Duration::from_hours(24 * days);
+    parse_span(text)
+        .filter(|span| (days(1)..=days(36_500)).contains(span))
+        .ok_or_else(|| "must be a span from 1d to 36500d, for example 90d".to_owned())
 }
 
 impl Options {
@@ -266,7 +294,9 @@ impl Options {
             .namespace(&self.namespace)
             .owner(&self.owner)
             .timeout(self.timeout)
-            .on_unavailable(self.on_unavailable);
+            .on_unavailable(self.on_unavailable)
+            .usage_retention(self.usage_retention)
+            .audit_retention(self.audit_retention.0);
         for (resource, prefetch) in &self.prefetch {
             limiter = limiter.prefetch(resource, *prefetch);
         }

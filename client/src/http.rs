@@ -64,8 +64,8 @@
 //! - Shadow limits, and all limits of a request or a limiter in shadow mode, are not sent. They are a
 //!   trial, and clients must not react to it.
 //! - `X-RateLimit-Degraded: true` is sent with a decision that was made without DynamoDB. Such a
-//!   grant was not counted, or only by this server's part of the limits; such a denial says nothing
-//!   of the limits. Without it, the table has decided.
+//!   grant was not counted, or only by this server's part of the limits; a denial by
+//!   [`Deny`](crate::OnUnavailable) says nothing of the limits. Without it, the table has decided.
 //! - In a split bucket, `r` is the balance of the shard that decided, which is less than the
 //!   bucket's.
 //!

@@ -6,19 +6,13 @@ mod driver;
 mod machine;
 mod pace;
 mod part;
-mod settle;
-mod shard_queues;
 mod shard_state;
-mod summary;
 mod waiter;
 
 pub(crate) use driver::ShardQueue;
-pub(crate) use machine::is_key_range_throttle;
-pub(crate) use part::{Ending, HoldPart, Portion, Taken, Windows, windows_in};
-pub(crate) use settle::{SettleAttempt, SettleOutcome};
-pub(crate) use shard_queues::ShardQueues;
-pub(crate) use shard_state::{ShardState, ShardView};
-pub(crate) use summary::BucketSummary;
+pub(crate) use machine::{AMPLE_FACTOR, SLOTS_UNREAD_TTL, is_key_range_throttle};
+pub(crate) use part::{Ending, HoldPart, Portion, SettleOutcome, Taken, Windows, windows_in};
+pub(crate) use shard_state::{BucketSummary, ShardState, ShardView};
 pub(crate) use waiter::Reason;
 
 #[cfg(test)]
@@ -30,6 +24,7 @@ pub(crate) use {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    mod batch;
     mod explorer;
     pub(crate) mod exploring;
     mod machine;

@@ -1,26 +1,26 @@
 //! State that every layer uses: the table, the settings, the clocks, and the counters.
 
-mod ages;
 mod circuit_breaker;
 mod clock;
 mod config_cache;
-mod deadline;
 mod env;
 mod requests;
 mod switch_cache;
 mod tasks;
 
-pub(crate) use ages::{AgeClock, Cached, ClockJumps, Moment, Sent};
 pub use circuit_breaker::CircuitBreakerConfig;
 pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
 pub use clock::FakeClock;
 pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
-pub(crate) use deadline::{after, backoff, deadline, quarter_left};
-pub(crate) use env::{Env, MAX_JUMPED_READS, PlanTime};
+pub(crate) use env::{
+    AgeClock, Cached, ClockJumps, Env, MAX_JUMPED_READS, Moment, Sent, after, deadline,
+    quarter_left,
+};
 pub(crate) use requests::{HANGS_AFTER, Refusals, decode_meter, decode_shard, undecodable};
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
 pub(crate) use tasks::{Background, Home, Work};
+pub(crate) use weirgate_store::backoff;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! Plain data that every layer uses.
 
-mod amounts;
 pub(crate) mod calendar;
 mod denial;
 mod effective_config;
@@ -12,7 +11,6 @@ pub(crate) mod json;
 mod limit_status;
 mod limits;
 mod locked;
-mod pools;
 mod prefetch;
 mod request;
 mod settlement;
@@ -20,7 +18,6 @@ mod stats;
 mod vendor;
 mod vendor_advice;
 
-pub(crate) use amounts::{Amounts, check_amount, check_debt, debited, parse_amount, subtract};
 pub(crate) use calendar::CALENDAR;
 #[cfg(test)]
 pub(crate) use denial::SLOT_DENIAL_TTL;
@@ -31,6 +28,7 @@ pub(crate) use denial::{
 };
 pub(crate) use effective_config::EffectiveConfig;
 pub use error::Error;
+pub(crate) use error::invalid;
 pub(crate) use file_levels::FileLevels;
 pub use gauges::BreakerState;
 pub(crate) use gauges::{OutstandingGauge, change_breaker, describe_gauges};
@@ -39,14 +37,15 @@ pub(crate) use limit_status::{
     bucket_status, most_restrictive, never_status, status, status_for, whole, with_floors,
 };
 pub(crate) use limits::{
-    Limits, check_bucket_debt, check_bucket_limits, check_limit_count, check_next_windows,
-    check_windows,
+    Amounts, Limits, check_amount, check_bucket_debt, check_bucket_limits, check_debt,
+    check_limit_count, check_next_windows, check_whole, check_windows, debited, parse_amount,
+    subtract,
 };
 pub(crate) use locked::Locked;
-pub(crate) use pools::{PoolAsks, check_whole};
 pub use prefetch::Prefetch;
 pub(crate) use request::{
-    BucketRequest, DEFAULT_LEASE, check_lease, check_on_unavailable, check_queue, effect,
+    AcquireOptions, Amount, BucketRequest, DEFAULT_LEASE, RequestSpec, check_lease,
+    check_on_unavailable, effect,
 };
 pub use settlement::Settlement;
 pub use stats::Stats;

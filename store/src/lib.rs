@@ -89,5 +89,5 @@ pub use schema::create_table;
 pub use skew::CorrectedClock;
 #[cfg(feature = "redis")]
 pub use store_url::{PasswordFileError, StoreUrl, StoreUrlError};
-pub use table::{ReadWithin, RetryPolicy, Table, refuse_url, short_name};
+pub use table::{ReadWithin, RetryPolicy, Table, backoff, refuse_url, short_name};
 pub use throttles::{ThrottleMeter, ThrottleReason};

@@ -8,14 +8,29 @@ use weirgate_shared::{ItemKey, attr};
 
 use crate::{Index, Item, StoreError};
 
-/// The outcome of a planned write.
+/// The outcome of a planned write, with the item or what was read from it.
 #[derive(Debug, Clone, PartialEq)]
-pub enum WriteOutcome {
+pub enum WriteOutcome<T = Item> {
     /// The write was applied; the item as it is now, if it was requested.
-    Applied(Option<Item>),
+    Applied(Option<T>),
     /// A condition did not hold; the item as it was, if there is one. A shard that was merged away
     /// counts as missing.
-    ConditionFailed(Option<Item>),
+    ConditionFailed(Option<T>),
+}
+
+impl<T> WriteOutcome<T> {
+    /// Returns the outcome with what is read from the item.
+    ///
+    /// # Errors
+    /// The one of `read`.
+    pub fn read<U, E>(self, read: impl FnOnce(&T) -> Result<U, E>) -> Result<WriteOutcome<U>, E> {
+        Ok(match self {
+            Self::Applied(item) => WriteOutcome::Applied(item.as_ref().map(read).transpose()?),
+            Self::ConditionFailed(item) => {
+                WriteOutcome::ConditionFailed(item.as_ref().map(read).transpose()?)
+            }
+        })
+    }
 }
 
 /// Whether a write returns the item.

@@ -17,7 +17,7 @@ use crate::dynamo::DynamoTable;
 use crate::{CapacityMeter, Connection, CorrectedClock, StoreError, ThrottleMeter};
 
 pub use read::ReadWithin;
-pub use retry::RetryPolicy;
+pub use retry::{RetryPolicy, backoff};
 
 /// Returns a request in a box, without its type: they are large, and so deep that those of an application
 /// around them would reach the compiler's recursion limit.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use weirgate::Denied;
 use weirgate::http::{Policies, PolicyNames, Problem};
 
 use super::decision::{Decided, Refusal};
@@ -107,10 +108,12 @@ fn metadata(plan: &Plan, decided: &Decided) -> Option<Struct> {
             if part.bucket.terms.is_shadow && enforced_limits.contains(&key) {
                 continue;
             }
-            // Without DynamoDB, a local bucket took it, or nothing did.
-            let amount = match grant.degraded() {
-                None => grant.amount(&take.limit).whole_tokens(),
-                Some(_) => 0,
+            // Without DynamoDB, a local bucket took it, or nothing did. Where shadow mode waived it in a bucket of
+            // the chain, that one gave nothing.
+            let mut short = grant.would_deny().into_iter().flat_map(Denied::short);
+            let amount = match short.any(|short| *short.limit == *take.limit) {
+                false if grant.degraded().is_none() => grant.amount(&take.limit).whole_tokens(),
+                _ => 0,
             };
             let amount = u32::try_from(amount.max(0)).unwrap_or(u32::MAX);
             let limits = taken.entry(&part.bucket.resource).or_default();

@@ -160,13 +160,20 @@ impl Decided {
             let is_disabled = status == ConfigStatus::Disabled;
             let is_over = is_disabled || limits.iter().any(denies);
             self.results[at] = DescriptorResult::of(&limits, terms, is_over);
-            if is_over {
-                merge(&mut self.refusal, retry_after, limits);
-            } else {
-                self.limits.extend(limits);
+            match permanent(&part.bucket, is_disabled, &limits) {
+                _ if !is_over => self.limits.extend(limits),
+                Some(permanent) => self.refuse(permanent),
+                None => merge(&mut self.refusal, retry_after, limits),
             }
         }
         Ok(())
+    }
+
+    /// Refuses for a reason that no time ends: the first one stands.
+    fn refuse(&mut self, permanent: Refusal) {
+        if matches!(self.refusal, None | Some(Refusal::Denied(_))) {
+            self.refusal = Some(permanent);
+        }
     }
 
     /// Takes all that is asked, or nothing.
@@ -182,13 +189,18 @@ impl Decided {
         if asked.is_empty() {
             return Ok(());
         }
+        // A trial that cannot be decided is no reason to decide nothing: there is time left to leave it out.
+        let (are_trials, has_trials) = (asked.iter().all(is_trial), asked.iter().any(is_trial));
+        let timeout = match has_trials && !are_trials {
+            true => timeout / 2,
+            false => timeout,
+        };
         let decision = match ask(limiter, &asked, timeout, lease).await {
-            // A trial that cannot be decided is no reason to decide nothing.
-            Err(error) if asked.iter().all(is_trial) => {
+            Err(error) if are_trials => {
                 tracing::warn!(%error, "no decision on the trials of a call");
                 return Ok(());
             }
-            Err(error) if !error.is_transient() && asked.iter().any(is_trial) => {
+            Err(error) if has_trials => {
                 tracing::warn!(%error, "no decision with the trials of a call: it is made without them");
                 asked.retain(|ask| !is_trial(ask));
                 ask(limiter, &asked, timeout, lease).await?
@@ -417,23 +429,48 @@ pub(super) fn blocked(bucket: &Bucket, hits: i64) -> Option<LimitStatus> {
     })
 }
 
-/// Adds a denial to the refusal.
+/// Returns why a take of what was peeked would be refused for good; `None` if it would be denied for a time.
+fn permanent(bucket: &Bucket, is_disabled: bool, limits: &[LimitStatus]) -> Option<Refusal> {
+    if is_disabled {
+        return Some(Refusal::Disabled(Disabled {
+            entity: EntityId::new(&*bucket.entity).ok()?,
+            resource: Resource::new(&*bucket.resource).ok()?,
+            stopped_at: None,
+        }));
+    }
+    let never = |status: &&LimitStatus| denies(status) && status.requested > status.capacity;
+    let never = limits.iter().find(never)?;
+    Some(Refusal::NeverFits(NeverFits {
+        entity: never.entity.clone(),
+        resource: never.resource.clone(),
+        limit: never.limit.clone(),
+        requested: never.requested,
+        capacity: never.capacity,
+        missing_plan: None,
+    }))
+}
+
+/// Adds a denial to the refusal, unless that is one for good.
 pub(super) fn merge(
     refusal: &mut Option<Refusal>,
     retry_after: Option<Duration>,
     limits: Vec<LimitStatus>,
 ) {
-    if let Some(Refusal::Denied(denied)) = refusal {
-        let both = denied.retry_after.zip(retry_after);
-        denied.retry_after = both.map(|(one, other)| one.max(other));
-        denied.limits.extend(limits);
-    } else {
-        *refusal = Some(Refusal::Denied(Denied {
-            retry_after,
-            starts_in: None,
-            limits,
-            degraded: None,
-            missing_plan: None,
-        }));
+    match refusal {
+        Some(Refusal::Denied(denied)) => {
+            let both = denied.retry_after.zip(retry_after);
+            denied.retry_after = both.map(|(one, other)| one.max(other));
+            denied.limits.extend(limits);
+        }
+        Some(Refusal::NeverFits(_) | Refusal::Disabled(_)) => {}
+        None => {
+            *refusal = Some(Refusal::Denied(Denied {
+                retry_after,
+                starts_in: None,
+                limits,
+                degraded: None,
+                missing_plan: None,
+            }));
+        }
     }
 }

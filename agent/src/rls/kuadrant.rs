@@ -230,8 +230,27 @@ fn is_of(grant: &Grant, step: &Step) -> bool {
     *part.bucket.entity == *entity.as_str() && *part.bucket.resource == *resource.as_str()
 }
 
+/// Returns the step without the slots, which are over with the grant: a report debits rates.
+fn without_slots(mut step: Step, grant: &Grant) -> Step {
+    if let Step::Settle(part) = &mut step {
+        let takes = part.bucket.terms.takes.iter().zip(&mut part.tokens);
+        for (_, tokens) in takes.filter(|(take, _)| grant.has_slots(&take.limit)) {
+            *tokens = 0;
+        }
+    }
+    step
+}
+
 /// Sets what a grant has of the limits that count hits, and ends it.
 async fn end(mut grant: Grant, step: Option<Step>, used: i64) -> Result<Ended, Error> {
+    let step = step.map(|step| without_slots(step, &grant));
+    if grant.has_expired()
+        && let Some(step) = step
+    {
+        // Some of its buckets may have ended it and others not: what is held returns, and all is reported.
+        let _ = grant.roll_back().await?;
+        return Ok(Ended::Expired(step));
+    }
     if let Some(Step::Settle(part)) = &step {
         let takes = &part.bucket.terms.takes;
         for take in takes.iter().filter(|take| take.amount == Amount::Hits) {

@@ -746,3 +746,40 @@ fn its_health_check_succeeds_once_the_table_was_reached() {
     }
     assert!(!error.contains("os error"), "{error}");
 }
+
+/// A number that the table does not have any more is refused, and one that it still has is told.
+#[test]
+fn usage_is_told_as_far_back_as_the_stack_keeps_it() {
+    const DAY_MS: u128 = 86_400_000;
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_millis();
+    let ago = |days: u128| u64::try_from((now / DAY_MS - days) * DAY_MS).unwrap();
+    let database = database();
+    for (retention, days, status) in [
+        (None, 60, 200),
+        (None, 100, 400),
+        (Some("30d"), 20, 200),
+        (Some("30d"), 60, 400),
+        (Some("365d"), 100, 200),
+    ] {
+        let arguments = retention.map(|span| ["--usage-retention", span]);
+        let agent = Process::on(&database, arguments.as_ref().map_or(&[], |both| &both[..]));
+        let body = json!({
+            "scope": {"entity": "e", "resource": "r"}, "by": "day", "total": true,
+            "from_ms": ago(days), "to_ms": ago(days - 2),
+        });
+        let answer = agent.post("/v1/usage", &body);
+        assert_eq!(answer.status, status, "{retention:?}, {days}: {answer:?}");
+    }
+    for (span, is_right) in [
+        ("forever", true),
+        ("1d", true),
+        ("1h", false),
+        ("soon", false),
+    ] {
+        let arguments = ["weirgate-agent", "--table", "t", "--audit-retention", span];
+        assert_eq!(Options::read(arguments).is_ok(), is_right, "{span}");
+    }
+}

@@ -8,12 +8,9 @@ use weirgate_shared::{Limit, MilliTokens};
 
 use super::limiter::RateLimiter;
 use crate::config::Freshness;
-use crate::decide::{
-    AcquireOptions, Amount, Decision, Grant, Granted, RequestSpec, count_decision, decide,
-    instrumented,
-};
+use crate::decide::{Decision, Grant, Granted, count_decision, decide, instrumented};
 use crate::session::deadline;
-use crate::values::{Error, Limits, OnUnavailable};
+use crate::values::{AcquireOptions, Amount, Error, Limits, OnUnavailable, RequestSpec};
 
 impl RateLimiter {
     /// Requests tokens of `entity` on `resource`.
@@ -42,14 +39,7 @@ impl<'a> Acquire<'a> {
             version: None,
             amounts: vec![],
             class: None,
-            options: AcquireOptions {
-                wait: Duration::ZERO,
-                on_unavailable: settings.on_unavailable,
-                needs_table: false,
-                is_bypass: false,
-                is_shadow: false,
-                is_now: false,
-            },
+            options: AcquireOptions::of(settings.on_unavailable),
             timeout: settings.timeout,
             lease: None,
             is_into_debt: false,
@@ -288,7 +278,7 @@ impl<'a> Acquire<'a> {
     /// [`Error::Invalid`] before anything is written; the other errors if no decision could be
     /// made.
     pub async fn send(mut self) -> Result<Decision, Error> {
-        self.request.begin_wait();
+        self.request.start_by = self.request.queue.map(deadline);
         self.limiter.session.at_home(self.decide()).await
     }
 
@@ -343,7 +333,7 @@ impl<'a> Acquire<'a> {
     pub(crate) fn queue_with(&mut self, wait: Option<Duration>) -> bool {
         let has_own = self.request.queue.is_some();
         self.request.queue = wait;
-        self.request.begin_wait();
+        self.request.start_by = wait.map(deadline);
         !has_own
     }
 

@@ -13,11 +13,12 @@ use super::acquire::Acquire;
 use super::limiter::RateLimiter;
 use crate::config::Freshness;
 use crate::decide::{
-    AcquireOptions, Decision, Grant, Granted, RequestSpec, ResolvedRequest, Uncounted,
-    count_decision, decide, instrumented,
+    Decision, Grant, Granted, ResolvedRequest, Uncounted, count_decision, decide, instrumented,
 };
 use crate::session::deadline;
-use crate::values::{Disabled, Error, OnUnavailable, Settlement, check_on_unavailable};
+use crate::values::{
+    AcquireOptions, Disabled, Error, OnUnavailable, RequestSpec, Settlement, check_on_unavailable,
+};
 
 /// Most requests in one decision, 100.
 const MAX_REQUESTS: usize = 100;
@@ -73,12 +74,10 @@ impl<'a> AcquireAll<'a> {
             limiter,
             requests,
             options: AcquireOptions {
-                wait: Duration::ZERO,
-                on_unavailable,
                 needs_table,
                 is_bypass,
                 is_shadow,
-                is_now: false,
+                ..AcquireOptions::of(on_unavailable)
             },
             queue: None,
         }

@@ -191,7 +191,7 @@ fn status(session: &Session, target: &BucketTarget) -> Vec<LimitStatus> {
     let mut bucket = target.bucket.cached_bucket(&request.limits, now);
     if bucket.shards().is_empty() {
         // The clock jumped since they were read: they show what there was a moment ago.
-        let views = target.bucket.queues.views();
+        let views = target.bucket.views();
         let shards: Vec<_> = views
             .map(|view| {
                 view.shard

@@ -90,9 +90,9 @@ async fn acquire_by_choice(
             granted => granted,
         };
     }
-    Ok(match decided {
-        Outcome::Granted(hold) if request.start_by.is_some() => Outcome::Granted(hold.in_line()),
-        decided => decided,
+    Ok(match request.start_by {
+        Some(_) => decided.map(Hold::in_line),
+        None => decided,
     })
 }
 
@@ -110,9 +110,9 @@ fn seen(
     let known = bucket.cached_bucket(&choice.limits, now);
     match evaluate(&known, choice, now) {
         _ if !known.is_complete() => None,
-        Allocation::Denied(denied) => Some(denied),
-        Allocation::Single(_) => None,
-        Allocation::Spread(_) => {
+        Err(denied) => Some(denied),
+        Ok(Allocation::Single(_)) => None,
+        Ok(Allocation::Spread(_)) => {
             let count = bucket.summary().max_shards_seen();
             let may_spread = is_preferred || choice.exceeds_one_shard(count);
             let shards = known.shards().iter().filter(|_| !may_spread);
@@ -136,7 +136,7 @@ pub(crate) async fn take_all(
     let (mut taken, mut is_due) = (EarlierTakes::default(), false);
     for (at, (bucket, request)) in requests.iter().enumerate() {
         if !is_due && !is_in_pool(&session.env, bucket, request) {
-            is_due = bucket.queues.first().shard.is_unknown()
+            is_due = bucket.first_queue().shard.is_unknown()
                 || may_be_short(bucket, request, taken.of(bucket), now);
             taken.add(requests, at);
         }
@@ -163,13 +163,18 @@ pub(crate) async fn take_all(
     if denials.is_empty() && failed.is_none() {
         return Ok(Outcome::Granted(holds));
     }
-    // Tasks of their own, so they finish even if the request is dropped, or has no time left.
-    let tasks: Vec<_> = holds
-        .into_iter()
-        .map(|hold| session.spawn(return_others(hold)))
-        .collect();
-    timeout_at(deadline, join_all(tasks)).await.ok();
-    failed.map_or(Ok(Outcome::Denied(denials)), Err)
+    // Each goes on if the request is dropped, or has no time left.
+    let back = join_all(holds.into_iter().map(Hold::roll_back));
+    for returned in timeout_at(deadline, back).await.into_iter().flatten() {
+        if let Err(error) = returned {
+            tracing::warn!(%error, "tokens of a request that another bucket denied could not be returned");
+        }
+    }
+    // What denies is a decision, whatever another bucket answers in a moment.
+    match failed {
+        Some(error) if denials.is_empty() || !error.is_transient() => Err(error),
+        _ => Ok(Outcome::Denied(denials)),
+    }
 }
 
 fn is_in_pool(env: &Env, bucket: &BucketState, request: &BucketRequest) -> bool {
@@ -215,7 +220,7 @@ fn may_be_short(
     if bucket.summary().max_shards_seen() > 1 {
         return false;
     }
-    let shard = &bucket.queues.first().shard;
+    let shard = &bucket.first_queue().shard;
     let Some(view) = shard.view_since_clock_jump() else {
         return false;
     };
@@ -237,7 +242,7 @@ fn may_be_short(
     let mut shard = view.shard.projected(&request.limits, now);
     subtract(&mut shard, before.into_iter().flatten());
     let known = Bucket::new(vec![shard]);
-    matches!(evaluate(&known, request, now), Allocation::Denied(_))
+    evaluate(&known, request, now).is_err()
 }
 
 /// Reads the first shards of all buckets in one request. Returns the denials that they show, with
@@ -293,7 +298,7 @@ async fn read_together(
             }
             _ => seen,
         };
-        if let Allocation::Denied(denied) = evaluate(&left, request, now) {
+        if let Err(denied) = evaluate(&left, request, now) {
             bucket.summary().record_retry_time(now, denied.retry_after);
             denials.push((at, denied));
         } else {
@@ -302,11 +307,4 @@ async fn read_together(
         }
     }
     Ok(denials)
-}
-
-/// Returns the tokens of a hold whose request another bucket denied.
-async fn return_others(hold: Hold) {
-    if let Err(error) = hold.roll_back().await {
-        tracing::warn!(%error, "tokens of a request that another bucket denied could not be returned");
-    }
 }

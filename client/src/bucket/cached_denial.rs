@@ -1,12 +1,14 @@
 //! Denials without a write: by the views, and by the denial stamp that the processes of a split
 //! bucket share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weirgate_shared::write::Update;
 use weirgate_shared::{Bucket, BucketKey, Effect, EpochMillis, Millis, Shard, Stamp};
 
-use super::evaluate::{Allocation, evaluate};
+use super::evaluate::evaluate;
 use super::state::BucketState;
 use crate::queue::ShardView;
 use crate::session::Env;
@@ -44,7 +46,7 @@ fn denial_by_pause(env: &Env, bucket: &BucketState, request: &BucketRequest) -> 
     let denied = bucket.denied_by_pause(env, request)?;
     let (moment, now, most) = (env.ages.now(), env.now(), env.denial_cache_ttl);
     let paused = |view: &ShardView| view.shard.paused_until(now).is_some();
-    let views = bucket.queues.views_since_clock_jump().filter(paused);
+    let views = bucket.views_since_clock_jump().filter(paused);
     let age = views.map(|view| moment.since(view.sent_at)).min()?;
     let is_fresh = denied
         .short()
@@ -71,9 +73,7 @@ fn denial_by_views(env: &Env, bucket: &BucketState, request: &BucketRequest) -> 
         age = age.max(if is_known { seen } else { Duration::ZERO });
         is_known
     });
-    let Allocation::Denied(denied) = evaluate(&known, request, now) else {
-        return None;
-    };
+    let denied = evaluate(&known, request, now).err()?;
     let is_fresh = denied
         .short()
         .all(|status| age < denial_ttl(status, age, most));
@@ -90,10 +90,8 @@ impl BucketState {
         let now = env.now();
         let is_paused = |view: &ShardView| view.shard.paused_until(now).is_some();
         let known = self.seen_bucket(&request.limits, now, is_paused);
-        match evaluate(&known, request, now) {
-            Allocation::Denied(denied) if !known.shards().is_empty() => Some(denied),
-            _ => None,
-        }
+        let denied = evaluate(&known, request, now).err();
+        denied.filter(|_| !known.shards().is_empty())
     }
 
     pub(super) fn is_stamped(&self) -> bool {
@@ -126,6 +124,17 @@ impl BucketState {
         *self.stamp() = Some(Arc::new(stamp.clone()));
         Some(stamp)
     }
+
+    /// Returns the write that ends the bucket's denial stamp, if it may have one.
+    pub(crate) fn void_stamp(&self, now: EpochMillis) -> Option<Update> {
+        let void = Stamp {
+            at: now,
+            until: now,
+            shards: 0,
+            available: BTreeMap::new(),
+        };
+        self.is_stamped().then(|| void.update(&self.key))
+    }
 }
 
 /// Returns the denial that the stamp implies for a request on a bucket with this shard count, at
@@ -137,14 +146,11 @@ pub(super) fn denies(
     shards: u32,
     now: EpochMillis,
 ) -> Option<Denied> {
-    if request.others.is_empty() {
-        return denies_choice(stamp, key, request, shards, now);
-    }
-    let by = |asks| denies_choice(stamp, key, &request.choosing(asks), shards, now);
-    let mut others = request.others.iter();
-    others.try_fold(by(&request.asks)?, |denied, asks| {
-        Some(denied.or_sooner(by(asks)?))
-    })
+    let serves = |choice: &BucketRequest| {
+        let denied = denies_choice(stamp, key, choice, shards, now);
+        denied.map_or(Ok(()), Err)
+    };
+    request.choose(serves).err()
 }
 
 fn denies_choice(
@@ -207,8 +213,6 @@ pub(super) fn draw(rng: &mut fastrand::Rng) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
     use weirgate_shared::{Asks, Effect, Limit, LimitName, MilliTokens};
 
@@ -236,14 +240,8 @@ mod tests {
             let stamp = Stamp { at: EpochMillis(at), until: EpochMillis(until), shards: 64, available: held };
             let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
             let request = BucketRequest {
-                others: vec![],
-                class: None,
                 asks: Asks::of(Effect::Enforce, [(name, MilliTokens(need))]),
-                limits: Limits::new([limit].into(), None),
-                lease: None,
-                timeout: Duration::from_secs(5),
-                acquires: 1,
-                start_by: None,
+                ..BucketRequest::of(Limits::new([limit].into(), None))
             };
             if let Some(denied) = denies(&stamp, &key, &request, 64, EpochMillis(now)) {
                 prop_assert!(denied.short().next().is_some());

@@ -11,8 +11,6 @@ use crate::values::{
 
 /// How the shards can serve a request.
 pub(super) enum Allocation {
-    /// All shards together are short.
-    Denied(Denied),
     /// This shard has enough.
     Single(u32),
     /// These shards together have enough, each with its amounts.
@@ -21,26 +19,26 @@ pub(super) enum Allocation {
 
 /// Evaluates a request by all shards of `bucket`. One that queues gets the shard in which it starts
 /// first, if that is early enough. Of several choices of pools, the first one that serves it counts.
-pub(super) fn evaluate(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -> Allocation {
-    if request.others.is_empty() {
-        return evaluate_choice(bucket, request, now);
-    }
-    let by = |asks| evaluate_choice(bucket, &request.choosing(asks), now);
-    let others = request.others.iter();
-    others.fold(by(&request.asks), |known, asks| match known {
-        Allocation::Denied(denied) => match by(asks) {
-            Allocation::Denied(next) => Allocation::Denied(denied.or_sooner(next)),
-            served => served,
-        },
-        served => served,
-    })
+///
+/// # Errors
+/// The denial, if all shards together are short.
+pub(super) fn evaluate(
+    bucket: &Bucket,
+    request: &BucketRequest,
+    now: EpochMillis,
+) -> Result<Allocation, Denied> {
+    request.choose(|choice| evaluate_choice(bucket, choice, now))
 }
 
-fn evaluate_choice(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -> Allocation {
+fn evaluate_choice(
+    bucket: &Bucket,
+    request: &BucketRequest,
+    now: EpochMillis,
+) -> Result<Allocation, Denied> {
     let BucketRequest { asks, limits, .. } = request;
     let is_paused = asks.has(Effect::Enforce) && bucket.paused_until(now).is_some();
     if !is_paused && let Some(first) = first_start(bucket, request, now) {
-        return Allocation::Single(first);
+        return Ok(Allocation::Single(first));
     }
     let all = bucket;
     let bucket = &above_floors(bucket, request);
@@ -53,7 +51,7 @@ fn evaluate_choice(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -
                 bucket_status(bucket, limits, need, now),
             ))
         };
-        Allocation::Denied(queue_denial(all, request, now).unwrap_or_else(denied))
+        Err(queue_denial(all, request, now).unwrap_or_else(denied))
     };
     if is_paused
         || enforced
@@ -72,7 +70,7 @@ fn evaluate_choice(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -
     let fitting: Vec<_> = bucket.shards().iter().filter(fits).collect();
     // A random one, because other processes that read at the same time would all take the best one.
     if let Some(one) = fastrand::choice(&fitting) {
-        return Allocation::Single(one.key.shard);
+        return Ok(Allocation::Single(one.key.shard));
     }
     // Together they have enough, so the parts fit. An amount of 0 is no part of the sum.
     let (nothing, some): (Amounts, Amounts) = enforced
@@ -88,7 +86,7 @@ fn evaluate_choice(bucket: &Bucket, request: &BucketRequest, now: EpochMillis) -
             None => parts.push((index, [(limit, need)].into())),
         }
     }
-    Allocation::Spread(parts)
+    Ok(Allocation::Spread(parts))
 }
 
 /// Returns the shards without what a request must leave there.
@@ -142,7 +140,6 @@ fn without_debt(
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -176,14 +173,8 @@ mod tests {
 
     fn request(amounts: Amounts) -> BucketRequest {
         BucketRequest {
-            others: vec![],
-            class: None,
             asks: Asks::of(Effect::Enforce, amounts),
-            limits: limits(),
-            lease: None,
-            timeout: Duration::MAX,
-            acquires: 1,
-            start_by: None,
+            ..BucketRequest::of(limits())
         }
     }
 
@@ -230,16 +221,16 @@ mod tests {
             };
             let lacking: Vec<_> = amounts.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
             match evaluate(&bucket, &request(amounts.clone()), NOW) {
-                Allocation::Denied(denied) => {
+                Err(denied) => {
                     let short: Vec<_> = denied.short().map(|status| status.limit.clone()).collect();
                     prop_assert!(!lacking.is_empty());
                     prop_assert_eq!(short, lacking);
                 }
-                Allocation::Single(index) => {
+                Ok(Allocation::Single(index)) => {
                     prop_assert!(lacking.is_empty());
                     prop_assert!(bucket.shards().iter().any(|shard| shard.key.shard == index && has_all(shard)));
                 }
-                Allocation::Spread(parts) => {
+                Ok(Allocation::Spread(parts)) => {
                     prop_assert!(lacking.is_empty() && !bucket.shards().iter().any(has_all));
                     let mut sum = Amounts::new();
                     for (index, part) in parts {

@@ -71,7 +71,7 @@ pub(crate) async fn refresh_each(
 }
 
 /// Reads shards, as [`read_items`] does.
-pub(super) async fn read_shards(
+async fn read_shards(
     session: &Session,
     keys: &[ItemKey],
     consistency: Consistency,
@@ -95,7 +95,7 @@ impl BucketState {
     /// Reads all shards, unless that was done since `since` with the same consistency or a stronger
     /// one. If an eventually consistent read shows less than the views, it is old, so a strongly
     /// consistent one follows.
-    pub(super) async fn refresh(
+    pub(crate) async fn refresh(
         &self,
         session: &Session,
         since: Option<Moment>,
@@ -172,7 +172,7 @@ impl BucketState {
 
 /// Writes the new half of `parent`, if its split is unfinished. Returns whether this process ended
 /// the split.
-pub(super) async fn finish_split(session: &Session, parent: &Shard) -> Result<bool, StoreError> {
+pub(crate) async fn finish_split(session: &Session, parent: &Shard) -> Result<bool, StoreError> {
     let mut is_ended = false;
     for update in finish_writes(parent).into_iter().flatten() {
         // Either this write or an earlier one created the half, so only the last outcome matters.
@@ -183,12 +183,69 @@ pub(super) async fn finish_split(session: &Session, parent: &Shard) -> Result<bo
 }
 
 impl BucketState {
-    /// Finishes the splits of `parents`.
-    pub(super) async fn finish(
+    /// Returns all shards, read now, without unfinished splits; none if the bucket has no item. A
+    /// dry run finishes no split: a half in escrow counts as made.
+    ///
+    /// A read of several items is no snapshot: of a bucket that is split meanwhile it may show a
+    /// part, which is then read again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a shard is missing in every read, because its item was deleted.
+    pub(crate) async fn read_whole(
         &self,
         session: &Session,
-        parents: &[Shard],
-    ) -> Result<(), StoreError> {
+        is_dry_run: bool,
+    ) -> Result<Vec<Arc<Shard>>, Error> {
+        /// Splits that come between so many reads are not to be expected.
+        const READS: u32 = 5;
+        let keys = (0..MAX_SHARDS).map(|shard| self.key.with_shard(shard).item_key());
+        let keys: Vec<_> = keys.collect();
+        for _ in 0..READS {
+            let (_, mut shards) = read_shards(session, &keys, Consistency::Strong).await?;
+            let is_unfinished = |shard: &&Shard| shard.escrow.is_some();
+            let unfinished: Vec<_> = shards.iter().filter(is_unfinished).cloned().collect();
+            if !is_dry_run {
+                self.finish(session, &unfinished).await?;
+            }
+            let taken = shards.iter_mut().filter_map(|shard| shard.escrow.take());
+            let halves: Vec<_> = taken.map(|half| *half).collect();
+            for half in halves {
+                if shards.iter().all(|shard| shard.key != half.key) {
+                    shards.push(half);
+                }
+            }
+            let is_whole = shards.is_empty() || Bucket::new(shards.clone()).is_complete();
+            if is_whole && (is_dry_run || unfinished.is_empty()) {
+                return Ok(shards.into_iter().map(Arc::new).collect());
+            }
+        }
+        Err(Error::Invalid(format!(
+            "bucket {} lacks a shard: wait for the reconciler, which repairs it within minutes, and try again",
+            self.key.item_key().pk
+        )))
+    }
+
+    /// Reads the shards after a change of all, for the views.
+    pub(crate) async fn view_again(&self, session: &Session) {
+        self.forget_denials(session.now());
+        self.summary().set_max_shards_seen(MAX_SHARDS);
+        let read = self.refresh(session, None, Consistency::Strong).await;
+        if let Err(error) = read {
+            tracing::debug!(%error, "bucket not read after its change");
+        }
+    }
+
+    /// Forgets the denials that rest on balances from before a change, and wakes the requests that
+    /// wait for tokens.
+    fn forget_denials(&self, now: EpochMillis) {
+        *self.denied() = None;
+        *self.stamp() = None;
+        self.summary().record_return(now);
+        self.summary().tokens_returned.notify_waiters();
+    }
+
+    /// Finishes the splits of `parents`.
+    async fn finish(&self, session: &Session, parents: &[Shard]) -> Result<(), StoreError> {
         for parent in parents {
             finish_split(session, parent).await?;
         }

@@ -7,7 +7,7 @@
 //! done before the next poll.
 //!
 //! With one shard its reply decides. With several: the stamp, the shard that
-//! [`ShardQueues`](crate::queue) picks, two more, then all together: one of them, a part from each
+//! [`BucketState`] picks, two more, then all together: one of them, a part from each
 //! of several, or a denial.
 
 mod drive;
@@ -25,7 +25,9 @@ use weirgate_store::{Consistency, StoreError};
 use super::cached_denial::{cached_denial, denies, draw};
 use super::evaluate::{Allocation, above_floors, evaluate};
 use super::state::BucketState;
-use crate::queue::{Portion, Reason, ShardQueue, ShardView, is_key_range_throttle};
+use crate::queue::{
+    Portion, Reason, SLOTS_UNREAD_TTL, ShardQueue, ShardView, is_key_range_throttle,
+};
 use crate::session::{Env, Moment, backoff};
 use crate::values::{Amounts, BucketRequest, Error, Outcome, count};
 
@@ -38,8 +40,6 @@ const MAX_WAIT_PER_SHARD: Duration = Duration::from_millis(1);
 const RENEWED: Millis = Millis(60_000);
 /// Shards that are tried one by one before all are read, 3.
 const MAX_SHARDS_TRIED: usize = 3;
-/// Age up to which views of slots decide while shards cannot be read, 1 s.
-const SLOTS_UNREAD_TTL: Duration = Duration::from_secs(1);
 /// Attempts to read all shards before existing ones decide, 2: one may see shards at different
 /// times. If they are still incomplete, items were deleted manually.
 const MAX_READS: u32 = 2;
@@ -273,8 +273,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
     }
 
     fn choose(&self, env: &Env) -> Arc<ShardQueue> {
-        let queues = &self.bucket.queues;
-        queues.pick(self.request, env.now(), &self.tried)
+        self.bucket.pick(self.request, env.now(), &self.tried)
     }
 
     /// Returns the step after a short shard: the one with the most room by its view, or all
@@ -301,7 +300,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
                 .min()?;
             (holds.0 >= 0).then_some(holds)
         };
-        let queues = self.bucket.queues.all().into_iter();
+        let queues = self.bucket.all_queues().into_iter();
         queues
             .filter_map(|queue| Some((has_enough(&queue)?, queue)))
             .max_by_key(|(room, _)| *room)
@@ -314,7 +313,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
         if missing.index() > 0 {
             return Next::Choose;
         }
-        let mut queues = self.bucket.queues.all().into_iter();
+        let mut queues = self.bucket.all_queues().into_iter();
         let known = queues.find(|queue| queue.shard.view().is_some());
         known.map_or(Next::Together, Next::Ask)
     }
@@ -384,10 +383,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
         let bucket = self.bucket.seen_bucket(limits, now, is_since);
         // Others compete for what a shard was refilled with since it was short for this request: it
         // would go from shard to shard for that until its deadline.
-        if self.was_short
-            && !self.queues()
-            && !matches!(evaluate(&bucket, self.request, now), Allocation::Denied(_))
-        {
+        if self.was_short && !self.queues() && evaluate(&bucket, self.request, now).is_ok() {
             return self.bucket.bucket_as_shown(limits, enqueued_at, now);
         }
         bucket
@@ -422,19 +418,19 @@ impl<T: AsRef<Portion>> Router<'_, T> {
         let is_unmade = |shard: u32| self.bucket.shard(shard).view().is_none();
         self.tried.clear();
         if bucket.shards().is_empty() {
-            let is_outdated = self.bucket.queues.views().next().is_some();
+            let is_outdated = self.bucket.views().next().is_some();
             // All views are from before a jump of the wall clock.
             self.next = match is_outdated {
                 true => Next::Together,
                 false => Next::Choose,
             };
             if !is_outdated {
-                self.bucket.queues.reset();
+                self.bucket.reset_shards();
             }
             return None;
         }
         match evaluate(bucket, self.request, now) {
-            Allocation::Denied(denied) => {
+            Err(denied) => {
                 self.bucket.record_denial();
                 let summary = self.bucket.summary();
                 summary.record_retry_time(now, denied.retry_after);
@@ -442,13 +438,13 @@ impl<T: AsRef<Portion>> Router<'_, T> {
                 let stamp = looked_at.and_then(|_| self.bucket.new_stamp(bucket, now));
                 return stamp.map(Command::WriteStamp);
             }
-            Allocation::Single(shard) if !is_unmade(shard) => {
-                self.next = Next::Ask(self.bucket.queues.queue(shard));
+            Ok(Allocation::Single(shard)) if !is_unmade(shard) => {
+                self.next = Next::Ask(self.bucket.queue(shard));
             }
-            Allocation::Spread(parts) if !parts.iter().any(|(shard, _)| is_unmade(*shard)) => {
+            Ok(Allocation::Spread(parts)) if !parts.iter().any(|(shard, _)| is_unmade(*shard)) => {
                 self.next = Next::Parts(Box::new(Spread::new(self.request, parts)));
             }
-            Allocation::Single(_) | Allocation::Spread(_) => {
+            Ok(_) => {
                 self.pause();
                 self.next = Next::Together;
             }

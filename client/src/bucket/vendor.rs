@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
+use tokio::time::timeout;
 use weirgate_shared::write::{lower_balance, pause_reported};
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Millis, Pause, Shard};
 use weirgate_store::WriteOutcome;
@@ -49,6 +50,13 @@ impl BucketState {
                 }
             }
             Ok(paused)
+        };
+        let within = session.settings.timeout;
+        // Its writes can be repeated, so it ends wherever it is.
+        let said = async {
+            let request = || format!("pause of {}", self.key.item_key().pk);
+            let said = timeout(within, said).await;
+            said.unwrap_or_else(|_| Err(session.env.no_answer(&request(), within).into()))
         };
         session.at_home(said).await
     }

@@ -17,10 +17,8 @@ use weirgate_shared::{
 
 use super::decision::Decision;
 use super::fallback::fall_back;
-use super::grant::Grant;
-use super::granted::{BucketGrant, Granted, Uncounted};
+use super::grant::{BucketGrant, Grant, Granted, Uncounted};
 use super::local::LocalBuckets;
-use super::request::AcquireOptions;
 use super::stop::{Known, by_cache, by_table, stopped};
 use super::targets::ResolvedRequest;
 use super::targets::{check_parts, check_targets};
@@ -28,8 +26,8 @@ use crate::bucket::{AllOrNone, BucketState, BucketTarget, Hold, acquire, cached_
 use crate::config::check_functions;
 use crate::session::{Permit, Session, deadline, quarter_left};
 use crate::values::{
-    BucketRequest, Denials, Denied, Disabled, Error, LimitStatus, NeverFits, Outcome,
-    blocking_limits, count, denial_of, merge_denials, merge_two, never_status,
+    AcquireOptions, BucketRequest, Denials, Denied, Disabled, Error, LimitStatus, NeverFits,
+    Outcome, blocking_limits, count, denial_of, merge_denials, merge_two, never_status,
 };
 
 /// Decides a request until `answer_by`, or falls back if DynamoDB is unavailable. After a denial it waits
@@ -168,7 +166,7 @@ impl Decider<'_> {
         match self.session.breaker.admit() {
             Ok(permit) => self.run(wait, Some(permit)).await,
             Err(_) if self.is_prefetched() => self.run(wait, None).await,
-            Err(open) => Err(open.into()),
+            Err(open) => Err(open),
         }
     }
 

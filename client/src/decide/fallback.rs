@@ -3,12 +3,11 @@
 use weirgate_store::ErrorKind;
 
 use super::decision::Decision;
-use super::granted::{BucketGrant, Granted, Uncounted};
+use super::grant::{BucketGrant, Granted, Uncounted};
 use super::local::LocalBuckets;
-use super::request::AcquireOptions;
 use crate::bucket::BucketTarget;
 use crate::session::Session;
-use crate::values::{Degraded, Denied, Error, OnUnavailable, count};
+use crate::values::{AcquireOptions, Degraded, Denied, Error, OnUnavailable, count};
 
 /// Returns whether `error` shows that DynamoDB is unavailable.
 fn is_unavailable(session: &Session, error: &Error) -> bool {

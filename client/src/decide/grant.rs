@@ -1,5 +1,4 @@
-//! Grants, their settlements (adjust, renew, release, roll back), and the tokens that hand them to
-//! other processes.
+//! What a decision grants, and its settlements: adjust, renew, release, roll back.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -7,22 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use serde::{Deserialize, Serialize};
 use weirgate_shared::{EntityId, EpochMillis, LimitName, MilliTokens, PlanName, Resource};
-use weirgate_store::{base64, short_name};
 
-use super::granted::{BucketGrant, Granted, Uncounted};
 use super::local::LocalHold;
-use super::targets::{MAX_BUCKETS, check_parts};
-use crate::bucket::{BucketRegistry, Hold, HoldToken};
+use crate::bucket::{BucketTarget, Hold};
 use crate::session::Session;
 use crate::values::{
     Degraded, Denied, Error, LimitStatus, Settlement, VendorReport, check_amount, check_lease,
     check_whole, merge_two, most_restrictive, parse_amount,
 };
-
-/// Version of the token's format.
-const FORMAT: u8 = 1;
 
 /// Tokens taken from a bucket, and from the buckets it cascades to.
 ///
@@ -476,88 +468,104 @@ async fn settle_all<H: Borrow<Hold>, S: Future<Output = Result<Settlement, Error
     session.at_home(settled).await
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct GrantToken {
-    format: u8,
-    /// Table of the holds; `None` without holds.
-    table: Option<String>,
-    holds: Vec<HoldToken>,
-    has_unlimited: bool,
-    /// The limits of which nothing is counted, if they are known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    uncounted: Option<Vec<String>>,
+/// Tokens taken for a request.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    /// One per bucket, in order; empty if nothing is counted.
+    pub(crate) by_bucket: Vec<BucketGrant>,
+    /// Reason for a decision without DynamoDB.
+    pub(crate) degraded: Option<Degraded>,
+    /// Limits of which nothing is counted, besides those of the buckets.
+    pub(crate) uncounted: Uncounted,
+    /// Plan of the entity or of an ancestor that does not exist.
+    pub(crate) missing_plan: Option<PlanName>,
 }
 
-impl Grant {
-    /// Turns the grant into a token: text from which
-    /// [`RateLimiter::restore_grant`](crate::RateLimiter::restore_grant) makes it again, in this
-    /// process or in another. Writes nothing, and releases nothing.
-    ///
-    /// It is of one table, by its name, and of one namespace. The token is not signed: a token that was
-    /// changed can return tokens that were never taken.
-    /// Accept tokens only from callers that may settle any grant of the namespace.
-    ///
-    /// Tokens taken from a [local bucket](crate::OnUnavailable) stay taken: the token has none of
-    /// them.
-    #[must_use = "only the token can still settle the grant"]
-    pub fn into_token(self) -> String {
-        let (holds, uncounted) = self.into_holds();
-        let table = holds.first().map(|hold| hold.session().table.name());
-        let token = GrantToken {
-            format: FORMAT,
-            table: table.map(str::to_owned),
-            has_unlimited: !uncounted.is_empty(),
-            uncounted: match uncounted {
-                Uncounted::Limits(names) if !names.is_empty() => {
-                    Some(names.iter().map(LimitName::to_string).collect())
+/// Limits of which nothing is counted for a grant: they are not enforced, shadow mode waived them, or
+/// the decision was made without DynamoDB.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Uncounted {
+    /// These.
+    Limits(Vec<LimitName>),
+    /// Any: the limits of the request are not known.
+    Any,
+}
+
+impl Default for Uncounted {
+    fn default() -> Self {
+        Self::Limits(vec![])
+    }
+}
+
+impl Uncounted {
+    /// Returns whether a limit is among them.
+    pub(crate) fn has(&self, limit: &str) -> bool {
+        match self {
+            Self::Limits(names) => names.iter().any(|name| name.as_str() == limit),
+            Self::Any => true,
+        }
+    }
+
+    /// Returns whether there are none.
+    pub(crate) const fn is_empty(&self) -> bool {
+        matches!(self, Self::Limits(names) if names.is_empty())
+    }
+
+    /// Adds others.
+    pub(crate) fn extend(&mut self, others: impl IntoIterator<Item = LimitName>) {
+        if let Self::Limits(names) = self {
+            for name in others {
+                if !names.contains(&name) {
+                    names.push(name);
                 }
-                Uncounted::Limits(_) | Uncounted::Any => None,
-            },
-            holds: holds.into_iter().map(Hold::into_token).collect(),
-        };
-        base64::encode(serde_json::to_vec(&token).expect("strings and numbers are JSON"))
+            }
+        }
     }
 }
 
-/// Restores a grant from its token.
-///
-/// # Errors
-/// [`Error::Invalid`] for text that is no token, or a token of another table or namespace.
-pub(crate) fn restore(token: &str, buckets: &BucketRegistry) -> Result<Grant, Error> {
-    let json = base64::decode(token).ok();
-    let parsed = json.and_then(|json| serde_json::from_slice::<GrantToken>(&json).ok());
-    let parsed = parsed.filter(|token| token.format == FORMAT && token.holds.len() <= MAX_BUCKETS);
-    let GrantToken {
-        table,
-        holds,
-        has_unlimited,
-        uncounted,
-        ..
-    } = parsed.ok_or_else(|| {
-        Error::Invalid(
-            "the text is not a grant token of this version: pass the token as it was returned"
-                .to_owned(),
-        )
-    })?;
-    let own = buckets.session.table.name();
-    if !holds.is_empty() && table.as_deref().map(short_name) != Some(short_name(own)) {
-        let of = table.as_deref().unwrap_or_default();
-        return Err(Error::Invalid(format!(
-            "the grant token is of table {of:?}, this limiter's is {own:?}: use a limiter of the same table"
-        )));
+impl Granted {
+    /// Returns when the request starts, if it queued: the latest start of its buckets.
+    pub(super) fn starts_at(&self) -> Option<EpochMillis> {
+        let holds = self
+            .by_bucket
+            .iter()
+            .filter_map(|grant| grant.hold.as_ref());
+        holds.filter_map(Hold::starts_at).max()
     }
-    let holds = holds.into_iter().map(|hold| hold.restore(buckets));
-    let holds = holds.collect::<Result<Vec<_>, _>>()?;
-    check_parts(holds.iter().map(Hold::part_count).sum())?;
-    let names = uncounted.map(|names| {
-        let names = names.into_iter().map(LimitName::new);
-        names.collect::<Result<_, _>>().map(Uncounted::Limits)
-    });
-    let uncounted = match names.transpose()? {
-        _ if !has_unlimited => Uncounted::default(),
-        Some(names) => names,
-        None => Uncounted::Any,
-    };
-    Ok(Grant::restored(holds, uncounted))
+
+    /// Hands the tokens to the caller: until then, dropping them returns them.
+    pub(super) fn claim(self) -> Self {
+        let claim = |grant: BucketGrant| BucketGrant {
+            hold: grant.hold.map(Hold::claim),
+            ..grant
+        };
+        Self {
+            by_bucket: self.by_bucket.into_iter().map(claim).collect(),
+            ..self
+        }
+    }
+}
+
+/// Tokens taken from one bucket.
+#[derive(Debug, Default)]
+pub(crate) struct BucketGrant {
+    /// `None` if nothing of the bucket was taken from the table.
+    pub(crate) hold: Option<Hold>,
+    /// Tokens taken from a local bucket instead.
+    pub(crate) local: Option<LocalHold>,
+    /// Denial that shadow mode waived.
+    pub(crate) would_deny: Option<Denied>,
+    /// Limits of the bucket, if nothing of them is counted.
+    pub(crate) uncounted: Vec<LimitName>,
+}
+
+impl BucketGrant {
+    /// Returns the grant of a bucket from which nothing was taken.
+    pub(crate) fn uncounted(target: &BucketTarget) -> Self {
+        let limits = target.request.limits.named().iter();
+        Self {
+            uncounted: limits.map(|limit| limit.name().clone()).collect(),
+            ..Self::default()
+        }
+    }
 }

@@ -204,15 +204,9 @@ fn amounts(
     percent: u8,
     now: EpochMillis,
 ) -> Result<Amounts, Denied> {
-    let request = &target.request;
-    let by = |asks| {
-        let choice = request.choosing(asks);
-        amounts_of(shard, choice, target.is_shadow, percent, now)
-    };
-    let others = request.others.iter();
-    others.fold(by(&request.asks), |known, asks| {
-        known.or_else(|denied| by(asks).map_err(|next| denied.or_sooner(next)))
-    })
+    let by =
+        |choice: &BucketRequest| amounts_of(shard, choice.clone(), target.is_shadow, percent, now);
+    target.request.choose(by)
 }
 
 fn amounts_of(

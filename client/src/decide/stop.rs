@@ -53,7 +53,7 @@ pub(super) async fn by_table(
 ) -> Option<Disabled> {
     let until = deadline(timeout);
     let only = match buckets {
-        [only] => Some(&only.queues.first().shard),
+        [only] => Some(&only.first_queue().shard),
         _ => None,
     };
     let switches = read_switches(session, only, timeout).await;

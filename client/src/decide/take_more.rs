@@ -1,21 +1,18 @@
 //! Takes more of a limit within a grant, and returns a part of it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use weirgate_shared::{Effect, MilliTokens};
 
 use super::decider::decide;
 use super::decision::Decision;
-use super::grant::Grant;
-use super::granted::Granted;
+use super::grant::{Grant, Granted};
 use super::local::LocalBuckets;
-use super::request::AcquireOptions;
 use super::targets::ResolvedRequest;
 use super::targets::check_targets;
 use crate::bucket::{BucketTarget, Hold};
 use crate::session::{Session, deadline};
-use crate::values::{Error, OnUnavailable, Settlement, parse_amount};
+use crate::values::{AcquireOptions, Error, OnUnavailable, Settlement, parse_amount};
 
 impl Grant {
     /// Takes `tokens` more of a limit, or nothing: where [`adjust`](Self::adjust) goes into debt,
@@ -99,12 +96,8 @@ async fn decide_more(
         ..ResolvedRequest::default()
     };
     let options = AcquireOptions {
-        wait: Duration::ZERO,
-        on_unavailable: OnUnavailable::Error,
         needs_table: true,
-        is_bypass: false,
-        is_shadow: false,
-        is_now: false,
+        ..AcquireOptions::of(OnUnavailable::Error)
     };
     let answer_by = deadline(session.settings.timeout);
     let buckets = LocalBuckets::default();

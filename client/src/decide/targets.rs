@@ -9,15 +9,14 @@ use weirgate_shared::{
     LimitsVersion, MAX_SHARDS, MilliTokens, PlanName, Resource,
 };
 
-use super::granted::Uncounted;
-use super::request::{NamedAmounts, RequestSpec, invalid};
+use super::grant::Uncounted;
 use super::stop::{by_last_read, stopped};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, LoadWait, ResolvedConfig, resolve};
 use crate::session::{Settings, quarter_left};
 use crate::values::{
-    BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, PoolAsks, check_debt,
-    check_limit_count, check_windows, effect,
+    BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, RequestSpec,
+    check_debt, check_limit_count, check_windows, effect, invalid,
 };
 
 /// Consistent reads of a chain of parents that shows a cycle, 3: the parents may change during one.
@@ -54,7 +53,6 @@ impl ResolvedRequest {
         let disabled = self.disabled.or(other.disabled);
         Self {
             disabled,
-            has_unlimited: self.has_unlimited || other.has_unlimited,
             missing_plan: self.missing_plan.or(other.missing_plan),
             limits_may_be_stale: self.limits_may_be_stale || other.limits_may_be_stale,
             ..self
@@ -122,16 +120,14 @@ impl RequestSpec {
         age: Freshness,
         answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
-        let amounts = self.amounts()?;
+        self.check()?;
         let Some(limits) = &self.limits else {
             if let Some(version) = self.version {
                 return invalid(format!(
                     "version {version} is of limits given with the call, and there are none: give the limits too, or leave out their version"
                 ));
             }
-            return self
-                .resolve_chain(buckets, &amounts, None, age, answer_by)
-                .await;
+            return self.resolve_chain(buckets, None, age, answer_by).await;
         };
         check_limit_count(limits)?;
         for (at, limit) in limits.iter().enumerate() {
@@ -145,7 +141,7 @@ impl RequestSpec {
                 ));
             }
         }
-        if let Some(name) = missing_limit(&amounts, limits.named()) {
+        if let Some(name) = self.missing_limit(limits.named()) {
             return invalid(format!(
                 "limit {name:?} is not among the limits given: {}; give it too",
                 names(limits.named())
@@ -166,13 +162,13 @@ impl RequestSpec {
         };
         if self.cascades {
             return self
-                .resolve_chain(buckets, &amounts, Some(limits), age, answer_by)
+                .resolve_chain(buckets, Some(limits), age, answer_by)
                 .await;
         }
         let class = self.class()?;
-        let named = (&amounts, class.as_ref());
         let buckets_of = vec![Arc::clone(&bucket)];
-        let targets = vec![self.target(&buckets.session.settings, bucket, limits, named)?];
+        let settings = &buckets.session.settings;
+        let targets = vec![self.target(settings, bucket, limits, class.as_ref())?];
         if let Some(class) = &class {
             check_class(class, &targets)?;
         }
@@ -194,7 +190,6 @@ impl RequestSpec {
     async fn resolve_chain(
         &self,
         buckets: &BucketRegistry,
-        amounts: &NamedAmounts<'_>,
         given: Option<&Limits>,
         mut age: Freshness,
         answer_by: Instant,
@@ -220,7 +215,7 @@ impl RequestSpec {
             let resolved = resolve(
                 session,
                 &bucket.config,
-                &bucket.queues.first().shard,
+                &bucket.first_queue().shard,
                 age,
                 &mut wait,
             )
@@ -235,7 +230,7 @@ impl RequestSpec {
             let config = resolved.config.as_deref();
             if is_own
                 && given.is_none()
-                && let Err(error) = check_configured(&bucket.key, &resolved, amounts)
+                && let Err(error) = self.check_configured(&bucket.key, &resolved)
             {
                 if age == Freshness::AnyAge && resolved.may_be_stale(session.env.ages.now()) {
                     // What is missing may be new.
@@ -281,7 +276,7 @@ impl RequestSpec {
                     &session.settings,
                     Arc::clone(&bucket),
                     limits,
-                    (amounts, class.as_ref()),
+                    class.as_ref(),
                 )?),
                 None => resolved_request.has_unlimited |= is_own,
             }
@@ -317,7 +312,7 @@ impl RequestSpec {
             if age == Freshness::AnyAge && resolved_request.limits_may_be_stale {
                 // The class may be new.
                 age = Freshness::Recent;
-                let again = self.resolve_chain(buckets, amounts, given, age, answer_by);
+                let again = self.resolve_chain(buckets, given, age, answer_by);
                 return Box::pin(again).await;
             }
             return Err(error);
@@ -326,9 +321,8 @@ impl RequestSpec {
             let all = resolved_request.targets.iter();
             let limits = all.flat_map(|target| target.request.limits.named());
             let names: Vec<_> = limits.map(|limit| limit.name().clone()).collect();
-            let requested = amounts
-                .iter()
-                .filter_map(|(name, ..)| LimitName::new(*name).ok());
+            let requested = self.amounts.iter();
+            let requested = requested.filter_map(|(name, _)| LimitName::new(name.as_str()).ok());
             resolved_request
                 .uncounted
                 .extend(names.into_iter().chain(requested));
@@ -346,23 +340,33 @@ impl RequestSpec {
         settings: &Settings,
         bucket: Arc<BucketState>,
         limits: &Limits,
-        (named, class): (&NamedAmounts<'_>, Option<&ClassName>),
+        class: Option<&ClassName>,
     ) -> Result<BucketTarget, Error> {
         check_windows(limits)?;
-        let (mut pools, mut takes_slots) = (PoolAsks::default(), false);
-        for (name, least, most) in named {
+        let is_shadow = settings.is_shadow || self.options.is_shadow;
+        let mut request = BucketRequest {
+            class: class.cloned(),
+            timeout: self.timeout,
+            acquires: i64::from(!self.is_into_debt),
+            // A denial that is only reported makes nothing wait.
+            start_by: self.start_by.filter(|_| !is_shadow),
+            ..BucketRequest::of(limits.clone())
+        };
+        let mut takes_slots = false;
+        for (name, amount) in &self.amounts {
             let mut known = limits.named().iter();
-            let Some(limit) = known.find(|limit| limit.name().as_str() == *name) else {
+            let Some(limit) = known.find(|limit| limit.name().as_str() == name) else {
                 continue;
             };
+            let (least, most) = amount.range(name)?;
             let (name, rule) = (limit.name().clone(), limit.rule());
             let effect = effect(limit.mode(), self.options.is_bypass, self.is_into_debt);
             let amount = match effect {
-                Effect::Enforce => *least,
-                Effect::Count => *most,
+                Effect::Enforce => least,
+                Effect::Count => most,
                 Effect::IntoDebt => {
-                    check_debt(&name, rule, *most)?;
-                    *most
+                    check_debt(&name, rule, most)?;
+                    most
                 }
             };
             takes_slots |= effect.debits() && rule.kind().is_held();
@@ -370,14 +374,12 @@ impl RequestSpec {
             let ask = Ask {
                 limit: name,
                 amount,
-                most: *most,
+                most,
                 effect,
                 floor: MilliTokens::ZERO,
             };
-            pools.add(limit, class, ask);
+            request.add(limit, ask);
         }
-        let PoolAsks { asks, others } = pools;
-        let is_shadow = settings.is_shadow || self.options.is_shadow;
         if self.queue.is_some() && bucket.pool.is_some() {
             return invalid(format!(
                 "a queue is requested for {}, which has prefetched tokens without an order: leave it out, or turn off prefetch for the resource",
@@ -385,23 +387,38 @@ impl RequestSpec {
             ));
         }
         let lease = self.lease.or_else(|| takes_slots.then_some(DEFAULT_LEASE));
-        let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
-        let request = BucketRequest {
-            asks,
-            others,
-            class: class.cloned(),
-            limits: limits.clone(),
-            lease,
-            timeout: self.timeout,
-            acquires: i64::from(!self.is_into_debt),
-            // A denial that is only reported makes nothing wait.
-            start_by: self.start_by.filter(|_| !is_shadow),
-        };
+        request.lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
         Ok(BucketTarget {
             bucket,
             request,
             is_shadow,
         })
+    }
+
+    /// Requires that the configuration of a bucket has the limits that are requested.
+    fn check_configured(&self, bucket: &BucketKey, resolved: &ResolvedConfig) -> Result<(), Error> {
+        let Some(config) = &resolved.config else {
+            return Err(Error::NotConfigured {
+                entity: bucket.entity.clone(),
+                resource: bucket.resource.clone(),
+                missing_plan: resolved.missing_plan.clone(),
+            });
+        };
+        let EffectiveConfig { level, limits, .. } = &**config;
+        match self.missing_limit(limits.named()) {
+            Some(name) if config.status == ConfigStatus::Enforced => invalid(format!(
+                "limit {name:?} is not among those configured for {level}: {}; take one of them, or configure it",
+                names(limits.named())
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns a requested limit that is not among `limits`.
+    fn missing_limit(&self, limits: &[Limit]) -> Option<&str> {
+        let has = |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
+        let mut names = self.amounts.iter().map(|(name, _)| name.as_str());
+        names.find(|name| !has(name))
     }
 
     /// Requires that a request that queues takes rates only: nothing knows when a slot returns, and a
@@ -450,38 +467,6 @@ fn check_class(class: &ClassName, targets: &[BucketTarget]) -> Result<(), Error>
     ))
 }
 
-/// Requires that the configuration of a bucket has the limits that are requested.
-fn check_configured(
-    bucket: &BucketKey,
-    resolved: &ResolvedConfig,
-    amounts: &NamedAmounts<'_>,
-) -> Result<(), Error> {
-    let Some(config) = &resolved.config else {
-        return Err(Error::NotConfigured {
-            entity: bucket.entity.clone(),
-            resource: bucket.resource.clone(),
-            missing_plan: resolved.missing_plan.clone(),
-        });
-    };
-    let EffectiveConfig { level, limits, .. } = &**config;
-    match missing_limit(amounts, limits.named()) {
-        Some(name) if config.status == ConfigStatus::Enforced => invalid(format!(
-            "limit {name:?} is not among those configured for {level}: {}; take one of them, or configure it",
-            names(limits.named())
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Returns a requested limit that is not among `limits`.
-fn missing_limit<'a>(amounts: &NamedAmounts<'a>, limits: &[Limit]) -> Option<&'a str> {
-    let has = |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
-    amounts
-        .iter()
-        .map(|(name, ..)| *name)
-        .find(|name| !has(name))
-}
-
 fn names(limits: &[Limit]) -> String {
     let names = limits.iter().map(|limit| limit.name().as_str());
     names.collect::<Vec<_>>().join(", ")
@@ -503,7 +488,7 @@ pub(super) fn check_targets(targets: &[BucketTarget], held: usize) -> Result<(),
     }
     let shards = targets
         .iter()
-        .map(|target| target.bucket.queues.all().len().max(1));
+        .map(|target| target.bucket.all_queues().len().max(1));
     check_parts(shards.sum::<usize>().saturating_add(held))
 }
 

@@ -143,7 +143,7 @@ impl Reader<'_> {
 
     fn entity(&mut self, entity: &EntityId, node: &Node<'_>) -> Result<(), FileError> {
         self.parsed.entities.insert(entity.clone());
-        let mut has_default = false;
+        let (mut has_default, mut cascades) = (false, None);
         for (key, part) in self.source.entries(
             node,
             "a map with limits, status, shadow, plan, parent, cascades and resources",
@@ -156,6 +156,7 @@ impl Reader<'_> {
                     self.places.push((entity.clone(), part.place()));
                 }
                 "cascades" => {
+                    cascades = Some(part.place());
                     if !self.source.boolean(&part)? {
                         self.parsed.apart.insert(entity.clone());
                     }
@@ -170,6 +171,12 @@ impl Reader<'_> {
                 })?,
                 _ => has_default = true,
             }
+        }
+        if let Some(place) = cascades.filter(|_| !self.parsed.parents.contains_key(entity)) {
+            let why = format!(
+                "entity {entity} has cascades without a parent in this file: give its parent, or leave cascades out"
+            );
+            return Err(self.source.wrong(place, why));
         }
         if has_default {
             self.config(

@@ -125,7 +125,7 @@ impl Policies {
         names: &PolicyNames,
         policy: impl Fn(&LimitStatus) -> Policy,
     ) -> Self {
-        let shown: Vec<_> = shown(limits).collect();
+        let shown = shown(limits);
         let named = names.of_statuses(&shown).into_iter().zip(shown);
         let policies = named
             .map(|(name, status)| Policy {
@@ -156,11 +156,22 @@ impl Policy {
     }
 }
 
-/// Iterates over the limits that clients may see. What is only reported is invisible to them: all
-/// fields and bodies are made of these.
-pub(crate) fn shown(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitStatus> {
-    let is_shown = |status: &&LimitStatus| status.mode != LimitMode::Shadow;
-    limits.iter().filter(is_shown)
+/// Returns the limits that clients may see. What is only reported is invisible to them: all fields and
+/// bodies are made of these. Of a limit that was asked several times, it is the strictest status.
+pub(crate) fn shown(limits: &[LimitStatus]) -> Vec<&LimitStatus> {
+    let mut shown: Vec<&LimitStatus> = vec![];
+    let is_of = |one: &LimitStatus, other: &LimitStatus| {
+        one.limit == other.limit && one.entity == other.entity && one.resource == other.resource
+    };
+    let leniency = |status: &LimitStatus| (!status.is_short(), status.available);
+    for status in limits.iter().filter(|one| one.mode != LimitMode::Shadow) {
+        match shown.iter_mut().find(|known| is_of(known, status)) {
+            Some(known) if leniency(status) < leniency(known) => *known = status,
+            Some(_) => {}
+            None => shown.push(status),
+        }
+    }
+    shown
 }
 
 /// Returns the policy of a limit without the fields that depend on the decision.

@@ -81,7 +81,20 @@ impl Problem {
             None => Some(blocking(policy)?.to_string()),
         };
         let statuses = policies.iter().zip(shown(&denied.limits));
-        let why = statuses.filter_map(says).collect::<Vec<_>>().join("; ");
+        let says: Vec<_> = statuses.filter_map(says).collect();
+        // Denied without a look at the limits.
+        let (kind, title, why) = match says.is_empty() {
+            true => (
+                BLANK,
+                "Too Many Requests",
+                "the limits of this request cannot be checked at the moment".to_owned(),
+            ),
+            false => (
+                QUOTA_EXCEEDED,
+                "Request cannot be satisfied as assigned quota has been exceeded",
+                says.join("; "),
+            ),
+        };
         let violated: Vec<_> = policies.iter().filter_map(blocking).collect();
         let detail = match policies.retry_after_seconds() {
             Some(seconds) => format!("{why}: retry after {seconds} s"),
@@ -95,12 +108,8 @@ impl Problem {
                 .collect(),
             retry_after: policies.retry_after_seconds(),
             blocking: policies.strictest().and_then(blocking),
-            kind: QUOTA_EXCEEDED,
-            ..Self::new(
-                (429, 8),
-                "Request cannot be satisfied as assigned quota has been exceeded",
-                detail,
-            )
+            kind,
+            ..Self::new((429, 8), title, detail)
         }
     }
 

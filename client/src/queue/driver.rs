@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate_shared::Shard;
-use weirgate_store::{Item, StoreError, WriteOutcome};
+use weirgate_store::{Item, StoreError};
 
-use super::machine::{Command, Machine, Written};
+use super::machine::{Command, Machine};
 use super::part::Taken;
 use super::shard_state::ShardState;
-use super::waiter::{Reason, Reply, Waiter};
+use super::waiter::{Reason, Waiter};
 use crate::session::{Session, Work, decode_shard};
 use crate::values::{BucketRequest, Error, Locked, Outcome};
 
@@ -39,7 +39,7 @@ struct State {
 }
 
 impl ShardQueue {
-    pub(super) fn new(shard: ShardState) -> Self {
+    pub(crate) fn new(shard: ShardState) -> Self {
         let shard = Arc::new(shard);
         let state = State {
             machine: Machine::new(Arc::clone(&shard), 0),
@@ -121,7 +121,8 @@ impl ShardQueue {
             (changed, replies)
         };
         for (caller, reply) in replies {
-            let reply = for_caller(session, reply);
+            let claimable = |portion| Taken::new(Arc::clone(session), portion);
+            let reply = reply.map(|outcome| outcome.map(claimable));
             // What was taken for a caller that has gone returns as it is dropped.
             if let Some(caller) = caller {
                 drop(caller.send(reply));
@@ -177,7 +178,8 @@ async fn drive(session: Arc<Session>, queue: Arc<ShardQueue>) {
                 queue.with_machine(&session, |machine| machine.read_done(&session.env, found));
             }
             Command::Write(update) => {
-                let outcome = written(session.update(&update).await);
+                let outcome = session.update(&update).await.map_err(Error::from);
+                let outcome = outcome.and_then(|outcome| outcome.read(decode_shard));
                 queue.with_machine(&session, |machine| machine.written(&session.env, outcome));
             }
         }
@@ -187,23 +189,6 @@ async fn drive(session: Arc<Session>, queue: Arc<ShardQueue>) {
 
 fn shard_of(found: Result<Option<Item>, StoreError>) -> Result<Option<Shard>, Error> {
     found?.as_ref().map(decode_shard).transpose()
-}
-
-fn written(outcome: Result<WriteOutcome, StoreError>) -> Result<Written, Error> {
-    Ok(match outcome? {
-        WriteOutcome::Applied(Some(item)) => Written::Applied(decode_shard(&item)?),
-        WriteOutcome::Applied(None) => unreachable!("the answer was asked for"),
-        WriteOutcome::ConditionFailed(Some(item)) => Written::Refused(decode_shard(&item)?),
-        WriteOutcome::ConditionFailed(None) => Written::Missing,
-    })
-}
-
-fn for_caller(session: &Arc<Session>, reply: Reply) -> Result<Outcome<Taken, Reason>, Error> {
-    Ok(match reply? {
-        Outcome::Granted(portion) => Outcome::Granted(Taken::new(Arc::clone(session), portion)),
-        Outcome::Denied(denied) => Outcome::Denied(denied),
-        Outcome::Elsewhere(reason) => Outcome::Elsewhere(reason),
-    })
 }
 
 /// A caller without a reply. One that goes away leaves the line.

@@ -13,8 +13,6 @@
 //! The waiters share the writes: while a take is under way, new ones wait in line, and the next write
 //! takes for all of them.
 
-mod attempt;
-mod batch;
 mod denial;
 mod look;
 mod take;
@@ -26,23 +24,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::write::{Take, Update, expire};
 use weirgate_shared::{Effect, EpochMillis, LimitName, MilliTokens, Shard};
-use weirgate_store::{Consistency, ErrorKind, StoreError};
+use weirgate_store::{Consistency, ErrorKind, StoreError, WriteOutcome};
 
-use self::attempt::Attempt;
+pub(crate) use self::denial::SLOTS_UNREAD_TTL;
 use super::shard_state::{ShardState, ShardView};
-use super::waiter::{Reason, Reply, Waiter};
-use crate::session::{Env, Refusals, Sent, backoff, quarter_left};
+use super::waiter::{Attempt, Reason, Reply, Waiter, select_batch};
+use crate::session::{Env, HANGS_AFTER, Refusals, Sent, backoff, quarter_left};
 use crate::values::{Denied, Error, LimitStatus, Outcome};
 
 /// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
 /// far, so there is no contention for them.
-pub(super) const AMPLE_FACTOR: i64 = 8;
+pub(crate) const AMPLE_FACTOR: i64 = 8;
 /// Lost races in a row after which waiters are denied that were short at the last one, 3.
 const PATIENCE: u32 = 3;
 /// Wait before a contended write, 100 ms, that is not shortened where a shard fills sooner.
 const MIN_LONGEST_WAIT: Duration = Duration::from_millis(100);
-/// Time without a response after which a request counts as hanging, 1 s.
-const HANG_THRESHOLD: Duration = Duration::from_secs(1);
 
 /// What a machine wants next.
 #[derive(Debug)]
@@ -58,16 +54,8 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// Response to a write.
-#[derive(Debug)]
-pub(crate) enum Written {
-    /// It was applied; the shard after it.
-    Applied(Shard),
-    /// A condition failed; the shard as it is.
-    Refused(Shard),
-    /// A condition failed, because there is no item.
-    Missing,
-}
+/// Response to a write, with the shard after it or as it is; a condition can fail because there is no item.
+pub(crate) type Written = WriteOutcome<Shard>;
 
 /// Request under way.
 #[derive(Debug)]
@@ -299,7 +287,7 @@ impl Machine {
         let view = self.shard.view();
         let shard = view.as_ref().map(|view| &*view.shard);
         shard.inspect(|shard| self.refuse_limits(shard));
-        let mut batch = batch::select_batch(shard, &mut self.line, now);
+        let mut batch = select_batch(shard, &mut self.line, now);
         if self.line.is_empty() {
             // Of a line that was long, only the room for the next waiter.
             self.line.shrink_to(4);
@@ -328,7 +316,10 @@ impl Machine {
         if batch.is_empty() {
             return None;
         }
-        if let Some(until) = self.shard.paused_until() {
+        let paused = self
+            .shard
+            .with_throttles(|known, ages| known.paused_until(ages));
+        if let Some(until) = paused {
             self.requeue(batch);
             (self.next, self.wait) = (Next::Recheck, Some(until));
             return None;
@@ -361,12 +352,11 @@ impl Machine {
     /// follows.
     fn made_room(&mut self, sent: Sent, outcome: Result<Written, Error>) {
         let is_new = match outcome {
-            Ok(Written::Applied(shard) | Written::Refused(shard)) => {
-                self.shard.record_response(shard, sent);
-                true
-            }
-            Ok(Written::Missing) => {
-                self.shard.clear_view();
+            Ok(Written::Applied(shard) | Written::ConditionFailed(shard)) => {
+                match shard {
+                    Some(shard) => drop(self.shard.record_response(shard, sent)),
+                    None => self.shard.clear_view(),
+                }
                 true
             }
             Err(error) => {
@@ -495,7 +485,7 @@ impl Machine {
         let hangs = self
             .asked
             .as_ref()
-            .filter(|(_, _, since)| since.elapsed() >= HANG_THRESHOLD.min(after / 2));
+            .filter(|(_, _, since)| since.elapsed() >= HANGS_AFTER.min(after / 2));
         let doubt = self.attempt.as_ref().and_then(Attempt::doubt);
         let hanging = hangs.map(|(asked, _, _)| {
             let operation = match asked {

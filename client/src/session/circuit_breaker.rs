@@ -1,16 +1,21 @@
 //! A circuit breaker: after failures in a row it stops requests for a while, then lets one probe
 //! through.
 
-mod key_ranges;
-
+use std::collections::{HashSet, VecDeque};
 use std::sync::MutexGuard;
 use std::time::Duration;
 
 use weirgate_store::{ErrorKind, StoreError};
 
-use super::ages::{AgeClock, Moment};
+use super::env::{AgeClock, Moment};
 use crate::values::{BreakerState, Error, Locked, change_breaker};
-use key_ranges::KeyRangeThrottles;
+
+/// Buckets that must be throttled before the table counts as saturated.
+const SEVERAL: usize = 3;
+/// Time within which they must be throttled: two calls with the default timeout.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Writes that are remembered.
+const MOST: usize = 256;
 
 /// Sets when a limiter stops sending requests to DynamoDB, and for how long.
 ///
@@ -100,15 +105,6 @@ pub(crate) struct Permit<'a> {
     is_probe: bool,
 }
 
-/// Rejection by the open circuit breaker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Open {
-    /// Failure that opened it.
-    pub(crate) cause: String,
-    /// Time until a probe may pass.
-    pub(crate) retry_after: Duration,
-}
-
 impl CircuitBreaker {
     pub(crate) const fn new(settings: CircuitBreakerConfig, ages: AgeClock) -> Self {
         Self {
@@ -142,8 +138,11 @@ impl CircuitBreaker {
         }
     }
 
-    /// Returns a permit, or the rejection if the breaker is open.
-    pub(crate) fn admit(&self) -> Result<Permit<'_>, Open> {
+    /// Returns a permit.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the breaker is open.
+    pub(crate) fn admit(&self) -> Result<Permit<'_>, Error> {
         let seen = self.seen.lock();
         let stop = match &seen.state {
             State::Closed(_) => {
@@ -155,19 +154,11 @@ impl CircuitBreaker {
             State::Open { until, stop } => {
                 let left = until.since(self.ages.now());
                 if !left.is_zero() {
-                    return Err(Open {
-                        cause: stop.why.clone(),
-                        retry_after: left,
-                    });
+                    return Err(stop.rejection(left));
                 }
                 stop.clone()
             }
-            State::HalfOpen(stop) => {
-                return Err(Open {
-                    cause: stop.why.clone(),
-                    retry_after: stop.pause,
-                });
-            }
+            State::HalfOpen(stop) => return Err(stop.rejection(stop.pause)),
         };
         Self::set(seen, State::HalfOpen(stop));
         Ok(Permit {
@@ -317,6 +308,14 @@ impl Stop {
     const fn is_saturation(&self) -> bool {
         matches!(self.cause, Cause::Saturation(_))
     }
+
+    /// Returns the error of a request that does not pass, until a probe may.
+    fn rejection(&self, left: Duration) -> Error {
+        Error::Unavailable {
+            retry_after: left.max(Duration::from_millis(1)),
+            last: self.why.clone(),
+        }
+    }
 }
 
 impl State {
@@ -325,20 +324,6 @@ impl State {
             Self::Closed(_) => BreakerState::Closed,
             Self::Open { .. } => BreakerState::Open,
             Self::HalfOpen(_) => BreakerState::HalfOpen,
-        }
-    }
-}
-
-impl From<Open> for Error {
-    fn from(
-        Open {
-            cause: why,
-            retry_after: left,
-        }: Open,
-    ) -> Self {
-        Self::Unavailable {
-            retry_after: left.max(Duration::from_millis(1)),
-            last: why,
         }
     }
 }
@@ -363,6 +348,102 @@ const fn says_nothing(kind: ErrorKind) -> bool {
             | ErrorKind::CredentialsUnavailable
             | ErrorKind::ClockSkew
     )
+}
+
+/// Throttles of key ranges: those of one bucket show a hot bucket, those of several a saturated table.
+///
+/// It has the last writes since a throttle: none while nothing is throttled, so nothing is remembered then.
+#[derive(Debug)]
+struct KeyRangeThrottles {
+    /// The first one is a throttle.
+    writes: VecDeque<Write>,
+    /// Throttles since the last accepted write.
+    in_a_row: u32,
+}
+
+#[derive(Debug)]
+struct Write {
+    at: Moment,
+    /// Bucket of the item, without its shard; for items of other kinds, the item.
+    bucket: String,
+    is_throttled: bool,
+}
+
+impl KeyRangeThrottles {
+    const NONE: Self = Self {
+        writes: VecDeque::new(),
+        in_a_row: 0,
+    };
+
+    /// Records a throttled write of an item, and returns its bucket.
+    fn throttled(&mut self, pk: &str, now: Moment) -> String {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        let bucket = bucket_of(pk);
+        self.push(Write {
+            at: now,
+            bucket: bucket.to_owned(),
+            is_throttled: true,
+        });
+        bucket.to_owned()
+    }
+
+    /// Records an accepted write of an item, or of several items if there is none. The clock is read
+    /// only while something is remembered.
+    fn accepted(&mut self, pk: Option<&str>, now: impl FnOnce() -> Moment) {
+        self.in_a_row = 0;
+        if let Some(pk) = pk.filter(|_| !self.writes.is_empty()) {
+            self.push(Write {
+                at: now(),
+                bucket: bucket_of(pk).to_owned(),
+                is_throttled: false,
+            });
+        }
+    }
+
+    fn push(&mut self, write: Write) {
+        let now = write.at;
+        self.writes.push_back(write);
+        while let Some(first) = self.writes.front() {
+            let is_old = now.since(first.at) >= WINDOW || self.writes.len() > MOST;
+            if first.is_throttled && !is_old {
+                return;
+            }
+            self.writes.pop_front();
+        }
+    }
+
+    /// Forgets all writes.
+    fn clear(&mut self) {
+        *self = Self::NONE;
+    }
+
+    /// Returns the number of throttles since the last accepted write.
+    const fn in_a_row(&self) -> u32 {
+        self.in_a_row
+    }
+
+    /// Returns whether the table is saturated: several buckets are throttled, at least half of all
+    /// that were written, and at least half of the writes.
+    fn are_of_the_table(&self, now: Moment) -> bool {
+        let recent = || {
+            let writes = self.writes.iter();
+            writes.filter(|write| now.since(write.at) < WINDOW)
+        };
+        let throttled = || recent().filter(|write| write.is_throttled);
+        let buckets: HashSet<_> = throttled().map(|write| &write.bucket).collect();
+        let all: HashSet<_> = recent().map(|write| &write.bucket).collect();
+        buckets.len() >= SEVERAL
+            && buckets.len() * 2 >= all.len()
+            && throttled().count() * 2 >= recent().count()
+    }
+}
+
+/// Returns the partition key without the index of a shard, which follows the last `#`.
+fn bucket_of(pk: &str) -> &str {
+    match pk.rsplit_once('#') {
+        Some((bucket, _)) if pk.contains("/BUCKET#") => bucket,
+        _ => pk,
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use weirgate_shared::{
 };
 use weirgate_store::Consistency;
 
-use super::ages::{Cached, Moment};
+use super::env::{Cached, Moment};
 use super::switch_cache::{SwitchCache, SwitchRequest};
 use crate::values::{Locked, counters};
 

@@ -32,7 +32,6 @@ const MAX_REFUSALS: u32 = 4;
 impl Session {
     /// Sends a planned write once. It returns the item.
     pub(crate) async fn update(&self, update: &Update) -> Result<WriteOutcome, StoreError> {
-        count(&self.env.counters.writes, 1);
         let request = self.table.update(update, ReturnValues::AllNew);
         self.observed("UpdateItem", Sent::Write(&update.key.pk), request)
             .await
@@ -44,7 +43,6 @@ impl Session {
         &self,
         update: &Update,
     ) -> Result<WriteOutcome, StoreError> {
-        count(&self.env.counters.writes, 1);
         let request =
             self.table
                 .update_with(update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed);
@@ -57,7 +55,6 @@ impl Session {
         actions: &[Action],
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
-        count(&self.env.counters.writes, 1);
         let request = self.table.transact(actions, token);
         self.recorded(Sent::Transaction, request).await
     }
@@ -68,7 +65,6 @@ impl Session {
         actions: &[Action],
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
-        count(&self.env.counters.writes, 1);
         let request = self
             .table
             .transact_with(actions, token, RetryPolicy::AlsoUnconfirmed);
@@ -77,7 +73,6 @@ impl Session {
 
     /// Reads up to 100 items.
     pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
-        count(&self.env.counters.reads, 1);
         self.recorded(Sent::Read, self.table.read(keys)).await
     }
 
@@ -104,7 +99,6 @@ impl Session {
         consistency: Consistency,
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
-        count(&self.env.counters.reads, 1);
         self.recorded(Sent::Read, self.table.read_by(keys, consistency, deadline))
             .await
     }
@@ -115,7 +109,6 @@ impl Session {
         key: &ItemKey,
         consistency: Consistency,
     ) -> Result<Option<Item>, StoreError> {
-        count(&self.env.counters.reads, 1);
         let request = self.table.read_once(key, consistency);
         self.observed("BatchGetItem", Sent::Read, request).await
     }
@@ -123,9 +116,8 @@ impl Session {
     /// Reads one item once, to see what became of a write. The circuit breaker does not count it: a
     /// read that works does not show that writes do.
     pub(crate) async fn look_up(&self, key: &ItemKey) -> Result<Option<Item>, StoreError> {
-        count(&self.env.counters.reads, 1);
         let request = self.table.read_once(key, Consistency::Strong);
-        self.confirming(request).await
+        self.confirming(Sent::Read, request).await
     }
 
     /// Reads up to 100 items, including shards that were merged away.
@@ -134,7 +126,6 @@ impl Session {
         keys: &[ItemKey],
         consistency: Consistency,
     ) -> Result<Vec<Item>, StoreError> {
-        count(&self.env.counters.reads, 1);
         self.recorded(Sent::Read, self.table.read_all(keys, consistency))
             .await
     }
@@ -148,7 +139,6 @@ impl Session {
         if !self.table.is_in_redis() {
             return Ok(None);
         }
-        count(&self.env.counters.reads, 1);
         self.recorded(Sent::Read, self.table.delivered(now)).await
     }
 
@@ -158,7 +148,6 @@ impl Session {
         listing: Query<'_>,
         after: Option<&Position>,
     ) -> Result<Page, StoreError> {
-        count(&self.env.counters.reads, 1);
         self.recorded(Sent::Read, self.table.query(listing, after))
             .await
     }
@@ -183,7 +172,6 @@ impl Session {
         limit: i32,
         after: Option<&Position>,
     ) -> Result<ScanPage, StoreError> {
-        count(&self.env.counters.reads, 1);
         self.recorded(Sent::Read, self.table.scan(prefix, limit, after))
             .await
     }
@@ -215,8 +203,7 @@ impl Session {
         let Ok(_permit) = self.breaker.admit() else {
             return;
         };
-        count(&self.env.counters.reads, 1);
-        let read = self.confirming(self.table.read_once(key, Consistency::Eventual));
+        let read = self.confirming(Sent::Read, self.table.read_once(key, Consistency::Eventual));
         let outcome = timeout(HANGS_AFTER, read).await;
         let outcome =
             outcome.unwrap_or_else(|_| Err(self.env.no_answer("BatchGetItem", HANGS_AFTER)));
@@ -231,7 +218,7 @@ impl Session {
         sent: Sent<'_>,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let mut request = pin!(self.confirming(request));
+        let mut request = pin!(self.confirming(sent, request));
         if let Ok(outcome) = timeout(HANGS_AFTER, &mut request).await {
             self.record(sent, outcome.as_ref().err());
             return outcome;
@@ -249,20 +236,27 @@ impl Session {
         sent: Sent<'_>,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let outcome = self.confirming(request).await;
+        let outcome = self.confirming(sent, request).await;
         self.record(sent, outcome.as_ref().err());
         outcome
     }
 
-    /// Awaits a request, whose response confirms the time.
+    /// Counts a request and awaits it. Its response confirms the time.
     async fn confirming<T>(
         &self,
+        sent: Sent<'_>,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let sent = self.env.ages.jumps();
+        let counters = &self.env.counters;
+        let counter = match sent {
+            Sent::Read => &counters.reads,
+            Sent::Write(_) | Sent::Transaction => &counters.writes,
+        };
+        count(counter, 1);
+        let jumps = self.env.ages.jumps();
         let outcome = request.await;
         if outcome.is_ok() {
-            self.env.ages.confirm(sent);
+            self.env.ages.confirm(jumps);
         }
         outcome
     }

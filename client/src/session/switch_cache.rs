@@ -8,7 +8,7 @@ use weirgate_shared::Switches;
 use weirgate_store::Consistency;
 
 use super::Session;
-use super::ages::{Cached, Moment};
+use super::env::{Cached, Moment};
 use crate::values::Locked;
 
 /// Age below which the switches are not read again, and time after a failed read before the next,

@@ -117,12 +117,13 @@ impl fmt::Display for Denied {
         if let Some(Degraded { reason }) = &self.degraded {
             write!(f, "the table is unavailable ({reason}): ")?;
         }
-        match self.retry_after {
-            Some(after) => {
-                let (after, short) = (rounded_span(after), short.join(", "));
-                write!(f, "denied, retry after {after}: {short}")
-            }
-            None => write!(f, "denied: {}", short.join(", ")),
+        f.write_str("denied")?;
+        if let Some(after) = self.retry_after {
+            write!(f, ", retry after {}", rounded_span(after))?;
+        }
+        match short.is_empty() {
+            true => Ok(()),
+            false => write!(f, ": {}", short.join(", ")),
         }
     }
 }
@@ -254,6 +255,18 @@ impl Denied {
     }
 }
 
+impl BucketRequest {
+    /// Returns what the first choice of pools gives that is not denied.
+    ///
+    /// # Errors
+    /// The denial of all of them, by the one that ends first.
+    pub(crate) fn choose<T>(&self, by: impl Fn(&Self) -> Result<T, Denied>) -> Result<T, Denied> {
+        self.others.iter().fold(by(self), |known, asks| {
+            known.or_else(|denied| by(&self.choosing(asks)).map_err(|next| denied.or_sooner(next)))
+        })
+    }
+}
+
 /// Merges two denials that shadow mode waived.
 pub(crate) fn merge_two(one: Option<Denied>, other: Option<Denied>) -> Option<Denied> {
     match (one, other) {
@@ -264,13 +277,15 @@ pub(crate) fn merge_two(one: Option<Denied>, other: Option<Denied>) -> Option<De
 
 /// Merges the denials of several buckets.
 pub(crate) fn merge_denials(denials: impl IntoIterator<Item = Denied>) -> Denied {
-    let (mut limits, mut starts_in) = (vec![], None);
+    let (mut limits, mut starts) = (vec![], vec![]);
     for denied in denials {
         limits.extend(denied.limits);
-        starts_in = starts_in.max(denied.starts_in);
+        starts.push(denied.starts_in);
     }
+    // One that time does not help denies all.
+    let starts: Option<Vec<_>> = starts.into_iter().collect();
     Denied {
-        starts_in,
+        starts_in: starts.and_then(|starts| starts.into_iter().max()),
         ..denial_of(limits)
     }
 }
@@ -310,6 +325,17 @@ pub(crate) enum Outcome<T, E = Infallible, D = Denied> {
     Denied(D),
     /// This level cannot decide.
     Elsewhere(E),
+}
+
+impl<T, E, D> Outcome<T, E, D> {
+    /// Turns what was granted into something else.
+    pub(crate) fn map<U>(self, granted: impl FnOnce(T) -> U) -> Outcome<U, E, D> {
+        match self {
+            Self::Granted(taken) => Outcome::Granted(granted(taken)),
+            Self::Denied(denied) => Outcome::Denied(denied),
+            Self::Elsewhere(reason) => Outcome::Elsewhere(reason),
+        }
+    }
 }
 
 /// Denials of several buckets, with the places of their requests.

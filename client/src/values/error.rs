@@ -189,6 +189,11 @@ const fn store_name(kind: ErrorKind) -> &'static str {
     }
 }
 
+/// Returns the error of an invalid request.
+pub(crate) fn invalid<T>(message: String) -> Result<T, Error> {
+    Err(Error::Invalid(message))
+}
+
 impl From<NameError> for Error {
     fn from(error: NameError) -> Self {
         Self::Invalid(error.to_string())

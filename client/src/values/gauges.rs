@@ -4,7 +4,7 @@
 use metrics::{Gauge, Key, Label, Level, Metadata};
 use weirgate_shared::{LimitName, MilliTokens, Resource};
 
-use super::amounts::Amounts;
+use super::limits::Amounts;
 use super::vendor::VendorCount;
 
 const BREAKER: &str = "weirgate_breaker_state";

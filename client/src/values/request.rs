@@ -1,21 +1,182 @@
-//! What one acquire requests of one bucket.
+//! What an application requests, and what of it is requested of one bucket.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Ask, Asks, ClassName, Effect, EpochMillis, LimitKind, LimitMode, LimitName, MilliTokens,
-    Millis, OnUnavailable, Shard, ShardIndex, exact_span, refill_between,
+    Ask, Asks, ClassName, Effect, EntityId, EpochMillis, Limit, LimitKind, LimitMode, LimitName,
+    MilliTokens, Millis, OnUnavailable, PoolChoice, Resource, Shard, ShardIndex, exact_span,
+    refill_between,
 };
 
-use super::error::Error;
-use super::limits::Limits;
+use super::error::{Error, invalid};
+use super::limits::{Limits, check_amount, check_whole, parse_amount};
 
 /// Default duration of a lease, 60 s.
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 /// Longest duration of a lease, one day. A longer hold renews it.
 const MAX_LEASE: Duration = Duration::from_secs(86_400);
+
+/// A request as the application made it, unchecked.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestSpec {
+    pub(crate) entity: String,
+    pub(crate) resource: String,
+    /// Limits given with the call; `None` for the configured ones.
+    pub(crate) limits: Option<Limits>,
+    /// Whether a request with given limits takes from the entity's ancestors too.
+    pub(crate) cascades: bool,
+    /// Version of the given limits.
+    pub(crate) version: Option<i64>,
+    pub(crate) amounts: Vec<(String, Amount)>,
+    /// Class of the caller, unless the configuration of the entity says it.
+    pub(crate) class: Option<String>,
+    pub(crate) options: AcquireOptions,
+    pub(crate) timeout: Duration,
+    pub(crate) lease: Option<Duration>,
+    /// Whether the amounts are taken even into debt.
+    pub(crate) is_into_debt: bool,
+    /// Longest wait until it starts, if it queues.
+    pub(crate) queue: Option<Duration>,
+    /// End of that wait, which begins as the request is sent.
+    pub(crate) start_by: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Amount {
+    Tokens(i64),
+    Milli(MilliTokens),
+    /// At least, and at most.
+    UpTo(i64, i64),
+}
+
+/// Options of a decision.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AcquireOptions {
+    /// Longest wait for tokens.
+    pub(crate) wait: Duration,
+    pub(crate) on_unavailable: OnUnavailable,
+    /// Whether only the table can do what is requested, of all of several: then nothing decides in
+    /// its place.
+    pub(crate) needs_table: bool,
+    /// Whether the request bypasses the limits, or all of several do.
+    pub(crate) is_bypass: bool,
+    /// Whether a denial of the request is only reported, or all of several are in shadow mode.
+    pub(crate) is_shadow: bool,
+    /// Whether a grant that starts later is returned at once.
+    pub(crate) is_now: bool,
+}
+
+impl Amount {
+    /// Returns the amount of a limit: at least, and at most.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is out of range.
+    pub(crate) fn range(self, limit: &str) -> Result<(MilliTokens, MilliTokens), Error> {
+        let (least, most) = match self {
+            Self::Tokens(tokens) => {
+                let amount = parse_amount(limit, tokens)?;
+                (amount, amount)
+            }
+            Self::Milli(amount) => {
+                check_amount(limit, amount)?;
+                (amount, amount)
+            }
+            Self::UpTo(least, most) => (parse_amount(limit, least)?, parse_amount(limit, most)?),
+        };
+        if least > most {
+            return invalid(format!(
+                "limit {limit:?}: at least {least} tokens are requested, and at most {most}: swap them"
+            ));
+        }
+        Ok((least, most))
+    }
+}
+
+impl AcquireOptions {
+    /// Returns the options of a request that neither waits nor bypasses the limits.
+    pub(crate) const fn of(on_unavailable: OnUnavailable) -> Self {
+        Self {
+            wait: Duration::ZERO,
+            on_unavailable,
+            needs_table: false,
+            is_bypass: false,
+            is_shadow: false,
+            is_now: false,
+        }
+    }
+}
+
+impl RequestSpec {
+    /// Checks the request without sending anything.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let (_, _) = (
+            EntityId::new(&*self.entity)?,
+            Resource::new(&*self.resource)?,
+        );
+        if self.amounts.is_empty() {
+            return invalid("empty request: take tokens of at least one limit".to_owned());
+        }
+        self.check()
+    }
+
+    /// Checks the amounts and the options, without looking at limits.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if let Some(lasts) = self.lease {
+            check_lease(lasts)?;
+            if self.options.is_bypass {
+                return invalid(format!(
+                    "a lease of {} is requested with bypass, which takes nothing that a lease could hold: leave out the lease or bypass",
+                    exact_span(lasts)
+                ));
+            }
+        }
+        if self.is_into_debt && self.options.is_bypass {
+            return invalid(
+                "into_debt is requested with bypass, which debits nothing: leave out into_debt or bypass"
+                    .to_owned(),
+            );
+        }
+        self.check_queue()?;
+        check_on_unavailable(self.options.on_unavailable)?;
+        for (at, (name, amount)) in self.amounts.iter().enumerate() {
+            check_whole(name)?;
+            amount.range(name)?;
+            if self.amounts[..at].iter().any(|(known, _)| known == name) {
+                return invalid(format!(
+                    "limit {name:?} is taken twice: take the sum at once"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a request that queues asks for nothing else that makes it wait, or that grants it
+    /// in another way.
+    fn check_queue(&self) -> Result<(), Error> {
+        let Some(wait) = self.queue else {
+            return Ok(());
+        };
+        check_queue(wait)?;
+        let is_up_to = |(_, amount): &(String, Amount)| matches!(amount, Amount::UpTo(..));
+        let other = match self.options {
+            AcquireOptions {
+                is_bypass: true, ..
+            } => "bypass, which waits for nothing",
+            _ if !self.options.wait.is_zero() => "wait_up_to, which has no place in the line",
+            _ if self.is_into_debt => "into_debt, which waits for nothing",
+            _ if self.amounts.iter().any(is_up_to) => {
+                "a range (take_up_to), whose amount is what there is"
+            }
+            _ => return Ok(()),
+        };
+        invalid(format!(
+            "a queue of {} is requested with {other}: leave one of them out",
+            exact_span(wait)
+        ))
+    }
+}
 
 /// What one acquire requests of one bucket.
 #[derive(Debug, Clone)]
@@ -38,6 +199,58 @@ pub(crate) struct BucketRequest {
 }
 
 impl BucketRequest {
+    /// Returns the request of an acquire that asks nothing of these limits yet, by no class and without
+    /// a lease.
+    pub(crate) fn of(limits: Limits) -> Self {
+        Self {
+            asks: Asks::default(),
+            others: vec![],
+            limits,
+            class: None,
+            lease: None,
+            timeout: Duration::MAX,
+            acquires: 1,
+            start_by: None,
+        }
+    }
+
+    /// Adds what its class asks of a limit; of a limit without that class, what others ask. What is not
+    /// denied takes from one pool.
+    pub(crate) fn add(&mut self, limit: &Limit, ask: Ask) {
+        // Almost all limits.
+        if limit.classes().is_empty() {
+            self.others
+                .iter_mut()
+                .for_each(|asks| asks.add(ask.clone()));
+            self.asks.add(ask);
+            return;
+        }
+        let is_covered = ask.effect.must_be_covered();
+        // An amount of 0 takes nothing that others could.
+        let has_floor = is_covered && ask.most > MilliTokens::ZERO;
+        let choices = limit.choices(self.class.as_ref());
+        let choices = choices.or_else(|| limit.choices(None));
+        let choices = choices.into_iter().flatten();
+        let pools = choices.map(|PoolChoice { pool, floor }| Ask {
+            limit: pool,
+            floor: if has_floor { floor } else { MilliTokens::ZERO },
+            ..ask.clone()
+        });
+        let pools: Vec<_> = pools
+            .take(if is_covered { usize::MAX } else { 1 })
+            .collect();
+        // A limit with fewer pools takes its last one.
+        while self.others.len() + 1 < pools.len() {
+            let last = self.others.last().unwrap_or(&self.asks).clone();
+            self.others.push(last);
+        }
+        let last = pools.len().saturating_sub(1);
+        let all = std::iter::once(&mut self.asks).chain(&mut self.others);
+        for (at, asks) in all.enumerate() {
+            asks.add(pools[at.min(last)].clone());
+        }
+    }
+
     /// Returns whether the request bypasses the limits: all its amounts only count then.
     pub(crate) fn is_bypass(&self) -> bool {
         self.asks.has(Effect::Count)
@@ -172,7 +385,7 @@ pub(crate) fn check_lease(lasts: Duration) -> Result<(), Error> {
 const MAX_QUEUE: Duration = Duration::from_secs(3_600);
 
 /// Requires that a queue lasts 1 ms to an hour.
-pub(crate) fn check_queue(wait: Duration) -> Result<(), Error> {
+fn check_queue(wait: Duration) -> Result<(), Error> {
     if wait > MAX_QUEUE || wait < Duration::from_millis(1) {
         return Err(Error::Invalid(format!(
             "a queue must last 1ms to 1h, got {}: leave it out for an answer at once",

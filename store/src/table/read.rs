@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use weirgate_shared::{ItemKey, read_key};
 
 use super::on_backend;
-use super::retry::{ATTEMPTS, jitter};
+use super::retry::{ATTEMPTS, backoff};
 use crate::bound::Bound;
 use crate::dynamo::DynamoTable;
 use crate::request::Batch;
@@ -136,7 +136,7 @@ impl Table {
             };
             failures += 1;
             let until = deadline.filter(|_| failure.kind.is_throttle());
-            let next = Instant::now() + jitter(failures);
+            let next = Instant::now() + backoff(failures);
             if until.map_or(failures == ATTEMPTS, |until| next >= until) {
                 return Err(failure);
             }

@@ -55,13 +55,14 @@ impl Table {
 }
 
 async fn pause(attempt: u32) {
-    tokio::time::sleep(jitter(attempt)).await;
+    tokio::time::sleep(backoff(attempt)).await;
 }
 
-/// Returns a pause with full jitter, doubling: 0 to 25 ms, 0 to 50 ms, 0 to 100 ms, up to 0 to 800
-/// ms.
-pub(super) fn jitter(attempt: u32) -> Duration {
-    let most = FIRST_DELAY.saturating_mul(1 << attempt.saturating_sub(1).min(5));
+/// Returns a random pause after so many failures in a row, up to a bound that doubles from 25 ms to 800 ms
+/// (full jitter).
+#[must_use]
+pub fn backoff(failures: u32) -> Duration {
+    let most = FIRST_DELAY.saturating_mul(1 << failures.saturating_sub(1).min(5));
     Duration::from_micros(fastrand::u64(
         0..=u64::try_from(most.as_micros()).unwrap_or(u64::MAX),
     ))

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use sfv::{BareItem, Key, List, ListEntry, Parser};
 use weirgate::http::{Policies, PolicyNames, Problem};
 use weirgate::{
-    Denied, Disabled, EntityId, EpochMillis, Error, Limit, LimitMode, LimitStatus, MilliTokens,
-    NeverFits, Resource,
+    Degraded, Denied, Disabled, EntityId, EpochMillis, Error, Limit, LimitMode, LimitStatus,
+    MilliTokens, NeverFits, Resource,
 };
 use weirgate_shared::{RefillRule, ShardIndex, parse_iso8601, refill_between};
 
@@ -329,6 +329,27 @@ fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
             "violated-policies": ["rpm", "slots"],
             "retry_after": 10,
             "blocking": {"policy": "slots", "quota": 20, "remaining": 0, "requested": 1},
+        })
+    );
+    let unseen = Denied {
+        degraded: Some(Degraded {
+            reason: "no answer".to_owned(),
+        }),
+        limits: vec![],
+        ..denied(vec![], Some(1_000))
+    };
+    assert_eq!(
+        unseen.to_string(),
+        "the table is unavailable (no answer): denied, retry after 1s"
+    );
+    assert_eq!(
+        body(&Problem::denied(&unseen, &PolicyNames::default())),
+        json!({
+            "type": "about:blank",
+            "title": "Too Many Requests",
+            "status": 429,
+            "detail": "the limits of this request cannot be checked at the moment: retry after 1 s",
+            "retry_after": 1,
         })
     );
     let (entity, resource) = (why.limits[0].entity.clone(), why.limits[0].resource.clone());

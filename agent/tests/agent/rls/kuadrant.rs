@@ -185,3 +185,80 @@ async fn a_commit_that_failed_for_one_of_two_buckets_is_repeated_and_counts_once
         }
     }
 }
+
+/// Slots and tokens of a child and its parent, from configurations.
+async fn chain() -> Agent {
+    const RULES: &str = r#"
+weirgate: 1
+domains:
+  edge:
+    - match: [tenant, model]
+      entity: "{tenant}"
+      resource: "{model}"
+      take: {slots: 1, tpd: hits}
+"#;
+    let agent = Agent::new(RULES).await;
+    let admin = agent.other.admin();
+    for (entity, limits) in [
+        ("a", ["tpd=1000/day", "slots=5"]),
+        ("team", ["tpd=10000/day", "slots=50"]),
+    ] {
+        let level = weirgate::ConfigLevel::Entity(entity.try_into().unwrap());
+        let limits = limits.map(|text| text.parse().unwrap());
+        let config = weirgate::Config::of(limits);
+        admin.set_config(&level, &config).await.unwrap();
+    }
+    let kid = weirgate::Entity::new("a".try_into().unwrap());
+    let kid = kid.child_of("team".try_into().unwrap(), true);
+    admin.set_entity(&kid).await.unwrap();
+    agent
+}
+
+/// Whoever has reclaimed the lease of a reservation that has expired: its usage counts once in each bucket, and its
+/// slots are free.
+#[tokio::test]
+async fn i3_a_commit_after_the_expiry_counts_once_in_each_bucket_of_a_chain() {
+    for (of_kid, of_team) in [(0, 0), (900, 0), (0, 9_900), (900, 9_900)] {
+        let agent = chain().await;
+        let held = reserve(&agent, 800, 1).await.unwrap();
+        assert_eq!(agent.left("a", "x", "tpd").await, 200);
+        agent.clock.skew(60_000);
+        let limits = |text: &str| [text.parse::<weirgate::Limit>().unwrap()];
+        for (entity, taken, text) in [
+            ("a", of_kid, "tpd=1000/day"),
+            ("team", of_team, "tpd=10000/day"),
+        ] {
+            if taken > 0 {
+                let limits = limits(text);
+                // Not from its parent.
+                let take = agent
+                    .other
+                    .acquire(entity, "x")
+                    .limits(&limits)
+                    .take("tpd", taken);
+                let take = take.send().await.unwrap();
+                assert!(take.is_granted(), "{entity}");
+            }
+        }
+        let _ = commit(&agent, &held.reservation_id, 150).await.unwrap();
+        let used = async |entity| agent.counted(entity, "x", "tpd").0;
+        assert_eq!(used("a").await, 150 + of_kid, "{of_kid}, {of_team}");
+        // What the kid takes, its parent gives too.
+        let of_kid_too = used("team").await;
+        assert!(
+            [150 + of_team, 150 + of_team + of_kid].contains(&of_kid_too),
+            "{of_kid_too}"
+        );
+        let slots = agent.other.peek("a", "x").send().await.unwrap();
+        let slots = slots
+            .limits
+            .into_iter()
+            .filter(|status| status.limit == "slots");
+        for status in slots {
+            assert_eq!(
+                status.available.whole_tokens(),
+                i64::from(status.capacity.whole_tokens())
+            );
+        }
+    }
+}

@@ -204,3 +204,33 @@ async fn an_agent_in_shadow_mode_shows_nothing() {
         }
     }
 }
+
+/// Whatever becomes of the trials of a call, it is decided by its other rules.
+#[tokio::test]
+async fn a_trial_without_a_decision_hides_no_other() {
+    use weirgate_testkit::Fault;
+    for fault in [
+        Fault::Throttle { key_range: true },
+        Fault::ServerError,
+        Fault::Conflict,
+        Fault::Forbidden,
+    ] {
+        let agent = agent().await;
+        let is_of_trial = |write: &serde_json::Value| write.to_string().contains("#b#");
+        agent
+            .dynamo
+            .fail_when(move |write| is_of_trial(write).then_some(fault));
+        let call = || {
+            let both = [
+                descriptor(&[("trial", "b")]),
+                descriptor(&[("tenant", "a")]),
+            ];
+            agent.call(request(both))
+        };
+        for turn in 0..12 {
+            let expected = if turn < 10 { Code::Ok } else { Code::OverLimit };
+            let answer = call().await.unwrap();
+            assert_eq!(answer.overall_code(), expected, "{fault:?}, {turn}");
+        }
+    }
+}

@@ -212,11 +212,7 @@ async fn read(
         if is_damaged(&state.key, &damaged) {
             return None;
         }
-        let shards: Vec<_> = state
-            .queues
-            .views()
-            .map(|view| (*view.shard).clone())
-            .collect();
+        let shards: Vec<_> = state.views().map(|view| (*view.shard).clone()).collect();
         let ShardIndex { count, .. } = shards.first()?.shard();
         let leases = shards.iter().filter_map(|shard| shard.leases.as_ref());
         let leases = leases.map(std::collections::BTreeMap::len).sum();

@@ -62,7 +62,7 @@ impl Admin {
                 let (mut items, mut unreadable) = (vec![], vec![]);
                 match self.read_bucket(entity, resource).await {
                     Ok(bucket) => {
-                        for view in bucket.queues.views() {
+                        for view in bucket.views() {
                             let leases = view.shard.leases.iter().flatten();
                             let shard = view.shard.key.shard;
                             items.extend(
@@ -128,7 +128,7 @@ impl Admin {
         self.session
             .at_home(async {
                 let bucket = self.read_bucket(entity, resource).await?;
-                let views = bucket.queues.views().map(|view| view.shard);
+                let views = bucket.views().map(|view| view.shard);
                 let found = views.into_iter().find_map(|shard| {
                     let leases = shard.leases.as_ref()?;
                     let (id, lease) = leases.iter().find(|(known, _)| known.as_str() == id)?;
@@ -144,15 +144,11 @@ impl Admin {
                     held: lease.tokens.clone(),
                 };
                 ConfigEdit::announce(&self.session, format!("lease {id}"), event).await?;
+                let state = bucket.shard(shard.key.shard);
                 let part = HoldPart {
-                    state: bucket.shard(shard.key.shard),
-                    amounts: lease.tokens,
                     windows: lease.windows,
-                    is_bypass: false,
-                    prefetched_at: None,
                     lease: Some((id, lease.expires_at)),
-                    shard: Arc::clone(&shard),
-                    is_in_doubt: false,
+                    ..HoldPart::of(state, Arc::clone(&shard), lease.tokens)
                 };
                 // Rate tokens stay consumed.
                 let slots = shard

@@ -2,6 +2,7 @@
 //! per idempotency key. A change of all shards of a bucket is recorded so, and then written to each.
 
 mod balances;
+mod edit;
 mod limits;
 mod operation;
 mod pauses;

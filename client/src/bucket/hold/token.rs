@@ -11,7 +11,7 @@ use weirgate_shared::{
 };
 
 use super::{Hold, Stage};
-use crate::bucket::registry::BucketRegistry;
+use crate::bucket::state::BucketRegistry;
 use crate::queue::{HoldPart, Windows};
 use crate::values::{Amounts, Error, Limits};
 

@@ -1,19 +1,20 @@
 //! Serves acquires from a pool, fetches its blocks, and returns unspent tokens.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout, timeout_at};
-use weirgate_shared::{Asks, Effect, MilliTokens};
+use tokio::time::{Instant, timeout};
+use weirgate_shared::write::LeaseChange;
+use weirgate_shared::{Asks, Effect, Limit, MilliTokens};
 
 use super::super::hold::Hold;
 use super::super::route::acquire_from_table;
 use super::super::state::BucketState;
 use super::pool::{Block, NextReturn, Pool, PoolResult};
 use super::state::TokenReturn;
-use crate::queue::{HoldPart, SettleAttempt, SettleOutcome};
+use crate::queue::{HoldPart, SettleOutcome};
 use crate::session::{Session, after};
 use crate::values::{Amounts, BucketRequest, Error, Outcome, Settlement, count};
 
@@ -33,7 +34,8 @@ pub(crate) async fn acquire(
     let enqueued_at = Instant::now();
     for round in 0..MAX_BLOCKS_AWAITED {
         let now = session.now();
-        let (found, block) = pool.serve(&bucket.queues, request, now, round == 0);
+        let max_balance = |limit: &Limit| bucket.max_balance(limit, now);
+        let (found, block) = pool.serve(max_balance, request, round == 0);
         if let Some(block) = block {
             tokio::spawn(fetch(
                 Arc::clone(session),
@@ -44,15 +46,15 @@ pub(crate) async fn acquire(
         match found {
             PoolResult::Served(parts) => {
                 count(&session.env.counters.prefetch_hits, 1);
-                let limits = request.limits.clone();
-                let hold = Hold::new(session, bucket, parts, limits, now);
+                let hold = Hold::of_pool(session, bucket, parts, request, now);
                 return Ok(Outcome::Granted(hold.pooled(request.acquires)));
             }
             PoolResult::Wait(arrival) => {
                 return_outdated(session, bucket, pool, request);
-                if timeout_at(deadline, arrival).await.is_err() {
-                    let error = Error::timeout(&bucket.key, request.timeout, None);
-                    return Err(pool.attach_last_error(error));
+                // The table then tells a write that hangs from contention.
+                let left = deadline.saturating_duration_since(Instant::now());
+                if timeout(left / 2, arrival).await.is_err() {
+                    break;
                 }
             }
             PoolResult::Miss => break,
@@ -60,18 +62,14 @@ pub(crate) async fn acquire(
     }
     return_outdated(session, bucket, pool, request);
     let decision = acquire_from_table(session, bucket, request, enqueued_at, deadline);
-    match Box::pin(decision)
-        .await
-        .map_err(|error| pool.attach_last_error(error))?
-    {
+    match Box::pin(decision).await? {
         Outcome::Denied(denied) if denied.is_paused() => Ok(Outcome::Denied(denied)),
         Outcome::Denied(denied) => {
             let parts = pool.cover_shortfall(&denied, request);
             if parts.is_empty() {
                 return Ok(Outcome::Denied(denied));
             }
-            let limits = request.limits.clone();
-            let pooled = Hold::new(session, bucket, parts, limits, session.now());
+            let pooled = Hold::of_pool(session, bucket, parts, request, session.now());
             let completed = complete(session, bucket, pool, request, pooled, deadline);
             let completed = Box::pin(completed).await?;
             Ok(completed.unwrap_or(Outcome::Denied(denied)))
@@ -140,18 +138,13 @@ async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
     let timeout = session.settings.timeout;
     let request = BucketRequest {
         asks: Asks::of(Effect::Enforce, amounts),
-        others: vec![],
-        limits,
-        class: None,
-        lease: None,
         timeout,
         acquires,
-        start_by: None,
+        ..BucketRequest::of(limits)
     };
     let now = Instant::now();
     match acquire_from_table(&session, bucket, &request, now, after(now, timeout)).await {
         Ok(Outcome::Granted(hold)) => {
-            pool.set_last_error(None);
             count(&session.env.counters.prefetch_blocks, 1);
             in_flight.arrive(hold.claim().into_prefetched_parts(requested_at));
         }
@@ -161,7 +154,6 @@ async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
         }
         Err(error) => {
             tracing::debug!(%error, "prefetch failed");
-            pool.set_last_error(Some(&error));
             // Acquires that may have been counted are not counted again.
             if !error.is_unknown() {
                 pool.add_unreported(acquires);
@@ -224,7 +216,10 @@ pub(crate) async fn drain(session: Arc<Session>, bucket: Arc<BucketState>) -> Re
         // A block in flight may still arrive in the pool.
         pool.wait_idle().await;
         returns = pool.close();
-        if returns.is_empty() {
+        // Acquires that could not be counted come back; after a failure they are lost.
+        let has_tokens = returns.iter().any(|back| !back.part.amounts.is_empty());
+        if returns.is_empty() || closed.is_err() && !has_tokens {
+            drop(into_in_flight(&bucket, returns));
             return closed;
         }
     }
@@ -296,36 +291,36 @@ async fn return_tokens(
     session: Arc<Session>,
     returns: Vec<(InFlight, TokenReturn)>,
 ) -> Result<(), Error> {
-    let mut done = Ok(());
-    for (mut in_flight, TokenReturn { part, acquires }) in returns {
-        let back = part
-            .amounts
-            .iter()
-            .map(|(limit, amount)| (limit.clone(), part.rate_return(limit, *amount)));
-        let settle = SettleAttempt {
-            session: &session,
-            state: Arc::clone(&part.state),
-            write_id: weirgate_store::random_id(),
-            lease: None,
-            amounts: back.collect::<BTreeMap<_, _>>(),
-            acquires,
-            held_amounts: &Amounts::new(),
-        };
-        match settle.run().await {
-            Ok(SettleOutcome::Done(Settlement::Applied)) => in_flight.end_return(true),
-            // The bucket was deleted, with its tokens.
-            Ok(_) => in_flight.end_return(false),
-            Err(error) => {
-                // Acquires that may have been counted are not counted again.
-                if !error.is_unknown() {
-                    in_flight.pool().add_unreported(acquires);
-                }
-                in_flight.end_return(false);
-                let milli = part.amounts.values().copied().sum::<MilliTokens>().0;
-                tracing::warn!(%error, milli, "prefetched tokens could not be returned; they count as consumed");
-                done = done.and(Err(error));
+    let returned = returns.into_iter().map(|back| return_part(&session, back));
+    let mut returned = join_all(returned).await.into_iter();
+    returned.find(Result::is_err).unwrap_or(Ok(()))
+}
+
+async fn return_part(
+    session: &Arc<Session>,
+    (mut in_flight, TokenReturn { part, acquires }): (InFlight, TokenReturn),
+) -> Result<(), Error> {
+    let back = part
+        .amounts
+        .iter()
+        .map(|(limit, amount)| (limit.clone(), part.rate_return(limit, *amount)));
+    let (end, back) = (LeaseChange::End, back.collect());
+    match part.settle(session, end, back, acquires).await {
+        Ok(settled) => {
+            // A bucket that was deleted has none of its tokens.
+            let is_back = matches!(settled, SettleOutcome::Done(Settlement::Applied));
+            in_flight.end_return(is_back);
+            Ok(())
+        }
+        Err(error) => {
+            // Acquires that may have been counted are not counted again.
+            if !error.is_unknown() {
+                in_flight.pool().add_unreported(acquires);
             }
+            in_flight.end_return(false);
+            let milli = part.amounts.values().copied().sum::<MilliTokens>().0;
+            tracing::warn!(%error, milli, "prefetched tokens could not be returned; they count as consumed");
+            Err(error)
         }
     }
-    done
 }

@@ -7,16 +7,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
-use weirgate_shared::{
-    Ask, BucketKey, Effect, EpochMillis, Limit, LimitMode, LimitName, MilliTokens, Resource,
-};
-use weirgate_store::StoreError;
+use weirgate_shared::{Ask, BucketKey, Effect, Limit, LimitMode, LimitName, MilliTokens, Resource};
 
 use super::state::{State, TokenReturn};
-use crate::queue::{HoldPart, ShardQueues};
+use crate::queue::HoldPart;
 use crate::session::{AgeClock, Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Counters, Denied, Error, LimitStatus, Limits, Locked, OutstandingGauge,
+    Amounts, BucketRequest, Counters, Denied, LimitStatus, Limits, Locked, OutstandingGauge,
     Prefetch, count, debited,
 };
 
@@ -30,8 +27,6 @@ pub(crate) struct Pool {
     prefetch: Prefetch,
     ages: AgeClock,
     state: Locked<State>,
-    /// Error of the last fetch, if it failed.
-    last_error: Locked<Option<Arc<StoreError>>>,
     /// Notification that a write in flight has ended.
     write_ended: Notify,
     /// Gauge of the outstanding tokens. Changed after the state, without its lock.
@@ -95,7 +90,6 @@ impl Pool {
             prefetch,
             ages,
             state: Locked::new(state),
-            last_error: Locked::default(),
             write_ended: Notify::new(),
             gauge,
             counters,
@@ -258,35 +252,6 @@ impl Pool {
         self.state().count(acquires, self.ages.now());
     }
 
-    /// Stores the error of a fetch, for requests that wait for the block.
-    pub(super) fn set_last_error(&self, error: Option<&Error>) {
-        let why = match error {
-            Some(Error::Store(error)) => Some(Arc::clone(error)),
-            Some(Error::Timeout { last, .. }) => last.clone(),
-            _ => None,
-        };
-        *self.last_error.lock() = why;
-    }
-
-    /// Adds the last fetch error to a timeout that has none.
-    pub(super) fn attach_last_error(&self, error: Error) -> Error {
-        match error {
-            Error::Timeout {
-                bucket,
-                after,
-                last: None,
-            } => {
-                let last = self.last_error.lock().clone();
-                Error::Timeout {
-                    bucket,
-                    after,
-                    last,
-                }
-            }
-            other => other,
-        }
-    }
-
     /// Fetches nothing for `span`.
     pub(super) fn pause(&self, span: Duration) {
         self.state().paused_until = self.ages.now() + span;
@@ -317,13 +282,12 @@ impl Pool {
         self.state.lock()
     }
 
-    /// Serves a request. Returns the result, and a block to fetch if one is needed. `is_new` if the
-    /// request is served for the first time.
+    /// Serves a request on a bucket whose shards have at most `max_balance`. Returns the result, and a
+    /// block to fetch if one is needed. `is_new` if the request is served for the first time.
     pub(super) fn serve(
         &self,
-        queues: &ShardQueues,
+        max_balance: impl Fn(&Limit) -> MilliTokens,
         request: &BucketRequest,
-        now: EpochMillis,
         is_new: bool,
     ) -> (PoolResult, Option<Block>) {
         let (at, amounts) = (self.ages.now(), debited(&request.asks));
@@ -332,7 +296,7 @@ impl Pool {
             return (PoolResult::Miss, None);
         }
         state.demand.advance(at);
-        let (result, block) = self.serve_from(&mut state, queues, (request, &amounts), (now, at));
+        let (result, block) = self.serve_from(&mut state, &max_balance, (request, &amounts), at);
         if is_new {
             state.demand.count(&amounts);
         }
@@ -349,9 +313,9 @@ impl Pool {
     fn serve_from(
         &self,
         state: &mut State,
-        queues: &ShardQueues,
+        max_balance: &impl Fn(&Limit) -> MilliTokens,
         (request, amounts): (&BucketRequest, &Amounts),
-        (now, at): (EpochMillis, Moment),
+        at: Moment,
     ) -> (PoolResult, Option<Block>) {
         let is_paused = at < state.paused_until;
         let oldest = self.cutoff(at);
@@ -360,7 +324,7 @@ impl Pool {
             state.count(request.acquires, at);
             let mut block = None;
             if state.block_arrival.is_none() && !is_paused && self.is_low(state, amounts, oldest) {
-                block = self.block(state, queues, amounts, false, (now, at));
+                block = self.block(state, max_balance, amounts, false, at);
                 if block.is_none() {
                     state.paused_until = at + self.refetch_lead();
                 }
@@ -373,7 +337,7 @@ impl Pool {
         if is_paused {
             return (PoolResult::Miss, None);
         }
-        match self.block(state, queues, amounts, true, (now, at)) {
+        match self.block(state, max_balance, amounts, true, at) {
             Some(block) => {
                 let block_arrival = state
                     .block_arrival
@@ -479,10 +443,10 @@ impl Pool {
     fn block(
         &self,
         state: &mut State,
-        queues: &ShardQueues,
+        max_balance: &impl Fn(&Limit) -> MilliTokens,
         asked: &Amounts,
         waits: bool,
-        (now, at): (EpochMillis, Moment),
+        at: Moment,
     ) -> Option<Block> {
         let oldest = self.cutoff(at);
         let mut amounts = Amounts::new();
@@ -497,7 +461,7 @@ impl Pool {
             let expected = state.demand.within(name, self.prefetch.horizon());
             let wanted = (waiting + expected).min(self.prefetch.max_outstanding(capacity))
                 - state.outstanding(name);
-            let room = (queues.max_balance(limit, now) - waiting).max(MilliTokens::ZERO) / 2;
+            let room = (max_balance(limit) - waiting).max(MilliTokens::ZERO) / 2;
             let amount = wanted.min(waiting + room).max(MilliTokens::ZERO);
             if state.left(name, oldest) + amount
                 < MilliTokens(need.0.saturating_mul(MIN_REQUESTS_PER_BLOCK))

@@ -8,7 +8,7 @@ use tokio::task::AbortHandle;
 use weirgate_shared::{LimitName, MilliTokens, Shard};
 
 use super::demand::Demand;
-use crate::queue::{HoldPart, ShardState, Windows};
+use crate::queue::{HoldPart, ShardState};
 use crate::session::Moment;
 use crate::values::{Amounts, Limits};
 
@@ -129,14 +129,8 @@ impl State {
             if !amounts.is_empty() {
                 let (state, shard) = (Arc::clone(&block.state), Arc::clone(&block.shard));
                 parts.push(HoldPart {
-                    state,
-                    amounts,
-                    shard,
-                    is_bypass: false,
-                    windows: Windows::new(),
                     prefetched_at: block.prefetched_at,
-                    is_in_doubt: false,
-                    lease: None,
+                    ..HoldPart::of(state, shard, amounts)
                 });
             }
             if wanted.is_empty() {
@@ -235,16 +229,7 @@ impl State {
         let Some((state, shard)) = self.last.clone().filter(|_| acquires != 0) else {
             return vec![];
         };
-        let part = HoldPart {
-            state,
-            amounts: Amounts::new(),
-            shard,
-            is_bypass: false,
-            windows: Windows::new(),
-            prefetched_at: None,
-            is_in_doubt: false,
-            lease: None,
-        };
+        let part = HoldPart::of(state, shard, Amounts::new());
         self.begin_in_flight(&part.amounts);
         vec![TokenReturn { part, acquires }]
     }

@@ -34,12 +34,7 @@ pub(crate) async fn acquire_from_table(
     loop {
         match router.poll(&session.env) {
             Command::Done(outcome) => {
-                return Ok(match outcome? {
-                    Outcome::Granted(taken) => {
-                        Outcome::Granted(Hold::of(session, bucket, request, taken))
-                    }
-                    Outcome::Denied(denied) => Outcome::Denied(denied),
-                });
+                return Ok(outcome?.map(|taken| Hold::of(session, bucket, request, taken)));
             }
             Command::Ask(queue) => {
                 let reply = driver.ask(&queue, request).await;
@@ -73,7 +68,11 @@ impl Driver<'_> {
                     .map(|(shard, part)| self.ask_part(*shard, part));
                 router.parts_replied(env, join_all(asked).await);
             }
-            Command::Return(parts) => self.roll_back(parts).await,
+            Command::Return(parts) => {
+                // Each goes on if the request is dropped, or has no time left.
+                let back = join_all(parts.into_iter().filter_map(Taken::roll_back));
+                timeout_at(self.deadline, back).await.ok();
+            }
             Command::ReadStamp => {
                 let stamp = self.read_stamp().await;
                 router.stamp_read(env, stamp);
@@ -105,7 +104,7 @@ impl Driver<'_> {
     /// Asks a shard for a part. Until it replies, the part is the request's own.
     async fn ask_part(&self, shard: u32, part: &BucketRequest) -> Reply<Taken> {
         let _reserved = Reserved::new(self.bucket, shard, part);
-        self.ask(&self.bucket.queues.queue(shard), part).await
+        self.ask(&self.bucket.queue(shard), part).await
     }
 
     async fn read_stamp(&self) -> Result<Option<Stamp>, Error> {
@@ -126,20 +125,5 @@ impl Driver<'_> {
                 tracing::debug!(%error, "denial stamp not written");
             }
         });
-    }
-
-    /// Returns the parts, in tasks that continue if the request is dropped. Waits for them until
-    /// the deadline.
-    async fn roll_back(&self, parts: Vec<Taken>) {
-        let back = parts.into_iter().map(|part| {
-            self.session.spawn(async move {
-                if let Err(error) = part.roll_back().await {
-                    // The part counts as consumed; its lease, if any, expires.
-                    tracing::warn!(%error, "part of a denied request could not be returned");
-                }
-            })
-        });
-        let back: Vec<_> = back.collect();
-        let _ = timeout_at(self.deadline, join_all(back)).await;
     }
 }

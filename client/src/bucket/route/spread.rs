@@ -9,7 +9,7 @@ use std::time::Duration;
 use weirgate_shared::{Asks, Bucket, Effect, MilliTokens};
 
 use super::{Command, Next, Reply, Router, Spread};
-use crate::bucket::evaluate::{Allocation, above_floors, evaluate};
+use crate::bucket::evaluate::{above_floors, evaluate};
 use crate::bucket::state::BucketState;
 use crate::queue::{Portion, Reason};
 use crate::session::Env;
@@ -142,9 +142,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
                 state.available += taken;
             }
         }
-        let Allocation::Denied(mut denied) = evaluate(&Bucket::new(shards), request, now) else {
-            return None;
-        };
+        let mut denied = evaluate(&Bucket::new(shards), request, now).err()?;
         let soon = |wait: Duration| wait.min(RETRY_SPREAD);
         denied.retry_after = denied.retry_after.map(soon);
         for status in &mut denied.limits {

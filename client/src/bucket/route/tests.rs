@@ -48,14 +48,9 @@ fn request(needs: &[(&str, i64)]) -> BucketRequest {
         .iter()
         .map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)));
     BucketRequest {
-        others: vec![],
-        class: None,
         asks: Asks::of(Effect::Enforce, needs),
-        limits: limits(),
-        lease: None,
         timeout: TIMEOUT,
-        acquires: 1,
-        start_by: None,
+        ..BucketRequest::of(limits())
     }
 }
 
@@ -151,7 +146,7 @@ async fn the_shard_with_most_room_follows_a_short_one() {
 async fn a_known_shard_replaces_a_missing_one() {
     let (bucket, request) = (bucket_of(4), request(&[("rpd", 1)]));
     let router = router(&bucket, &request);
-    let after = |missing| router.replacement_for(&bucket.queues.queue(missing));
+    let after = |missing| router.replacement_for(&bucket.queue(missing));
     assert!(
         matches!(after(3), Next::Choose),
         "the first may exist, although no view shows it"

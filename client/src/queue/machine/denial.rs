@@ -5,10 +5,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Millis, Shard};
 
-use super::attempt::Plan;
 use super::{Machine, is_key_range_throttle};
 use crate::queue::shard_state::ShardView;
-use crate::queue::waiter::{Reason, Waiter};
+use crate::queue::waiter::{Plan, Reason, Waiter};
 use crate::session::Env;
 use crate::values::{
     Denied, LimitStatus, Outcome, check_bucket_limits, count, denial_ttl, shortage, subtract,
@@ -18,7 +17,7 @@ use crate::values::{
 const MAX_DENIAL_AGE: Millis = Millis(100);
 /// Time for which slots that a view lacks count as taken while the shard cannot be read, 1 s: they may
 /// have been released since. More of a rate than a view shows comes only by refunds and operators.
-const SLOTS_UNREAD_TTL: Duration = Duration::from_secs(1);
+pub(crate) const SLOTS_UNREAD_TTL: Duration = Duration::from_secs(1);
 
 /// Returns whether a view of this age denies for lack of this limit, while the shard cannot be read.
 fn denies_unread(short: &LimitStatus, age: Duration) -> bool {

@@ -10,12 +10,11 @@ use tokio::time::Instant;
 use weirgate_shared::{Effect, EpochMillis, Shard};
 use weirgate_store::{ErrorKind, StoreError};
 
-use super::attempt::Attempt;
 use super::{Asked, Command, Look, Machine, Next, PATIENCE, Written, is_key_range_throttle};
-use crate::queue::pace::{ContentionBackoff, FRESH_VIEW};
+use crate::queue::pace::{ContentionBackoff, FRESH_VIEW, ThrottleHistory};
 use crate::queue::part::{HoldPart, Portion};
 use crate::queue::shard_state::ShardView;
-use crate::queue::waiter::{Reason, Waiter};
+use crate::queue::waiter::{Attempt, Reason, Waiter};
 use crate::session::{Env, Sent, backoff};
 use crate::values::{
     Error, Outcome, check_bucket_debt, check_bucket_limits, check_next_windows, count,
@@ -98,19 +97,22 @@ impl Machine {
     ) {
         self.shard.record_outcome(&outcome);
         if outcome.is_ok() {
-            self.shard.record_unthrottled_write();
+            self.shard.with_throttles(ThrottleHistory::record_pass);
         }
         match outcome {
-            Ok(Written::Applied(shard)) => {
+            Ok(Written::Applied(Some(shard))) => {
                 if attempt.is_hot {
-                    self.shard.clear_throttle();
+                    // The write has requested the split.
+                    self.shard.with_throttles(|throttles, _| throttles.clear());
                 }
                 self.applied(env, attempt, sent, shard);
             }
-            Ok(Written::Missing) if !self.shard.is_only() => {
+            Ok(Written::ConditionFailed(Some(shard))) => self.refused(env, attempt, sent, shard),
+            // A write that does not show the item found none.
+            Ok(_) if !self.shard.is_only() => {
                 self.shard_missing(env, attempt);
             }
-            Ok(Written::Missing) => {
+            Ok(_) => {
                 self.shard.clear_view();
                 if let Err(error) = attempt.refusals.record(&self.shard.key, None) {
                     return self.fail_attempt(env, attempt, error);
@@ -118,7 +120,6 @@ impl Machine {
                 attempt.is_missing = true;
                 self.attempt = Some(attempt);
             }
-            Ok(Written::Refused(shard)) => self.refused(env, attempt, sent, shard),
             Err(Error::Store(error)) if error.kind == ErrorKind::Unconfirmed => {
                 tracing::debug!(%error, "unconfirmed write");
                 count(&env.counters.unconfirmed, 1);
@@ -130,7 +131,7 @@ impl Machine {
                 count(&env.counters.refused, 1);
                 tracing::debug!(%error, "write rejected for now");
                 if is_key_range_throttle(&error) {
-                    self.shard.record_throttle();
+                    self.shard.with_throttles(ThrottleHistory::record);
                 }
                 if attempt.is_unconfirmed() {
                     // An earlier write is still unconfirmed: its outcome comes first.
@@ -184,11 +185,6 @@ impl Machine {
         }
         attempt.count_unconfirmed_tokens(env, 0, Some(shard.write_seq));
         self.record_view(&attempt, sent, shard);
-        if attempt.planned.clock_jumped(env) {
-            // The clock may have been set after this request was sent; then its response has not
-            // corrected the clock.
-            self.shard.clear_view();
-        }
         let plan = attempt.last_plan;
         match self.record_refusal() {
             Ok(()) => self.retry(attempt.waiters, attempt.races + 1),
@@ -239,15 +235,12 @@ impl Machine {
         let (windows, starts) = (attempt.windows(shard), attempt.starts(env, shard));
         let waiters = attempt.waiters.into_iter().zip(attempt.leases);
         for ((waiter, lease), starts_at) in waiters.zip(starts) {
+            let (state, shard) = (Arc::clone(&self.shard), Arc::clone(shard));
             let part = HoldPart {
-                state: Arc::clone(&self.shard),
-                amounts: waiter.amounts(),
                 is_bypass: waiter.request.is_bypass(),
-                shard: Arc::clone(shard),
-                prefetched_at: None,
                 windows: windows.clone(),
                 lease: lease.map(|(id, lease)| (id, lease.expires_at)),
-                is_in_doubt: false,
+                ..HoldPart::of(state, shard, waiter.amounts())
             };
             let portion = Portion {
                 part,
@@ -301,7 +294,7 @@ impl Machine {
     /// Grants all waiters of an unconfirmed write that the shard shows.
     fn found(&mut self, env: &Env, attempt: Attempt, shard: &Arc<Shard>) {
         attempt.count_unconfirmed_tokens(env, 1, Some(shard.write_seq - 1));
-        let planned_at = attempt.planned.now;
+        let planned_at = attempt.planned;
         self.grant(env, attempt, planned_at, shard);
     }
 

@@ -26,8 +26,7 @@ use weirgate_store::{Consistency, CorrectedClock, ErrorKind, StoreError};
 use super::super::driver::GRACE;
 use super::super::machine::{Command, Machine, Written};
 use super::super::part::Portion;
-use super::super::shard_state::ShardState;
-use super::super::summary::BucketSummary;
+use super::super::shard_state::{BucketSummary, ShardState};
 use super::super::waiter::{Reason, Reply, Waiter};
 use super::exploring::{Counts, roll_back, run_seeds, runtime};
 use crate::session::{ClockJumps, Env, FakeClock};
@@ -187,14 +186,11 @@ impl Wish {
             asks = asks.and(Effect::Enforce, [(slots, MilliTokens::from_tokens(1))]);
         }
         BucketRequest {
-            others: vec![],
-            class: None,
             asks,
-            limits: limits(),
             lease: self.lease.map(|lasts| (lasts, "owner".into())),
             timeout: self.timeout,
-            acquires: 1,
             start_by: self.queue.map(|wait| Instant::now() + wait),
+            ..BucketRequest::of(limits())
         }
     }
 }
@@ -625,7 +621,7 @@ impl World {
         let written = roll_back(granted, &env, now, |update| {
             self.apply(update, sent, None, None)
         });
-        if let Written::Applied(shard) | Written::Refused(shard) = &written {
+        if let Written::Applied(Some(shard)) | Written::ConditionFailed(Some(shard)) = &written {
             // It also shows what became of earlier writes.
             self.processes[at].handled = self.sent;
             self.processes[at].is_answered(asked.jumps);
@@ -773,7 +769,7 @@ impl World {
                 if !is_copy {
                     self.processes[at].handled = number;
                 }
-                if let Written::Applied(shard) = &written {
+                if let Written::Applied(Some(shard)) = &written {
                     let process = &mut self.processes[at];
                     let is_repeated = !is_copy && last == process.unanswered;
                     let is_again = last.is_some() && (is_repeated || last == shard.last_write_id);
@@ -810,10 +806,10 @@ impl World {
         self.note(|| {
             let shows = |shard: &Shard| format!("{:?} {}", shard.last_write_id, left(shard));
             let answer = match &answer {
-                Answer::Written(Ok(Written::Applied(shard))) => {
+                Answer::Written(Ok(Written::Applied(Some(shard)))) => {
                     format!("applied: {}", shows(shard))
                 }
-                Answer::Written(Ok(Written::Refused(shard))) => {
+                Answer::Written(Ok(Written::ConditionFailed(Some(shard)))) => {
                     format!("refused: {}", shows(shard))
                 }
                 Answer::Read(Ok(Some(shard))) => format!("read: {}", shows(shard)),
@@ -848,7 +844,7 @@ impl World {
             self.seen.add("refused", 1);
             self.note(|| format!("write {number:?} is refused"));
             self.shard.clone_from(&before);
-            return before.map_or(Written::Missing, Written::Refused);
+            return Written::ConditionFailed(before);
         }
         let shard = item.bucket();
         (self.item, self.shard) = (Some(item), Some(shard.clone()));
@@ -874,7 +870,7 @@ impl World {
                 self.accounted
             )
         });
-        Written::Applied(shard)
+        Written::Applied(Some(shard))
     }
 
     /// Checks a write that was applied.

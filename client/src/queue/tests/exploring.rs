@@ -113,7 +113,7 @@ pub(crate) fn roll_back(
         settle.has_limits(shard) && part.lease.as_ref().is_none_or(holds)
     };
     match apply(&settle.full(None)) {
-        Written::Refused(shard) if is_held(&shard) => apply(&settle.capped(&shard)),
+        Written::ConditionFailed(Some(shard)) if is_held(&shard) => apply(&settle.capped(&shard)),
         written => written,
     }
 }

@@ -178,7 +178,7 @@ async fn a_request_is_denied_by_a_view_only_in_its_turn() {
     };
     let second = arrive(&mut process, &large);
     assert!(process.machine.take_replies().is_empty());
-    let applied = Ok(Written::Applied(shard(6, [1, 3])));
+    let applied = Ok(Written::Applied(Some(shard(6, [1, 3]))));
     process.machine.written(&process.env, applied);
     let _ = process.machine.poll(&process.env);
     let replies = process.machine.take_replies();
@@ -259,7 +259,7 @@ async fn a_slow_answer_denies_nothing_that_has_come_in_meanwhile() {
         let write = process.machine.poll(&process.env);
         assert!(matches!(write, Command::Write(_)), "{write:?}");
         advance(takes).await;
-        let applied = Ok(Written::Applied(shard(6, [10, 3])));
+        let applied = Ok(Written::Applied(Some(shard(6, [10, 3]))));
         process.machine.written(&process.env, applied);
         let waits = denials(&mut process);
         assert_eq!(waits.len(), usize::from(denies), "{takes:?}: {waits:?}");

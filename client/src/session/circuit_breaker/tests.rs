@@ -172,7 +172,10 @@ fn a_saturated_table_is_probed_until_a_write_is_accepted() {
         }
         for (probe, pause) in [1, 2, 4, 8, 16, 30, 30].into_iter().enumerate() {
             let open = breaker.admit().expect_err("its pause is not over");
-            assert_eq!(open.retry_after, Duration::from_secs(pause));
+            let Error::Unavailable { retry_after, .. } = open else {
+                panic!("{open}")
+            };
+            assert_eq!(retry_after, Duration::from_secs(pause));
             advance(Duration::from_secs(pause)).await;
             let _probe = breaker.admit().expect("one probe");
             let bucket = u8::try_from(probe % 2).unwrap();

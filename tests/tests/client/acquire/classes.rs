@@ -6,8 +6,9 @@ use weirgate_tests::stored::set_config;
 
 use futures_util::future::join_all;
 use weirgate::{
-    Acquire, Class, Config, ConfigLevel, Decision, Entity, EpochMillis, Error, Granularity, Limit,
-    MilliTokens, OnUnavailable, RateLimiter, Settlement, UsageScope, VendorCount,
+    Acquire, Builder, Class, Config, ConfigLevel, Decision, Entity, EpochMillis, Error,
+    Granularity, Limit, MilliTokens, OnUnavailable, Prefetch, RateLimiter, Settlement, UsageScope,
+    VendorCount,
 };
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::shards::split;
@@ -655,4 +656,29 @@ async fn a_class_that_was_just_added_is_read() {
         .await
         .unwrap();
     assert!(request().class("batch").send().await.unwrap().is_granted());
+}
+
+/// What a class leaves to others stays theirs, whatever served the request of which more is taken.
+#[tokio::test(start_paused = true)]
+async fn more_of_a_grant_is_of_its_class_whatever_served_it() {
+    for is_ahead in [false, true] {
+        let fleet = Fleet::new().await;
+        let ahead = |builder: Builder| match is_ahead {
+            true => builder.prefetch("gpt-4", Prefetch::default()),
+            false => builder,
+        };
+        let limiter = fleet.limiter_with(ahead).await;
+        let tpm = "tpm=1000/second,class=batch:10%:30%".parse().unwrap();
+        let limits = [rpm(60_000), tpm];
+        for _ in 0..100 {
+            let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+            pass(millis(10)).await;
+        }
+        let hits = limiter.stats().prefetch_hits;
+        let mut grant = taken(ask_as(&limiter, &limits, Some("batch"), 1)).await;
+        assert_eq!(limiter.stats().prefetch_hits > hits, is_ahead);
+        // Of 900 for all, it leaves 270.
+        assert!(!grant.take_more("tpm", 640).await.unwrap().is_granted());
+        assert!(grant.take_more("tpm", 620).await.unwrap().is_granted());
+    }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use weirgate_tests::fleet::taken;
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 use weirgate::{
     Decision, Denied, FakeClock, Grant, Limit, LiveLeases, OnUnavailable, OperationOutcome,
     Prefetch, RateLimiter, VendorCount, VendorReport,
@@ -653,4 +654,22 @@ async fn every_limit_that_follows_is_lowered_whatever_its_unit_is() {
         let left = shard.balance_at(&limit.try_into().unwrap(), fleet.now());
         assert!(left.whole_tokens() <= most, "{limit}: {left:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i9_callers_who_tell_what_the_vendor_said_are_answered_in_time() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter_with(|builder| builder.timeout(secs(1))).await;
+    let grants = join_all((0..20).map(|_| take(&limiter))).await;
+    fleet
+        .dynamo
+        .stall_when(|operation, _| operation == "UpdateItem");
+    let began = Instant::now();
+    let said = grants
+        .iter()
+        .map(|grant| grant.report_vendor(&too_many(20)));
+    for said in join_all(said).await {
+        assert!(said.unwrap_err().is_unknown());
+    }
+    assert!(began.elapsed() <= millis(1_100), "{:?}", began.elapsed());
 }

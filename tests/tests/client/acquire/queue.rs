@@ -7,8 +7,8 @@ use weirgate_tests::stored::{set_config, stop};
 use futures_util::future::join_all;
 use tokio::time::timeout;
 use weirgate::{
-    Builder, Config, ConfigLevel, Decision, Denied, EntityId, EpochMillis, Error, Every, Grant,
-    Limit, LimitMode, OnUnavailable, Prefetch, RateLimiter,
+    Acquire, Builder, Config, ConfigLevel, Decision, Denied, EntityId, EpochMillis, Error, Every,
+    Grant, Limit, LimitMode, OnUnavailable, Prefetch, RateLimiter,
 };
 use weirgate_shared::write::refill;
 use weirgate_store::ReturnValues;
@@ -491,4 +491,31 @@ async fn an_amount_of_0_starts_within_its_wait_whatever_the_line_is() {
     let request = ask(&two, &limits, &[("rpm", 0), ("tpm", 5)]).queue_up_to(secs(2));
     let grant = request.send_now().await.unwrap().granted().unwrap();
     assert!(grant.starts_in() <= secs(2), "{:?}", grant.starts_in());
+}
+
+/// Time alone does not help an amount above the share of a shard: it does not queue.
+#[tokio::test(start_paused = true)]
+async fn a_request_of_which_a_part_never_starts_has_no_start() {
+    let (_fleet, [limiter]) = Fleet::of().await;
+    let limits = [rpm(600)];
+    split(&limiter, &limits, 4).await;
+    let of = |entity, amount| {
+        limiter
+            .acquire(entity, "gpt-4")
+            .limits(&limits)
+            .take("rpm", amount)
+    };
+    let _ = taken(of("e-1", 500)).await;
+    let _ = taken(of("e-2", 600)).await;
+    let _ = taken(of("e-2", 300).queue_up_to(HOUR)).await;
+    let denied = async |parts: Vec<Acquire<'_>>| {
+        let both = limiter.acquire_all(parts).queue_up_to(secs(10));
+        match both.send_now().await.unwrap() {
+            Decision::Denied(denied) => denied.starts_in,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(denied(vec![of("e-2", 30)]).await > Some(secs(30)));
+    assert_eq!(denied(vec![of("e-1", 300)]).await, None);
+    assert_eq!(denied(vec![of("e-1", 300), of("e-2", 30)]).await, None);
 }

@@ -10,6 +10,7 @@ use weirgate::{
     Acquire, Builder, CircuitBreakerConfig, ConfigLevel, Decision, Error, Grant, Limit,
     OnUnavailable, Prefetch, RateLimiter,
 };
+use weirgate_testkit::Fault;
 use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{Fleet, millis, pass, rpm, secs, tokens};
 use weirgate_tests::stored::{child, configure, set_entity};
@@ -153,6 +154,9 @@ async fn i9_a_call_is_answered_in_time_whatever_is_silent() {
             let answers = join_all((0..callers).map(|_| timed())).await;
             for (answer, after) in answers {
                 assert!(after <= MOST, "{what}: {after:?}");
+                if is_warm && silent == Writes && call == Call::Prefetched {
+                    assert!(answer.is_ok(), "{what}: {answer:?}");
+                }
                 let grants = answer.unwrap_or_default();
                 let of_table = grants.iter().filter(|grant| grant.degraded().is_none());
                 let of_table = of_table.count();
@@ -165,6 +169,57 @@ async fn i9_a_call_is_answered_in_time_whatever_is_silent() {
             pass(secs(60)).await;
             limiter.shutdown().await.unwrap();
             assert_eq!(consumed(&fleet, call).await, counted, "{what}");
+        }
+    }
+}
+
+/// Whoever waits for a block is decided as whoever waits for another write: what hangs is an outage, contention and
+/// what failed long ago are none.
+#[tokio::test(start_paused = true)]
+async fn i1_those_who_wait_for_a_block_are_decided_by_what_the_table_does_now() {
+    for hangs in [true, false] {
+        let fleet = Fleet::new().await;
+        let limits = [rpm(60_000)];
+        let builder = fleet.builder().await.prefetch("gpt-4", Prefetch::default());
+        let limiter = builder
+            .on_unavailable(OnUnavailable::Allow)
+            .build()
+            .await
+            .unwrap();
+        let ask = || {
+            limiter
+                .acquire("e-1", "gpt-4")
+                .limits(&limits)
+                .take("rpm", 1)
+        };
+        let ask_often = async |times: u64| {
+            let each = async |at: u64| {
+                pass(millis(10 * at)).await;
+                ask().timeout(millis(250)).send().await
+            };
+            join_all((0..times).map(each)).await
+        };
+        assert!(ask_often(100).await.iter().all(Result::is_ok));
+        if hangs {
+            fleet
+                .dynamo
+                .stall_when(|operation, _| operation == "UpdateItem");
+        } else {
+            fleet.fail_writes(Fault::LoseRequest);
+            let _ = ask_often(100).await;
+            fleet.fail_writes(None);
+            pass(secs(3_600)).await;
+            fleet.fail_writes(Fault::Throttle { key_range: true });
+        }
+        for answer in ask_often(400).await {
+            let degraded = match &answer {
+                Ok(Decision::Granted(grant)) => grant.degraded().is_some(),
+                _ => false,
+            };
+            match hangs {
+                true => assert!(answer.is_ok(), "{answer:?}"),
+                false => assert!(!degraded, "{answer:?}"),
+            }
         }
     }
 }

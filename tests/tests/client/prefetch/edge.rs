@@ -2,6 +2,7 @@
 //! settled afterwards.
 
 use proptest::prelude::*;
+use tokio::time::Instant;
 use weirgate::{CircuitBreakerConfig, Decision, Limit, Prefetch, RateLimiter, Settlement};
 use weirgate_shared::{LimitState, MilliTokens, ShardIndex, refill_between};
 use weirgate_testkit::Fault;
@@ -407,5 +408,40 @@ proptest! {
             }
             Ok(())
         })?;
+    }
+}
+
+/// The tokens count as consumed then, and so do the acquires that no write has counted.
+#[tokio::test(start_paused = true)]
+async fn i9_a_shutdown_ends_whatever_refuses_its_writes() {
+    for fault in [
+        Fault::Throttle { key_range: false },
+        Fault::ServerError,
+        Fault::Forbidden,
+        Fault::LoseRequest,
+    ] {
+        for count in [1, 4] {
+            let fleet = Fleet::new().await;
+            let limits = per_minute(60_000);
+            let limiter = ahead(&fleet, Prefetch::default()).await;
+            split(&limiter, &limits, count).await;
+            stock(&fleet, &limiter, &limits, 40).await;
+            warm(&limiter, &limits, 20).await;
+            fleet.fail_writes(fault);
+            let began = Instant::now();
+            assert!(limiter.shutdown().await.is_err(), "{fault:?}, {count}");
+            // Its timeout, and one attempt more.
+            assert!(
+                began.elapsed() <= secs(10),
+                "{fault:?}, {count}: {:?}",
+                began.elapsed()
+            );
+            let _ = limiter.shutdown().await;
+            assert!(
+                began.elapsed() <= secs(20),
+                "{fault:?}, {count}: {:?}",
+                began.elapsed()
+            );
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Steps of a client, from one response to the next. It does what `client/src/queue/take.rs` and
-//! `client/src/queue/settle.rs` do, with one waiter.
+//! Steps of a client, from one response to the next. It does what `client/src/queue/machine/take.rs` and
+//! `client/src/queue/part.rs` do, with one waiter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -175,7 +175,7 @@ impl Protocol {
     }
 
     /// Returns an operator's change of the balances of all shards, as
-    /// `client/src/bucket/balance_plan.rs` plans it. `None` while a split is unfinished.
+    /// `client/src/api/admin/operate/balances.rs` plans it. `None` while a split is unfinished.
     fn edit(&self, work: &FunctionRun, clock: EpochMillis) -> Option<Vec<Action>> {
         let limit = self.bounds.limit.name();
         let more = MilliTokens::from_tokens(self.bounds.needs[0]);

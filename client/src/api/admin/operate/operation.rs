@@ -10,7 +10,8 @@ use weirgate_shared::{
 };
 use weirgate_store::{ActionOutcome, Item};
 
-use crate::bucket::{BucketState, finished};
+use super::edit::finished;
+use crate::bucket::BucketState;
 use crate::config::{ConfigEdit, unreadable};
 use crate::session::{CacheKey, Refusals, Session};
 use crate::values::Error;

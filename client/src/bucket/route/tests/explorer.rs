@@ -204,14 +204,10 @@ fn wish(rng: &mut Rng) -> BucketRequest {
     }
     let lasts = Duration::from_millis(rng.u64(2_000..9_000));
     BucketRequest {
-        others: vec![],
-        class: None,
         asks,
-        limits: all_limits(),
         lease: takes_slots.then(|| (lasts, "owner".into())),
         timeout: Duration::from_millis(rng.u64(50..3_000)),
-        acquires: 1,
-        start_by: None,
+        ..BucketRequest::of(all_limits())
     }
 }
 
@@ -370,7 +366,7 @@ impl<'a> World<'a> {
             Command::AskForParts(parts) => {
                 self.seen.add("spread", 1);
                 let ask = |(shard, part): &(u32, BucketRequest)| {
-                    let queue = bucket.queues.queue(*shard);
+                    let queue = bucket.queue(*shard);
                     let ticket = arrive(&queue, running, part);
                     (queue, ticket, Reserved::new(bucket, *shard, part))
                 };
@@ -423,7 +419,7 @@ impl<'a> World<'a> {
     /// Lets the machine of a shard go on, as its driver does.
     fn pump(&mut self, process: usize, shard: u32) {
         let Process { env, bucket } = &self.processes[process];
-        let queue = bucket.queues.queue(shard);
+        let queue = bucket.queue(shard);
         loop {
             let state = self.queues.entry((process, shard)).or_default();
             let is_waiting = state
@@ -576,7 +572,7 @@ impl<'a> World<'a> {
                     env.ages.confirm(sent.jumps);
                 }
                 self.queues.get_mut(&(process, shard)).unwrap().asked = None;
-                let queue = self.processes[process].bucket.queues.queue(shard);
+                let queue = self.processes[process].bucket.queue(shard);
                 queue.explore(|machine| machine.written(env, outcome));
                 return self.pump(process, shard);
             }
@@ -585,7 +581,7 @@ impl<'a> World<'a> {
                     env.ages.confirm(sent.jumps);
                 }
                 self.queues.get_mut(&(process, shard)).unwrap().asked = None;
-                let queue = self.processes[process].bucket.queues.queue(shard);
+                let queue = self.processes[process].bucket.queue(shard);
                 queue.explore(|machine| machine.read_done(env, found));
                 return self.pump(process, shard);
             }
@@ -652,7 +648,7 @@ impl<'a> World<'a> {
         let before = self.shards.get(&index).cloned();
         let mut item = self.items.get(&index).cloned().unwrap_or_default();
         if !item.apply(update) {
-            return before.map_or(Written::Missing, Written::Refused);
+            return Written::ConditionFailed(before);
         }
         let after = item.bucket();
         self.items.insert(index, item);
@@ -662,7 +658,7 @@ impl<'a> World<'a> {
             self.past.push((until, before));
         }
         self.check(before.as_ref(), &after);
-        Written::Applied(after)
+        Written::Applied(Some(after))
     }
 
     /// Checks a write that was applied: I1 over the whole run, and I4.
@@ -770,7 +766,7 @@ impl<'a> World<'a> {
         let env = &process.unwrap().env;
         let (sent, index, now) = (env.ages.sent(), part.state.key.shard, self.time());
         let written = roll_back(portion, env, now, |update| self.apply(index, update));
-        if let Written::Applied(shard) | Written::Refused(shard) = &written {
+        if let Written::Applied(Some(shard)) | Written::ConditionFailed(Some(shard)) = &written {
             env.ages.confirm(sent.jumps);
             part.state.record_response(shard.clone(), sent);
         }

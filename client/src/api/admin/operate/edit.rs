@@ -13,7 +13,7 @@ use weirgate_shared::{
 };
 use weirgate_store::WriteOutcome;
 
-use super::state::BucketState;
+use crate::bucket::BucketState;
 use crate::session::{Refusals, Session, backoff, decode_shard};
 use crate::values::{CALENDAR, Error, check_bucket_limits};
 
@@ -24,7 +24,7 @@ impl BucketState {
     /// # Errors
     /// [`Error::Contended`] or [`Error::Store`] if shards are left at the deadline. Some have the
     /// change then; another call finishes it, and changes none twice.
-    pub(crate) async fn finish_edit(
+    pub(super) async fn finish_edit(
         &self,
         session: &Session,
         edit: &BucketEdit,
@@ -138,7 +138,7 @@ fn limits_of(edit: &BucketEdit) -> VersionedLimits<'_> {
 }
 
 /// Returns the shard as it is once the change is finished.
-pub(crate) fn finished(shard: Arc<Shard>, edit: &BucketEdit, now: EpochMillis) -> Arc<Shard> {
+pub(super) fn finished(shard: Arc<Shard>, edit: &BucketEdit, now: EpochMillis) -> Arc<Shard> {
     if has_edit(&shard, edit, now) {
         return shard;
     }
