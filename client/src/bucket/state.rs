@@ -9,7 +9,7 @@ use weirgate_store::Consistency;
 use super::prefetch::Pool;
 use crate::config::LimitsSlot;
 use crate::queue::{BucketSummary, ShardQueues, ShardState, ShardView};
-use crate::session::{AgeClock, Env, Moment};
+use crate::session::{AgeClock, Env, LoadTurn, Moment};
 use crate::values::{Amounts, BucketRequest, Limits, Locked, subtract};
 
 /// State of one bucket in this process.
@@ -20,6 +20,7 @@ pub(crate) struct BucketState {
     pub(crate) queues: ShardQueues,
     /// Limits configured for the bucket.
     pub(crate) config: Arc<LimitsSlot>,
+    pub(crate) ancestors: LoadTurn,
     /// Pool of prefetched tokens, if prefetch is on.
     pub(crate) pool: Option<Pool>,
     /// Time of the last denial by all shards together.
@@ -51,6 +52,7 @@ impl BucketState {
             queues: ShardQueues::new(key.clone(), ages),
             key,
             config: Arc::default(),
+            ancestors: LoadTurn::default(),
             pool,
             denied_at: Locked::default(),
             stamp: Locked::default(),
