@@ -4,6 +4,7 @@ mod circuit_breaker;
 mod clock;
 mod config_cache;
 mod env;
+mod load_turn;
 mod requests;
 mod switch_cache;
 mod tasks;
@@ -17,6 +18,7 @@ pub(crate) use env::{
     AgeClock, Cached, ClockJumps, Env, MAX_JUMPED_READS, Moment, Sent, after, deadline,
     quarter_left,
 };
+pub(crate) use load_turn::LoadTurn;
 pub(crate) use requests::{HANGS_AFTER, Refusals, decode_meter, decode_shard, undecodable};
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
 pub(crate) use tasks::{Background, Home, Work};
@@ -27,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use weirgate_shared::{LimitName, Namespace, Resource};
 use weirgate_store::Table;
 
@@ -45,6 +47,8 @@ pub(crate) struct Session {
     pub(crate) background: Background,
     /// Held by the read that shows whether reads are answered.
     checking_reads: Arc<tokio::sync::Mutex<()>>,
+    /// Held by each load that is a task.
+    load_tasks: Arc<Semaphore>,
     home: Home,
     /// Ends, for its receivers, with the session.
     pub(crate) alive: watch::Sender<()>,
@@ -96,6 +100,7 @@ impl Session {
             vendor_advices: VendorAdvices::default(),
             background: Background::default(),
             checking_reads: Arc::default(),
+            load_tasks: Arc::new(Semaphore::new(load_turn::MAX_TASKS)),
             env,
             alive,
         }

@@ -185,13 +185,18 @@ impl<'a> AcquireAll<'a> {
             .iter()
             .map(|request| request.request().timeout);
         let timeout = timeouts.min().unwrap_or_default();
+        let can_wait = self.queue.is_some() || !self.options.wait.is_zero();
         let (mut answer_by, mut give_up) = (deadline(timeout), None);
         loop {
             let attempt = self.attempt(&left_out, parts, &mut give_up, answer_by);
             match attempt.await? {
-                None => answer_by = deadline(timeout),
+                None => {}
                 Some(Decision::Disabled(disabled)) if self.leave_out(&disabled, &mut left_out) => {}
                 Some(decision) => return Ok(decision),
+            }
+            // A wait has ended, by what it was for or by a stop.
+            if can_wait {
+                answer_by = deadline(timeout);
             }
         }
     }

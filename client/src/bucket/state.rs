@@ -16,7 +16,7 @@ use weirgate_store::Consistency;
 use super::prefetch::Pool;
 use crate::config::LimitsSlot;
 use crate::queue::{AMPLE_FACTOR, BucketSummary, ShardQueue, ShardState, ShardView};
-use crate::session::{AgeClock, Env, Moment, Session};
+use crate::session::{AgeClock, Env, LoadTurn, Moment, Session};
 use crate::values::{Amounts, BucketRequest, Limits, Locked, status_for, subtract};
 
 /// Buckets that a limiter keeps, 10,000. Beyond that, the least used are dropped unless in use.
@@ -33,6 +33,7 @@ pub(crate) struct BucketState {
     others: Locked<BTreeMap<u32, Arc<ShardQueue>>>,
     /// Limits configured for the bucket.
     pub(crate) config: Arc<LimitsSlot>,
+    pub(crate) ancestors: LoadTurn,
     /// Pool of prefetched tokens, if prefetch is on.
     pub(crate) pool: Option<Pool>,
     /// Time of the last denial by all shards together.
@@ -67,6 +68,7 @@ impl BucketState {
             first,
             others: Locked::default(),
             config: Arc::default(),
+            ancestors: LoadTurn::default(),
             pool,
             denied_at: Locked::default(),
             stamp: Locked::default(),

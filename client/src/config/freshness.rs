@@ -53,6 +53,12 @@ impl ResolvedConfig {
         in_force.is_none_or(|in_force| in_force.contains(&session.now()))
     }
 
+    /// Returns the same after a read that failed: there is no other for a while.
+    pub(super) fn as_read(self) -> Self {
+        let read_at = self.tried_at;
+        Self { read_at, ..self }
+    }
+
     /// Returns whether it is old enough to be read again.
     pub(crate) fn may_be_stale(&self, now: Moment) -> bool {
         now.since(self.read_at) >= MIN_REREAD_INTERVAL

@@ -68,11 +68,8 @@ impl ConfigLoad {
     }
 
     pub(super) async fn run(mut self) -> Result<ResolvedConfig, Error> {
-        let bucket = self.first.key.item_key().pk;
-        let error = loop {
-            if let Err(error) = self.read().await {
-                break error;
-            }
+        loop {
+            self.read().await?;
             // An entity that was not known may have a plan, whose levels the process may not know.
             let plan = self.plan();
             let mut levels = self.levels.iter();
@@ -81,15 +78,7 @@ impl ConfigLoad {
                 return Ok(self.resolved(is_plan_there.as_ref()));
             }
             self.find_levels();
-        };
-        let Some(cached) = self.instead_of(&error) else {
-            return Err(error);
-        };
-        tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
-        Ok(ResolvedConfig {
-            read_at: cached.tried_at,
-            ..cached
-        })
+        }
     }
 
     /// Returns the limits that are known, if they can stand in for those of a read with this error.
@@ -109,8 +98,8 @@ impl ConfigLoad {
         (self.has_all() || has_file).then(|| self.cached())
     }
 
-    /// Returns the limits that are known, because they could not be read in time. They are next read in a
-    /// second.
+    /// Returns the limits that are known, because they could not be read, or not in time. They are next read
+    /// in a second.
     pub(super) fn cached(self) -> ResolvedConfig {
         count(&self.session.config_cache.counters.stale, 1);
         let tried_at = self.session.env.ages.now();

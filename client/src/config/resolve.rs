@@ -2,75 +2,53 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use tokio::sync::OwnedMutexGuard;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::freshness::Freshness;
 use super::freshness::ResolvedConfig;
 use super::load::ConfigLoad;
 use crate::queue::ShardState;
-use crate::session::{Session, deadline, quarter_left};
+use crate::session::{LoadTurn, Session, deadline, quarter_left};
 use crate::values::{Error, FileLevels, Locked, count};
 
-/// Resolved limits of one bucket, and the lock of their load.
+/// Resolved limits of one bucket, and the turn of their load.
 #[derive(Debug, Default)]
-pub(crate) struct LimitsSlot(Locked<State>);
+pub(crate) struct LimitsSlot {
+    state: Locked<State>,
+    loading: LoadTurn,
+}
 
 #[derive(Debug, Default)]
 struct State {
     resolved: Option<Arc<ResolvedConfig>>,
-    /// Number of finished loads.
-    loads: u64,
-    /// Error of the last load, if it failed.
+    /// Number of loads that failed while others waited for them.
+    failures: u64,
+    /// Error of the last one.
     failed: Option<Error>,
-    /// Held by the load in flight.
-    loading: Arc<tokio::sync::Mutex<()>>,
-    /// Generation of the cache that it began with.
-    generation: u64,
-    /// When the request that began it must be answered.
-    awaited_until: Option<Instant>,
 }
 
 impl LimitsSlot {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock()
+        self.state.lock()
     }
 
-    /// Waits for reads of the bucket's limits and ancestors, and keeps others waiting. A read keeps
-    /// nothing waiting that began before a change by this process, or for a request that has ended: it
-    /// may hang.
-    ///
-    /// # Errors
-    /// The open circuit breaker, if there is a read: it may have begun before, and hang.
-    pub(crate) async fn turn(&self, session: &Session) -> Result<OwnedMutexGuard<()>, Error> {
-        let generation = session.config_cache.generation();
-        let loading = {
-            let mut state = self.state();
-            let is_over = state.awaited_until.is_some_and(|end| end <= Instant::now());
-            if state.generation < generation || is_over {
-                (state.generation, state.loading) = (generation, Arc::default());
-                state.awaited_until = None;
-            }
-            Arc::clone(&state.loading)
-        };
-        if let Ok(turn) = Arc::clone(&loading).try_lock_owned() {
-            return Ok(turn);
-        }
-        drop(session.breaker.admit()?);
-        Ok(loading.lock_owned().await)
-    }
-
-    /// Records what a load brought, unless another one has begun in its place: the cache has what it
-    /// read.
-    fn record(&self, turn: &OwnedMutexGuard<()>, loaded: &Result<Arc<ResolvedConfig>, Error>) {
+    /// Records what the load of a turn brought, unless something was read later. A failure is one for
+    /// those that wait for it, and not if its request has ended: others have loads of their own.
+    fn record(&self, turn: u64, loaded: &Result<Arc<ResolvedConfig>, Error>, session: &Session) {
+        let is_awaited = self.loading.is_kept(turn, session);
         let mut state = self.state();
-        if !Arc::ptr_eq(OwnedMutexGuard::mutex(turn), &state.loading) {
-            return;
-        }
-        state.loads += 1;
-        state.failed = loaded.as_ref().err().cloned();
-        if let Ok(resolved) = loaded {
-            state.resolved = Some(Arc::clone(resolved));
+        match loaded {
+            Ok(loaded) => {
+                let known = state.resolved.as_ref();
+                if known.is_none_or(|known| known.read_at <= loaded.read_at) {
+                    state.resolved = Some(Arc::clone(loaded));
+                }
+            }
+            Err(error) if is_awaited => {
+                state.failures += 1;
+                state.failed = Some(error.clone());
+            }
+            Err(_) => {}
         }
     }
 }
@@ -122,12 +100,12 @@ pub(crate) async fn resolve(
         age,
         until: wait.until,
         file: session.file_levels(),
-        loads: 0,
+        failures: 0,
     };
     let counters = &session.config_cache.counters;
     let known = {
         let state = slot.state();
-        lookup.loads = state.loads;
+        lookup.failures = state.failures;
         state.resolved.clone()
     };
     if let Some(known) = known.filter(|known| lookup.accepts(known)) {
@@ -140,7 +118,7 @@ pub(crate) async fn resolve(
     }
     count(&counters.misses, 1);
     // Boxed, as every rare part of an acquire: its future is smaller.
-    Box::pin(lookup.answer(age == Freshness::AnyAge, wait)).await
+    Box::pin(lookup.answer(age, wait)).await
 }
 
 /// A lookup of limits.
@@ -151,8 +129,8 @@ struct Lookup<'a> {
     age: Freshness,
     until: Instant,
     file: Option<Arc<FileLevels>>,
-    /// Number of loads that had finished when it began.
-    loads: u64,
+    /// Number of loads that had failed when it began.
+    failures: u64,
 }
 
 impl Lookup<'_> {
@@ -169,42 +147,50 @@ impl Lookup<'_> {
 
     async fn answer(
         &self,
-        may_be_old: bool,
+        asked: Freshness,
         wait: &mut LoadWait,
     ) -> Result<Arc<ResolvedConfig>, Error> {
         let began = Instant::now();
-        let give_up = || {
+        let given_up = || {
             let key = self.first.key.item_key();
             let request = "BatchGetItem of limits";
             self.session.given_up(request, began.elapsed(), &key)
         };
-        let read_by = async |until| {
-            let loaded = timeout_at(until, self.loaded()).await;
-            loaded.unwrap_or_else(|_| Err(give_up().into()))
-        };
-        let is_usable = may_be_old && self.load().is_usable();
-        let mut until = match is_usable {
+        let may_be_old = asked == Freshness::AnyAge;
+        let mut until = match may_be_old && self.load().is_usable() {
             true => wait.patience(),
             false => self.until,
         };
         loop {
-            let error = match read_by(until).await {
-                Ok(loaded) => return Ok(loaded),
+            let error = match self.loaded(until).await {
+                Ok(Some(loaded)) => return Ok(loaded),
+                Ok(None) => given_up().into(),
                 Err(error) => error,
             };
-            let is_last = until >= self.until;
+            // A read that ends with the wait for it is given up.
+            let has_failed = Instant::now() < until;
+            let is_last = has_failed || until >= self.until;
             // Found again after the wait, because this process may have changed some since.
-            let known = Some(self.load()).filter(|_| may_be_old);
-            let known = known.and_then(|load| match is_last {
-                true => Some((load.has_all(), load.instead_of(&error)?)),
-                false => load.is_usable().then(|| (true, load.cached())),
-            });
-            if let Some((is_complete, known)) = known {
+            let load = self.load();
+            let is_complete = load.has_all();
+            let known = match asked {
+                Freshness::Now => None,
+                _ if has_failed => load.instead_of(&error).map(ResolvedConfig::as_read),
+                Freshness::Recent => None,
+                Freshness::AnyAge if is_last => load.instead_of(&error),
+                Freshness::AnyAge => load.is_usable().then(|| load.cached()),
+            };
+            if let Some(known) = known {
                 let bucket = self.first.key.item_key().pk;
-                tracing::debug!(%error, bucket, "limits were not read in time");
+                match has_failed {
+                    true => {
+                        tracing::warn!(%error, bucket, "limits could not be read: using the cached ones")
+                    }
+                    false => tracing::debug!(%error, bucket, "limits were not read in time"),
+                }
                 let known = Arc::new(known);
                 // Limits of a file alone may be overruled by levels that were not read.
-                if is_complete {
+                if is_complete || has_failed {
                     self.slot.state().resolved = Some(Arc::clone(&known));
                 }
                 return Ok(known);
@@ -218,31 +204,27 @@ impl Lookup<'_> {
 
     /// Returns what a load brings: of another request, if one is under way. It goes on where a request
     /// has less time, so the next one has its limits.
-    async fn loaded(&self) -> Result<Arc<ResolvedConfig>, Error> {
-        let turn = self.slot.turn(self.session).await?;
-        {
+    async fn loaded(&self, until: Instant) -> Result<Option<Arc<ResolvedConfig>>, Error> {
+        let known = || {
             let state = self.slot.state();
-            if let Some(known) = state.resolved.as_ref().filter(|known| self.accepts(known)) {
-                return Ok(Arc::clone(known));
+            let resolved = state.resolved.as_ref().filter(|known| self.accepts(known));
+            let failed = (state.failed.as_ref()).filter(|_| state.failures > self.failures);
+            match (resolved, failed) {
+                (Some(known), _) => Some(Ok(Arc::clone(known))),
+                (None, failed) => failed.cloned().map(Err),
             }
-            // A request that waited for this load takes its failure too.
-            if let Some(error) = state.failed.clone().filter(|_| state.loads > self.loads) {
-                return Err(error);
+        };
+        let load = |turn| {
+            let (slot, session) = (Arc::clone(self.slot), Arc::clone(self.session));
+            let load = self.load();
+            async move {
+                let loaded = load.run().await.map(Arc::new);
+                slot.record(turn, &loaded, &session);
+                loaded
             }
-        }
-        let (load, slot) = (self.load(), Arc::clone(self.slot));
-        slot.state().awaited_until = Some(self.until);
-        // Only a runtime that shuts down drops the task.
-        let loaded = tokio::spawn(async move {
-            let loaded = load.run().await.map(Arc::new);
-            slot.record(&turn, &loaded);
-            drop(turn);
-            loaded
-        });
-        loaded.await.unwrap_or_else(|_| {
-            let reason = "the runtime of the limiter has ended".to_owned();
-            let env = &self.session.env;
-            Err(env.unconfirmed("BatchGetItem of limits", reason).into())
-        })
+        };
+        let loading = &self.slot.loading;
+        let loaded = loading.share(self.session, until, known, load).await?;
+        loaded.transpose()
     }
 }

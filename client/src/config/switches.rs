@@ -27,22 +27,11 @@ pub(crate) async fn read_switches(
     if let Some(known) = cache.fresh(session) {
         return known;
     }
-    let first = first.cloned();
-    let known = tokio::time::timeout(wait, async {
-        let turn = Arc::clone(&cache.loading).lock_owned().await;
-        if let Some(known) = cache.fresh(session) {
-            return Some(known);
-        }
-        let session = Arc::clone(session);
-        // Only a runtime that shuts down drops the task.
-        tokio::spawn(async move {
-            let switches = read(&session, first.as_deref()).await;
-            drop(turn);
-            switches
-        })
-        .await
-        .ok()
-    });
+    let (reading, first, until) = (Arc::clone(session), first.cloned(), deadline(wait));
+    let read = async move |_| read(&reading, first.as_deref()).await;
+    let known = cache
+        .loading
+        .share(session, until, || cache.fresh(session), read);
     let known = known.await.ok().flatten();
     known.unwrap_or_else(|| cache.known(session).latest.unwrap_or_default())
 }

@@ -1,16 +1,15 @@
 //! Local buckets, used while DynamoDB is unavailable.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate_shared::{
-    BucketKey, Effect, EpochMillis, Limit, LimitMode, LimitName, LimitState, LimitsVersion,
-    MilliTokens, RefillRule, Shard, VersionedLimits,
+    BucketKey, Effect, EpochMillis, Limit, LimitKind, LimitMode, LimitName, LimitState,
+    LimitsVersion, MilliTokens, RefillRule, Shard, VersionedLimits,
 };
 
 use crate::bucket::BucketTarget;
-use crate::queue::{Windows, windows_in};
 use crate::values::{
     Amounts, BucketRequest, CALENDAR, Denied, LimitStatus, Limits, Locked, debited, denial_of,
     status, with_floors,
@@ -42,8 +41,26 @@ pub(crate) struct LocalHold {
     bucket: Arc<Locked<Shard>>,
     /// Amounts taken. A release returns only the slots.
     taken: Amounts,
-    /// Windows that the amounts of quotas are from.
-    windows: Windows,
+    /// What the amounts are from.
+    origins: BTreeMap<LimitName, Origin>,
+}
+
+/// What an amount is from: it returns to nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Origin {
+    kind: LimitKind,
+    /// End of a quota's window.
+    window: EpochMillis,
+}
+
+impl Origin {
+    fn of(shard: &Shard, limit: &LimitName) -> Option<Self> {
+        let state = shard.limits.get(limit)?;
+        Some(Self {
+            kind: state.rule.kind(),
+            window: state.window_end,
+        })
+    }
 }
 
 impl LocalBuckets {
@@ -80,7 +97,8 @@ impl LocalBuckets {
                 }
             };
             begin_sessions(&mut shard, &taken, now);
-            let windows = windows_in(&shard);
+            let origin = |name: &LimitName| Some((name.clone(), Origin::of(&shard, name)?));
+            let origins = taken.keys().filter_map(origin).collect();
             // Subtract now, so that another target of the same bucket sees the rest.
             for (limit, need) in &taken {
                 change(&mut shard, limit, -*need);
@@ -89,7 +107,7 @@ impl LocalBuckets {
             *hold = Some(LocalHold {
                 bucket,
                 taken,
-                windows,
+                origins,
             });
         }
         if short.is_empty() && has_room {
@@ -151,21 +169,43 @@ fn adopting(shard: &Shard, limits: &Limits, percent: u8, now: EpochMillis) -> Sh
         Limit::of(limit.name().clone(), rule)
     };
     let scaled: Vec<_> = limits.iter().map(scaled).collect();
-    let asked = |name: &LimitName| scaled.iter().find(|limit| limit.name() == name);
+    let asked = |name: &str| scaled.iter().find(|limit| limit.name().as_str() == name);
+    let has = |name: &LimitName| shard.limits.contains_key(name) && !shard.is_gone(name);
+    // Of a pool that goes, the shared one gets what it has.
+    let goes = |name: &LimitName| {
+        name.is_pool()
+            && has(name)
+            && asked(name.as_str()).is_none()
+            && asked(name.base()).is_some()
+    };
     let mut known = shard.clone();
-    known.limits.retain(|name, state| match asked(name) {
-        // Of another kind, it begins again.
-        Some(limit) => shard.other_kind(limit).is_none(),
-        None => !is_full(shard, state, now),
-    });
-    // The time since its last use brings what the new rule gives, also above the old capacity.
+    known
+        .limits
+        .retain(|name, state| match asked(name.as_str()) {
+            // Of another kind, it begins again where nothing is held or owed.
+            Some(limit) => shard.other_kind(limit).is_none() || !is_full(shard, state, now),
+            None => goes(name) || !is_full(shard, state, now),
+        });
+    // The time since its last use brings what the new rule gives, also above the old capacity; what
+    // those of its pools give that begin, too.
     for (name, state) in &mut known.limits {
         let is_rate = |rule: &RefillRule| rule.kind().refills();
-        let now_asked = asked(name).filter(|limit| is_rate(limit.rule()) && is_rate(&state.rule));
-        if let Some(limit) = now_asked {
-            state.available = state.available.min(limit.rule().capacity);
-            state.rule = *limit.rule();
+        let limit = asked(name.as_str()).filter(|limit| is_rate(limit.rule()));
+        let loses_pool = (shard.limits.keys()).any(|pool| goes(pool) && pool.base() == name.base());
+        let Some(limit) = limit.filter(|_| has(name) && is_rate(&state.rule) && !loses_pool) else {
+            continue;
+        };
+        let mut rule = *limit.rule();
+        let begins = |pool: &&Limit| {
+            let (pool, shared) = (pool.name(), name.as_str());
+            pool.is_pool() && pool.base() == shared && !has(pool)
+        };
+        for pool in scaled.iter().filter(begins) {
+            rule.capacity += pool.rule().capacity;
+            rule.refill_amount += pool.rule().refill_amount;
         }
+        state.available = state.available.min(rule.capacity);
+        state.rule = rule;
     }
     known.projected(terms(&scaled, NEWER), now)
 }
@@ -218,8 +258,17 @@ fn amounts_of(
 ) -> Result<Amounts, Denied> {
     choice.asks.set_floors(|ask| ask.floor.percent(percent));
     let mut amounts = debited(&choice.asks);
+    // Of another kind, all of it must be back first.
+    let is_other = |name: &LimitName| {
+        let mut limits = choice.limits.iter();
+        limits.any(|limit| limit.name() == name && shard.other_kind(limit).is_some())
+    };
     // What is taken even into debt is short of nothing.
-    let need = |name: &LimitName| choice.asks.enforced(name.as_str());
+    let need = |name: &LimitName| {
+        let amount = choice.asks.enforced(name.as_str())?;
+        let whole = shard.limits.get(name).filter(|_| is_other(name));
+        Some(whole.map_or(amount, |state| state.rule.capacity))
+    };
     let above = choice.above_floors(shard.clone());
     // Of the shard's own version, so its scaled ones count.
     let limits = choice.limits.with_version(IN_FORCE);
@@ -252,7 +301,10 @@ impl LocalHold {
         let mut taken = self.taken.iter_mut();
         if let Some((limit, taken)) = taken.find(|(name, _)| name.base() == limit) {
             let mut shard = self.bucket.lock();
-            if *taken < actual || is_of_present_window(&self.windows, &shard, limit) {
+            let (of, now) = (self.origins.get(limit), Origin::of(&shard, limit));
+            let is_debt = *taken < actual
+                && (of.zip(now)).is_some_and(|(of, now)| of.kind.may_become(now.kind));
+            if is_debt || of == now.as_ref() {
                 change(&mut shard, limit, *taken - actual);
             }
             drop(shard);
@@ -265,23 +317,16 @@ impl LocalHold {
         self.give_back(|_| true);
     }
 
-    fn give_back(&mut self, goes_back: fn(&RefillRule) -> bool) {
+    fn give_back(&mut self, goes_back: fn(LimitKind) -> bool) {
         let mut shard = self.bucket.lock();
         for (limit, need) in std::mem::take(&mut self.taken) {
-            let state = shard.limits.get(&limit);
-            let goes_back = state.is_some_and(|state| goes_back(&state.rule));
-            if goes_back && is_of_present_window(&self.windows, &shard, &limit) {
+            let now = Origin::of(&shard, &limit);
+            let goes_back = now.is_some_and(|now| goes_back(now.kind));
+            if goes_back && self.origins.get(&limit) == now.as_ref() {
                 change(&mut shard, &limit, need);
             }
         }
     }
-}
-
-/// Returns whether what was taken of a limit in these windows is of the bucket's present window.
-fn is_of_present_window(windows: &Windows, shard: &Shard, limit: &LimitName) -> bool {
-    let window = windows.get(limit).copied().unwrap_or_default();
-    let state = shard.limits.get(limit);
-    state.is_some_and(|state| state.window_end == window)
 }
 
 /// Begins the sessions of which something is taken. Other windows begin by themselves.
@@ -303,6 +348,6 @@ fn begin_sessions(shard: &mut Shard, amounts: &Amounts, now: EpochMillis) {
 /// Returns the slots, however the hold ends.
 impl Drop for LocalHold {
     fn drop(&mut self) {
-        self.give_back(|rule| rule.kind().is_held());
+        self.give_back(LimitKind::is_held);
     }
 }

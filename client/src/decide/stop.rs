@@ -61,24 +61,22 @@ pub(super) async fn by_table(
     let Some(first) = buckets.first().filter(|_| !unread.is_empty()) else {
         return disabled;
     };
-    let read = async {
-        let Ok(turn) = first.config.turn(session).await else {
-            return;
-        };
-        let (session, switches, buckets) = (session.clone(), switches.clone(), buckets.to_vec());
-        // As a read of the switches, it goes on where a request has less time.
-        let read = tokio::spawn(async move {
-            for _ in 0..=MAX_ANCESTORS {
-                let (_, unread) = self::disabled(&session, &switches, &buckets);
-                if unread.is_empty() || read_entities(&session, &unread).await.is_err() {
-                    break;
-                }
-            }
-            drop(turn);
-        });
-        read.await.ok();
+    let known = || {
+        let (_, unread) = self::disabled(session, &switches, buckets);
+        unread.is_empty().then_some(())
     };
-    tokio::time::timeout_at(until, read).await.ok();
+    let of = (session.clone(), switches.clone(), buckets.to_vec());
+    let read = async move |_| {
+        let (session, switches, buckets) = of;
+        for _ in 0..=MAX_ANCESTORS {
+            let (_, unread) = self::disabled(&session, &switches, &buckets);
+            if unread.is_empty() || read_entities(&session, &unread).await.is_err() {
+                break;
+            }
+        }
+    };
+    let read = first.ancestors.share(session, until, known, read);
+    read.await.ok();
     self::disabled(session, &switches, buckets).0
 }
 

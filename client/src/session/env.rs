@@ -4,8 +4,8 @@
 //! clock can be set back.
 
 use std::ops::Add;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -66,6 +66,8 @@ pub(crate) struct AgeClock(Arc<State>);
 struct State {
     wall: CorrectedClock,
     started: Instant,
+    /// The date of `started`, by what is known of it as it is first needed.
+    began: OnceLock<EpochMillis>,
     /// Smallest lead of the wall clock over the time since `started`, in ms, since time was last
     /// missed.
     ahead_ms: AtomicI64,
@@ -103,6 +105,7 @@ impl AgeClock {
         let state = State {
             wall,
             started: Instant::now(),
+            began: OnceLock::new(),
             ahead_ms: AtomicI64::new(ahead),
             missed_ms: AtomicI64::new(0),
             offset_ms: AtomicI64::new(ahead),
@@ -196,9 +199,12 @@ impl AgeClock {
         Moment(after(instant, missed))
     }
 
-    /// Returns the time for refills in this process alone: it only grows, and a freeze counts.
+    /// Returns the time for balances of this process alone: it only grows, and a freeze counts. It is the
+    /// date, up to what the wall clock was off as it was first asked for.
     pub(crate) fn time(&self) -> EpochMillis {
-        EpochMillis::default().plus(self.now().since(Moment(self.0.started)).into())
+        let passed = Millis::from(self.now().since(Moment(self.0.started)));
+        let began = || self.0.wall.now().plus(Millis(-passed.0));
+        self.0.began.get_or_init(began).plus(passed)
     }
 
     /// Returns the age of a moment; zero if it is in the future.

@@ -9,20 +9,20 @@ use weirgate_store::Consistency;
 
 use super::Session;
 use super::env::{Cached, Moment};
+use super::load_turn::LoadTurn;
 use crate::values::Locked;
 
 /// Age below which the switches are not read again, and time after a failed read before the next,
 /// 1 s.
 const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The cached switches of the namespace, and the lock of their load.
+/// The cached switches of the namespace, and the turn of their load.
 #[derive(Debug, Default)]
 pub(crate) struct SwitchCache {
     state: Locked<State>,
     /// Notification of new switches.
     pub(crate) changed: Notify,
-    /// Held by the read in flight.
-    pub(crate) loading: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) loading: LoadTurn,
 }
 
 #[derive(Debug, Default)]

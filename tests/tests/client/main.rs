@@ -79,6 +79,7 @@ mod outage {
     mod clock_steps;
     mod clocks;
     mod deadlines;
+    mod local_buckets;
     mod saturated;
     mod unavailable;
     mod unreachable;

@@ -272,86 +272,6 @@ async fn limits_that_are_read_too_late_are_those_of_the_next_request() {
     }
 }
 
-/// Limits that are due, or older than those of the bucket.
-#[tokio::test(start_paused = true)]
-async fn limits_whose_read_hangs_are_awaited_once_a_second() {
-    for is_due in [true, false] {
-        let fleet = Fleet::new().await;
-        let admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
-        let limiter = fleet.limiter().await;
-        let _ = take(&limiter, 1).await.unwrap();
-        if is_due {
-            pass(secs(61)).await;
-        } else {
-            pass(secs(5)).await;
-            configure(&admin, &ConfigLevel::System, [rpm(500)]).await;
-            let _ = take(&admin, 1).await.unwrap();
-            let _ = take(&limiter, 1).await.unwrap();
-        }
-        fleet.dynamo.stall_when(|operation, request| {
-            operation == "BatchGetItem" && request.to_string().contains("#CONFIG")
-        });
-        let mut late = 0;
-        for _ in 0..50 {
-            let began = tokio::time::Instant::now();
-            let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
-            let decision = acquire.timeout(millis(400)).send().await.unwrap();
-            assert!(decision.is_granted());
-            late += u32::from(began.elapsed() >= millis(100));
-            pass(millis(100)).await;
-        }
-        assert!((1..=7).contains(&late), "due: {is_due}: {late}");
-    }
-}
-
-/// One read of limits has no answer, where nothing is known of them, or only what is too old. It keeps
-/// others waiting for no longer than its request waited.
-#[tokio::test(start_paused = true)]
-async fn a_lost_read_of_limits_costs_the_request_that_sent_it() {
-    for is_known in [false, true] {
-        let fleet = Fleet::new().await;
-        let _admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
-        let limiter = fleet.limiter().await;
-        if is_known {
-            let _ = take(&limiter, 1).await.unwrap();
-            pass(secs(150)).await;
-        }
-        let mut is_lost = false;
-        fleet.dynamo.stall_when(move |operation, request| {
-            let is_limits = operation == "BatchGetItem" && request.to_string().contains("#CONFIG");
-            is_limits && !std::mem::replace(&mut is_lost, true)
-        });
-        let mut failed = 0;
-        for _ in 0..20 {
-            let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
-            failed += u32::from(acquire.timeout(millis(250)).send().await.is_err());
-            pass(millis(10)).await;
-        }
-        assert_eq!(failed, 1, "known: {is_known}");
-    }
-}
-
-/// Limits that are older than twice their time are used again for a second at most, also where no read
-/// of them is answered.
-#[tokio::test(start_paused = true)]
-async fn old_limits_decide_most_requests_while_their_reads_hang() {
-    let fleet = Fleet::new().await;
-    let _admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
-    let limiter = fleet.limiter().await;
-    let _ = take(&limiter, 1).await.unwrap();
-    pass(secs(150)).await;
-    fleet.dynamo.stall_when(|operation, request| {
-        operation == "BatchGetItem" && request.to_string().contains("#CONFIG")
-    });
-    let mut failed = 0;
-    for _ in 0..50 {
-        let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
-        failed += u32::from(acquire.timeout(millis(250)).send().await.is_err());
-        pass(millis(50)).await;
-    }
-    assert!((1..=5).contains(&failed), "{failed}");
-}
-
 /// What an operator adds, so that a request can be granted that could not.
 #[derive(Debug, Clone, Copy)]
 enum Added {
@@ -647,4 +567,57 @@ async fn a_process_that_always_changes_other_items_caches_limits_and_switches() 
             "{found}"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_old_limits_are_applied_as_those_configured_now() {
+    for is_damaged in [false, true] {
+        let (fleet, [admin, limiter]) = Fleet::of().await;
+        configure(&admin, &ConfigLevel::System, [rpm(10)]).await;
+        assert!(take(&limiter, 1).await.unwrap().is_granted());
+        configure(&admin, &ConfigLevel::System, [rpm(100)]).await;
+        if is_damaged {
+            let mut item = fleet.dynamo.item("default/SYSTEM#", "#CONFIG");
+            item["limits"] = serde_json::json!({"N": "1"});
+            fleet.dynamo.put(&item);
+        } else {
+            fail_reads_of_limits(&fleet, 0);
+        }
+        let applied = limiter.admin().apply_limits("e-1", "gpt-4").send().await;
+        assert!(applied.is_err(), "damaged: {is_damaged}: {applied:?}");
+    }
+}
+
+/// Cached items of different ages can show one that the table never had.
+#[tokio::test(start_paused = true)]
+async fn no_cycle_of_parents_is_found_in_items_that_were_not_read() {
+    let (fleet, [admin, limiter]) = Fleet::of().await;
+    configure(&admin, &ConfigLevel::System, [rpm(10)]).await;
+    set_entity(&admin, &child("e-1", "team")).await;
+    for id in ["team", "e-1"] {
+        assert!(acquire(&limiter, id, "gpt-4").await.unwrap().is_granted());
+        pass(secs(30)).await;
+    }
+    assert!(admin.admin().delete_entity(&entity("e-1")).await.is_ok());
+    set_entity(&admin, &child("team", "e-1")).await;
+    fail_reads_of_limits(&fleet, 1);
+    let error = acquire(&limiter, "team", "gpt-4").await.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    fleet.fail_reads(None);
+    assert!(
+        acquire(&limiter, "team", "gpt-4")
+            .await
+            .unwrap()
+            .is_granted()
+    );
+}
+
+/// Reads that ask for limits fail after so many.
+fn fail_reads_of_limits(fleet: &Fleet, after: u64) {
+    let seen = AtomicU64::new(0);
+    fleet.dynamo.fail_reads(move |_, request| {
+        let is_of_limits = request.to_string().contains("#CONFIG");
+        let fails = is_of_limits && seen.fetch_add(1, Ordering::Relaxed) >= after;
+        fails.then_some(Fault::ServerError)
+    });
 }

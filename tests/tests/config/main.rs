@@ -9,6 +9,7 @@ mod descriptions;
 mod functions;
 mod hierarchy;
 mod hierarchy_races;
+mod hung_reads;
 mod limit_texts;
 mod limits_file;
 mod missing_plans;

@@ -8,8 +8,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 use weirgate::{
-    Acquire, Builder, Config, ConfigLevel, Decision, Entity, Error, Grant, Limit, LimitMode,
-    OnUnavailable, Prefetch, RateLimiter,
+    Acquire, Builder, Config, ConfigLevel, ConfigStatus, Decision, Entity, Error, Grant, Limit,
+    LimitMode, OnUnavailable, Prefetch, RateLimiter,
 };
 use weirgate_testkit::Fault;
 
@@ -476,5 +476,43 @@ async fn limits_that_cannot_be_read_hide_no_stop() {
                 "{id}: {decision:?}"
             );
         }
+    }
+}
+
+/// One in shadow mode is left out then, and those that are enforced have their time again.
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_together_outlast_the_stop_of_one_in_shadow_mode() {
+    for (is_stop, is_queued) in [(true, false), (true, true), (false, false), (false, true)] {
+        let what = format!("stop: {is_stop}, queued: {is_queued}");
+        let (fleet, [operator]) = Fleet::of().await;
+        let caller = fleet.limiter_with(|builder| builder.config_ttl(secs(5)));
+        let caller = caller.await;
+        let limit = Limit::per_minute("rpm", 60).unwrap();
+        set_config(&operator, &ConfigLevel::System, &Config::of([limit])).await;
+        let ask = |id, amount| {
+            let acquire = caller.acquire(id, "gpt-4").take("rpm", amount);
+            acquire.timeout(secs(1))
+        };
+        assert!(ask("e-1", 60).send().await.unwrap().is_granted());
+        let both = [ask("e-1", 60), ask("trial", 1).shadow()];
+        let both = caller.acquire_all(both);
+        let waiting = match is_queued {
+            false => both.wait_up_to(secs(120)),
+            true => both.queue_up_to(secs(120)),
+        };
+        let stopping = async {
+            pass(secs(1)).await;
+            let level = of_entity("trial");
+            if is_stop {
+                return stop(&operator, &level).await;
+            }
+            let config = Config {
+                status: ConfigStatus::Disabled,
+                ..Config::default()
+            };
+            set_config(&operator, &level, &config).await;
+        };
+        let (decision, ()) = tokio::join!(waiting.send(), stopping);
+        assert!(decision.expect(&what).is_granted(), "{what}");
     }
 }

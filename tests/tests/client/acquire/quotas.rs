@@ -258,11 +258,21 @@ async fn a_changed_quota_carries_what_was_used() {
     }
 }
 
-/// Each process has its windows while DynamoDB is away.
+/// Each process has its windows while DynamoDB is unavailable: those of the table, at whatever time it began.
 #[tokio::test(start_paused = true)]
 async fn a_local_bucket_counts_by_windows() {
-    for limits in [hourly(10), session(10, HOUR)] {
+    let cases = [(hourly(10), true), (session(10, HOUR), false)];
+    for (age, (limits, is_on_calendar)) in [0, 600]
+        .into_iter()
+        .flat_map(|age| cases.clone().map(|case| (age, case)))
+    {
         let fleet = Fleet::new().await;
+        pass(secs(age)).await;
+        let left = if is_on_calendar {
+            HOUR - secs(age)
+        } else {
+            HOUR
+        };
         let limiter = fleet
             .limiter_with(|builder| {
                 let local = OnUnavailable::Local { percent: 50 };
@@ -275,7 +285,10 @@ async fn a_local_bucket_counts_by_windows() {
         let _ = granted(&limiter, &limits, &[("q", 2)]).await;
         let denial = denied(&limiter, &limits, &[("q", 1)]).await;
         let wait = denial.retry_after.unwrap();
-        assert!(wait > HOUR - secs(10) && wait <= HOUR, "{wait:?}");
+        assert!(wait > left - secs(10) && wait <= left, "{wait:?}");
+        let end = denial.limits[0].window_end.unwrap();
+        let off = end.0 - fleet.now().plus(wait.into()).0;
+        assert!(off.abs() <= 10, "{off} ms");
         pass(wait).await;
         let _ = granted(&limiter, &limits, &[("q", 4)]).await;
         let _ = first.roll_back().await.unwrap();

@@ -7,7 +7,7 @@ use weirgate_tests::fleet;
 
 use proptest::prelude::*;
 use weirgate::{
-    CircuitBreakerConfig, Class, Decision, Denied, Error, Grant, Limit, OnUnavailable, RateLimiter,
+    CircuitBreakerConfig, Decision, Denied, Error, Grant, Limit, OnUnavailable, RateLimiter,
     Settlement,
 };
 use weirgate_testkit::Fault;
@@ -49,12 +49,12 @@ async fn limiter(
 }
 
 /// A process that decides by a part of the limits as soon as one request fails.
-async fn locally(fleet: &Fleet, percent: u8) -> RateLimiter {
+pub(super) async fn locally(fleet: &Fleet, percent: u8) -> RateLimiter {
     limiter(fleet, OnUnavailable::Local { percent }, after(1)).await
 }
 
 /// Every write meets `fault` from now on; how many arrived.
-fn outage(fleet: &Fleet, fault: Fault) -> Arc<AtomicU64> {
+pub(super) fn outage(fleet: &Fleet, fault: Fault) -> Arc<AtomicU64> {
     let arrived = Arc::<AtomicU64>::default();
     let count = Arc::clone(&arrived);
     fleet.dynamo.fail_when(move |_| {
@@ -548,86 +548,6 @@ async fn i1_a_local_bucket_is_kept_until_it_is_full() {
     // It was full, and has a grant that can still go into debt.
     let _ = streamed.adjust("rpm", 100).await.unwrap();
     assert!(!of("streamed").send().await.unwrap().is_granted());
-}
-
-/// Alternately asked by another part, or by other limits: nothing is taken twice.
-#[tokio::test(start_paused = true)]
-async fn i1_a_local_bucket_keeps_its_balances_whatever_its_limits_become() {
-    let batch = Class::new("batch", 50).unwrap();
-    let all = |rate| {
-        let of = [rpm(rate), Limit::per_day("rpd", rate).unwrap()];
-        [&of[..], &[Limit::concurrent("slots", rate / 10).unwrap()]].concat()
-    };
-    let pools = vec![rpm(600).with_classes([batch]).unwrap()];
-    let (most, lower) = (all(600), all(300));
-    for (name, other, percent) in ["rpm", "rpd", "slots"]
-        .into_iter()
-        .flat_map(|name| [(name, &most, 5), (name, &lower, 10), (name, &pools, 10)])
-    {
-        let what = format!("{name}, {other:?}, {percent} %");
-        let fleet = Fleet::new().await;
-        let local = locally(&fleet, 10).await;
-        outage(&fleet, Fault::LoseRequest);
-        let mut grants = vec![];
-        for round in 0..8 {
-            let (limits, percent) = match round % 2 {
-                0 => (&most, 10),
-                _ => (other, percent),
-            };
-            // Each round takes what there is.
-            loop {
-                let has_it = limits.iter().any(|limit| limit.name().as_str() == name);
-                let name = if has_it { name } else { "rpm" };
-                let by = OnUnavailable::Local { percent };
-                let ask = ask(&local, limits, &[(name, 1)]).on_unavailable(by);
-                let Decision::Granted(grant) = ask.send().await.unwrap() else {
-                    break;
-                };
-                if has_it {
-                    grants.push(grant);
-                }
-            }
-        }
-        let given = grants.len();
-        // And what refilled before the breaker opened.
-        let least = if name == "slots" { 6 } else { 60 };
-        assert!((least..=least + 2).contains(&given), "{what}: {given}");
-    }
-}
-
-/// An outage long after another one, since which a limit was raised, or has become one of another kind.
-#[tokio::test(start_paused = true)]
-async fn a_local_bucket_that_rested_has_the_limits_of_the_next_outage() {
-    let most = async |local: &RateLimiter, limit: Limit| {
-        let mut grants = vec![];
-        while let Decision::Granted(grant) = ask(local, std::slice::from_ref(&limit), &[("n", 1)])
-            .send()
-            .await
-            .unwrap()
-        {
-            grants.push(grant);
-        }
-        grants.len()
-    };
-    let hourly = |rate| Limit::per_hour("n", rate).unwrap();
-    let held = |count| Limit::concurrent("n", count).unwrap();
-    for (first, rest, next, expected) in [
-        (hourly(1_000), secs(86_400), hourly(5_000), 500),
-        (hourly(1_000), secs(0), hourly(5_000), 0),
-        (hourly(1_000), secs(60), held(50), 5),
-        (held(50), secs(60), hourly(1_000), 100),
-    ] {
-        let fleet = Fleet::new().await;
-        let local = locally(&fleet, 10).await;
-        outage(&fleet, Fault::LoseRequest);
-        assert!(most(&local, first.clone()).await > 0);
-        pass(rest).await;
-        assert_eq!(
-            most(&local, next.clone()).await,
-            expected,
-            "{first:?}, then {next:?}"
-        );
-    }
 }
 
 proptest! {
