@@ -203,7 +203,7 @@ fn audit_retention(text: &str) -> Result<AuditRetention, String> {
 }
 
 fn within_a_century(text: &str) -> Result<Duration, String> {
-    let days = |days| Duration::from_hours(24 * days);
+    let days = |days: u64| Duration::from_hours(24 * days);
     parse_span(text)
         .filter(|span| (days(1)..=days(36_500)).contains(span))
         .ok_or_else(|| "must be a span from 1d to 36500d, for example 90d".to_owned())

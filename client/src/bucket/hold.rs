@@ -278,6 +278,12 @@ impl Hold {
             .any(|known| known.name().as_str() == limit)
     }
 
+    /// Returns whether a limit that the request brought counts slots.
+    pub(crate) fn has_slots(&self, limit: &str) -> bool {
+        let mut named = self.limits.named().iter();
+        named.any(|known| known.name().as_str() == limit && known.rule().kind().is_held())
+    }
+
     /// Requires that the hold can have so much of a limit: of more than it has, only what may go into
     /// debt.
     ///

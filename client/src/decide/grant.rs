@@ -184,6 +184,12 @@ impl Grant {
             .collect()
     }
 
+    /// Returns whether a limit of the request counts slots, which are held until the grant ends.
+    #[must_use]
+    pub fn has_slots(&self, limit: &str) -> bool {
+        self.holds.iter().any(|hold| hold.has_slots(limit))
+    }
+
     /// Returns the number of the grant's parts. A settlement changes each by a write of its own.
     #[must_use]
     pub fn parts(&self) -> usize {

@@ -8,8 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Session;
-use super::deadline::deadline;
-use super::env::Moment;
+use super::env::{Moment, deadline};
 use super::requests::HANGS_AFTER;
 use crate::values::{Error, Locked};
 
