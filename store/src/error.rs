@@ -69,6 +69,7 @@ impl StoreError {
             "Scan",
             "Describe",
             "HGETALL",
+            "XINFO",
             "ZRANGE",
         ];
         reads.iter().any(|name| self.request.starts_with(name))

@@ -313,7 +313,15 @@ impl RedisTable {
         _: Consistency,
         bound: Option<&Bound>,
     ) -> Result<Batch, StoreError> {
-        let request = || format!("HGETALL of {} items", keys.len());
+        let first = keys.first().map(|key| self.0.keys.item(key));
+        let request = || match keys.len() {
+            0 | 1 => format!("HGETALL of {}", first.as_deref().unwrap_or_default()),
+            all => format!(
+                "HGETALL of {} and {} more",
+                first.as_deref().unwrap_or_default(),
+                all - 1
+            ),
+        };
         let mut items = vec![];
         for keys in keys.chunks(ANSWER) {
             let found = self.each(&request, keys, &[]).await?;

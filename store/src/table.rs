@@ -207,7 +207,8 @@ impl Table {
     ) -> Result<Option<Range<EpochMillis>>, StoreError> {
         #[cfg(feature = "redis")]
         if let Backend::Redis(table) = &self.backend {
-            return table.delivered(now).await.map(Some);
+            let delivered = self.again(crate::ErrorKind::is_transient, || table.delivered(now));
+            return delivered.await.map(Some);
         }
         Ok(None)
     }

@@ -120,9 +120,7 @@ fn agents_on_one_store_run_its_functions_one_after_the_other() {
     // As the user of the guide, which may do no more.
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/redis.md");
     let guide = std::fs::read_to_string(guide).unwrap();
-    let user = guide
-        .lines()
-        .find_map(|line| line.strip_prefix("ACL SETUSER "));
+    let user = guide.lines().find_map(|line| line.strip_prefix("user "));
     let user = user.expect("the guide has a user").split(' ');
     let port = server.port().to_string();
     let set = Command::new("redis-cli")

@@ -121,11 +121,11 @@ impl Doctor {
             context.needs_dynamodb("doctor --stack", reason)?;
         }
         // One that evicts is described, and not refused.
-        let url = url.clone().accepting_eviction();
+        let options = url.clone().accepting_eviction().options();
         let failed = |error: StoreError| Failure::from(&error);
-        let table = Table::on_redis(&url.options()).map_err(failed)?;
+        let table = Table::on_redis(&options).map_err(failed)?;
         let facts = table.describe_server().await.map_err(failed)?;
-        let mut findings = server::findings(&url, &facts);
+        let mut findings = server::findings(url, &facts);
         findings.push(table::clock(&table, "the server"));
         let limiter = context.limiter_of(RateLimiter::builder("").table(table.clone()));
         findings.push(plans::finding(&limiter.build().await?).await);

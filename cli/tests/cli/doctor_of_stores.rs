@@ -45,7 +45,11 @@ struct Found {
 }
 
 fn doctor(server: &RedisServer, check: &str) -> Found {
-    let run = weirgate(["--store", &server.url(), "--json", "doctor"]);
+    doctor_at(&server.url(), check)
+}
+
+fn doctor_at(url: &str, check: &str) -> Found {
+    let run = weirgate(["--store", url, "--json", "doctor"]);
     let diagnosis: Value =
         serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
     let findings = diagnosis["findings"].as_array().expect("a list");
@@ -132,14 +136,27 @@ fn a_server_with_its_file_and_a_replica_in_step_is_fine() {
         assert_eq!((&*none.state, none.code), ("advice", Some(0)));
         assert!(none.remedy.contains("REPLICAOF"), "{}", none.remedy);
         let primary = format!("127.0.0.1 {}", server.port());
-        let _replica = other.server(&["--replicaof", &primary]);
+        let replica = other.server(&["--replicaof", &primary]);
         let found = until(&server, "replicas", "in step: 1");
         assert_eq!((&*found.state, found.code), ("advice", Some(0)));
         assert!(found.found.contains("min-replicas-to-write is 0"));
+        // A user may not be allowed to ask for the setting.
+        for server in [&server, &replica] {
+            let user = [
+                "ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all", "-config",
+            ];
+            assert_eq!(cli(server, &user), "OK\n");
+        }
+        let by_user = || doctor_at(&server.url().replace("//", "//some:pass@"), "replicas");
+        assert_eq!(
+            (&*by_user().state, by_user().found),
+            ("advice", found.found.clone())
+        );
         let remedy: Vec<_> = found.remedy.split([' ', ',']).take(4).collect();
         assert_eq!(cli(&server, &remedy), "OK\n", "{}", found.remedy);
         let found = doctor(&server, "replicas");
         assert_eq!((&*found.state, found.code), ("fine", Some(0)));
+        assert_eq!(by_user().state, "fine");
         for check in ["server", "eviction", "memory", "persistence", "clock"] {
             let found = doctor(&server, check);
             assert_eq!(found.state, "fine", "{check}: {}", found.found);
@@ -150,7 +167,9 @@ fn a_server_with_its_file_and_a_replica_in_step_is_fine() {
             .lines()
             .find_map(|line| line.strip_prefix("redis_version:"));
         let expected = format!("Redis {} at redis://", version.expect("a version"));
-        assert!(doctor(&server, "server").found.contains(&expected));
+        let found = doctor(&server, "server").found;
+        assert!(found.contains(&expected), "{found}");
+        assert!(!found.contains("accept_eviction"), "{found}");
     }
 }
 
@@ -225,26 +244,118 @@ fn a_replica_that_stands_still_is_a_problem_and_one_is_not_asked_itself() {
     until(&server, "replicas", "in step: 1");
 }
 
+/// After a failover each request would fail.
 #[test]
-fn what_a_user_may_not_do_is_named_and_no_setting_is_guessed() {
+fn a_replica_that_cannot_succeed_its_primary_is_a_problem_until_its_remedy_is_done() {
+    let folders = [Folder::new("first"), Folder::new("successor")];
+    let server = folders[0].server(&["--appendonly", "yes"]);
+    let user = ["ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all"];
+    assert_eq!(cli(&server, &user), "OK\n");
+    let url = server.url().replace("//", "//some:pass@");
+    let primary = format!("127.0.0.1 {}", server.port());
+    let replica = folders[1].server(&["--replicaof", &primary]);
+    until(&server, "replicas", "in step: 1");
+    let policy = |name| ["CONFIG", "SET", "maxmemory-policy", name];
+    for (damage, part, remedy) in [
+        (
+            &["ACL", "DELUSER", "some"][..],
+            "does not accept the user",
+            &user[..],
+        ),
+        (
+            &policy("allkeys-lru"),
+            "got allkeys-lru",
+            &policy("noeviction"),
+        ),
+    ] {
+        cli(&replica, damage);
+        let problem = doctor_at(&url, "replicas");
+        assert_eq!((&*problem.state, problem.code), ("problem", Some(1)));
+        for part in [part, &format!("127.0.0.1:{}", replica.port())] {
+            assert!(problem.found.contains(part), "{}", problem.found);
+        }
+        assert!(problem.remedy.contains("guide/redis#set-up"));
+        assert_eq!(cli(&replica, remedy), "OK\n");
+        let after = doctor_at(&url, "replicas");
+        assert_ne!(after.state, "problem", "{}", after.found);
+    }
+}
+
+#[test]
+fn what_a_user_may_not_do_is_named_and_nothing_is_guessed() {
     let folder = Folder::new("user");
     let server = folder.server(&["--appendonly", "yes"]);
-    for command in ["config", "eval evalsha"] {
-        let denied = command.split(' ').map(|name| format!("-{name}"));
-        let denied: Vec<_> = denied.collect();
-        let mut words = vec![
-            "ACL", "SETUSER", "some", "reset", "on", ">pass", "~*", "+@all",
-        ];
-        words.extend(denied.iter().map(String::as_str));
+    for (rules, table, check, state, part) in [
+        (
+            "~* -config",
+            "",
+            "persistence",
+            "unknown",
+            "does not tell appendfsync",
+        ),
+        (
+            "~* -eval",
+            "",
+            "permissions",
+            "problem",
+            "not allowed: eval",
+        ),
+        (
+            "~* -evalsha",
+            "",
+            "permissions",
+            "problem",
+            "not allowed: evalsha",
+        ),
+        (
+            "~* -eval -evalsha",
+            "",
+            "permissions",
+            "problem",
+            "not allowed: eval, evalsha",
+        ),
+        (
+            "~* -@scripting",
+            "",
+            "permissions",
+            "problem",
+            "not allowed: eval, evalsha",
+        ),
+        (
+            "~other:*",
+            "",
+            "permissions",
+            "problem",
+            "not allowed: the keys weirgate:*",
+        ),
+        (
+            "~weirgate:*",
+            "?table=limits",
+            "permissions",
+            "problem",
+            "not allowed: the keys limits:*",
+        ),
+        ("~other:*", "", "functions", "unknown", "not checked"),
+        ("~* -exists", "", "functions", "unknown", "not checked"),
+    ] {
+        let words = ["ACL", "SETUSER", "some", "reset", "on", ">pass", "+@all"];
+        let words: Vec<_> = words.into_iter().chain(rules.split(' ')).collect();
         assert_eq!(cli(&server, &words), "OK\n");
-        let store = format!("redis://some:pass@127.0.0.1:{}", server.port());
-        let run = weirgate(["--store", &store, "doctor"]);
-        let expected = match command {
-            "config" => "the server does not tell appendfsync",
-            _ => "not allowed: acquire, administer, erase",
-        };
-        assert!(run.stdout.contains(expected), "{run:?}");
-        assert!(!run.stdout.contains("pass@"), "{run:?}");
+        let url = server.url().replace("//", "//some:pass@");
+        let found = doctor_at(&format!("{url}{table}"), check);
+        assert_eq!(found.state, state, "{rules}: {}", found.found);
+        assert!(
+            found.found.ends_with(part) || state == "unknown" && found.found.contains(part),
+            "{rules}: {}",
+            found.found
+        );
+        assert!(!found.found.contains("pass@"), "{}", found.found);
+        if check == "permissions" {
+            assert_eq!(found.code, Some(1));
+            assert!(found.remedy.starts_with("ACL SETUSER"), "{}", found.remedy);
+            let keys = found.found.split("the keys ").nth(1);
+            assert!(keys.is_none_or(|keys| found.remedy.contains(&format!("~{keys}"))));
+        }
     }
 }
 
@@ -295,17 +406,41 @@ fn block(fence: &str) -> &'static str {
 }
 
 #[test]
+fn the_settings_of_the_guide_keep_what_a_server_has_that_runs() {
+    let folder = Folder::new("running");
+    let settings = block("text redis.conf");
+    let server = folder.server(&["--save", "3600 1"]);
+    assert_eq!(cli(&server, &["SET", "other", "data"]), "OK\n");
+    for line in settings.lines() {
+        let set: Vec<_> = ["CONFIG", "SET"]
+            .into_iter()
+            .chain(line.split(' '))
+            .collect();
+        assert_eq!(cli(&server, &set), "OK\n", "{line}");
+    }
+    let begun = Instant::now();
+    let is_rewritten = || {
+        let info = cli(&server, &["INFO", "persistence"]);
+        let is_idle = |name: &str| info.contains(&format!("{name}:0"));
+        is_idle("aof_rewrite_in_progress") && is_idle("aof_rewrite_scheduled")
+    };
+    while !is_rewritten() {
+        assert!(begun.elapsed() < BOUND, "it does not write its file");
+    }
+    assert_eq!(cli(&server, &["SHUTDOWN"]), "");
+    let file = folder.0.join("redis.conf");
+    std::fs::write(&file, settings).expect("it is written");
+    let server = folder.server(&["--include", file.to_str().expect("a path is UTF-8")]);
+    assert_eq!(cli(&server, &["GET", "other"]), "data\n");
+}
+
+#[test]
 fn the_settings_and_the_user_of_the_guide_are_right_and_enough() {
     let folder = Folder::new("guide");
-    let settings = block("text redis.conf").lines().flat_map(|line| {
-        let (name, value) = line.split_once(' ').expect("a name and a value");
-        [format!("--{name}"), value.to_owned()]
-    });
-    let settings: Vec<_> = settings.collect();
-    let arguments: Vec<_> = settings.iter().map(String::as_str).collect();
-    let server = folder.server(&arguments);
-    let user: Vec<_> = block("text user").split_whitespace().collect();
-    assert_eq!(cli(&server, &user), "OK\n");
+    let file = folder.0.join("redis.conf");
+    let settings = ["text redis.conf", "text redis.conf with a user"].map(block);
+    std::fs::write(&file, settings.concat()).expect("it is written");
+    let server = folder.server(&["--include", file.to_str().expect("a path is UTF-8")]);
     let password = File::new("guide-password", "change-me\n");
     let url = format!("redis://weirgate@127.0.0.1:{}/1", server.port());
     let mut table = Table::at(&url);

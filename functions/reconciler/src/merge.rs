@@ -69,10 +69,28 @@ impl<'r> Run<'r> {
             }
             let depth = if round == 1 { Depth::All } else { Depth::Pairs };
             let Review {
-                repairs,
+                fill,
+                mut repairs,
                 merges,
                 samples,
             } = review(&found.shards, found.is_all, depth, self.now(), new_id);
+            if let Some(fill) = fill {
+                match self
+                    .deadline
+                    .bound(read::is_stopped(self.table, &first.namespace))
+                    .await
+                {
+                    Some(Ok(false)) => repairs.push(fill),
+                    Some(Ok(true)) => {}
+                    failed => {
+                        summary.left(
+                            1,
+                            failed.and_then(Result::err).map(|error| self.warn(error)),
+                        );
+                        return read;
+                    }
+                }
+            }
             let repaired = self.transact(repairs, summary).await;
             summary.repaired(repaired.shards);
             let merged = self.transact(merges, summary).await;

@@ -43,7 +43,9 @@ pub struct Change {
 /// The planned work on the shards of one bucket. No shard is in both `merges` and `samples`.
 #[derive(Debug, Default)]
 pub struct Review<'a> {
-    /// Transactions that fill holes, or remove shards whose tokens another shard has.
+    /// Transaction that fills all holes. A stopped namespace keeps them: it may be purged.
+    pub fill: Option<Change>,
+    /// Transactions that remove shards whose tokens another shard has.
     pub repairs: Vec<Change>,
     /// Transactions that merge idle shards.
     pub merges: Vec<Change>,
@@ -72,7 +74,7 @@ pub fn review(
     // A half that is still in an escrow is no hole.
     let is_whole = is_all && shards.iter().all(|shard| shard.escrow.is_none());
     if let Some(tree) = tree(shards).filter(|_| is_whole) {
-        review.repairs.extend(filled(&tree, now, &mut new_id));
+        review.fill = filled(&tree, now, &mut new_id);
         for (gone, whole) in tree.covered() {
             if gone.leases.iter().flatten().next().is_none() {
                 review.repairs.push(Change {

@@ -139,7 +139,12 @@ async fn reshape(
     let found = read_shards(table, &keys).await?;
     let is_all = found.values().all(Result::is_ok);
     let shards: Vec<_> = found.into_values().flatten().collect();
-    let review = review(&shards, is_all, Depth::All, now, weirgate_store::random_id);
+    let mut review = review(&shards, is_all, Depth::All, now, weirgate_store::random_id);
+    if let Some(fill) = review.fill.take()
+        && !read::is_stopped(table, &first.namespace).await?
+    {
+        review.repairs.push(fill);
+    }
     let count = |changes: &[crate::Change]| changes.iter().map(|change| change.shards).sum();
     Ok(Reshaped {
         finished: shards.iter().filter(|shard| shard.escrow.is_some()).count(),

@@ -6,7 +6,8 @@ use std::hash::BuildHasher;
 
 use weirgate_runtime::{LogBudget, beginning, shorten};
 use weirgate_shared::{
-    BUCKET_SK, BucketKey, EpochMillis, ItemError, ItemKey, MAX_SHARDS, Shard, attr, read_key,
+    BUCKET_SK, BucketKey, ConfigLevel, EpochMillis, ItemError, ItemKey, MAX_SHARDS, Namespace,
+    Shard, Switch, attr, read_key, read_switches, switches_key,
 };
 use weirgate_store::{Due, Item, Order, StoreError, Table};
 
@@ -94,6 +95,18 @@ pub fn decode(item: &Item) -> Result<Shard, ItemError> {
             takes: "the sort key of a bucket",
         }),
     }
+}
+
+/// Returns whether a namespace is stopped, as it is while it is purged. Nothing is granted then, so what is
+/// deleted needs no repair. Switches that cannot be read stop nothing here.
+///
+/// # Errors
+/// [`StoreError`] if the switches cannot be read.
+pub async fn is_stopped(table: &Table, namespace: &Namespace) -> Result<bool, StoreError> {
+    let items = table.read(&[switches_key(namespace)]).await?;
+    let switches = items.first().map(|item| read_switches(item.attributes()));
+    Ok(matches!(switches, Some(Ok(switches))
+        if switches.levels.get(&ConfigLevel::System) == Some(&Switch::Stopped)))
 }
 
 /// Returns an item as a shard. If it cannot be read, returns `None`, and logs an ERROR line with

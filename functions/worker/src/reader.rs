@@ -81,7 +81,14 @@ impl Reader {
     /// Handles one batch.
     pub(crate) async fn turn(&mut self) -> Turn {
         match self.fill().await {
-            Ok(()) => self.invoke().await,
+            Ok(()) => {
+                let turn = self.invoke().await;
+                if matches!(turn, Turn::Failed { done: 0, .. }) {
+                    // A successor of the server may not have these records.
+                    self.is_open = false;
+                }
+                turn
+            }
             Err(error) => {
                 // The stream may be gone.
                 self.is_open = false;

@@ -1,6 +1,7 @@
 //! The limits of an acquire against those of a shard: which of them overrule, and what the shard is
 //! with them.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use crate::limit::{LimitKind, RefillRule};
@@ -13,13 +14,29 @@ impl<'a> VersionedLimits<'a> {
     /// Returns whether these limits overrule those of `shard` at `now`.
     #[must_use]
     pub fn overrule(self, shard: &Shard, now: EpochMillis) -> bool {
-        match self.order(shard.config_version, now) {
+        match self.order_against(shard, now) {
             Some(order) => order.is_gt(),
             // A fast clock or another writer may have stored an instant far in the future.
             None => shard
                 .limits_changed_at
                 .is_none_or(|at| now.0.abs_diff(at.0) >= RULES_STAND.0.unsigned_abs()),
         }
+    }
+
+    /// Compares their version with that of `shard` at `now`. `None` if neither is newer: not the same place
+    /// counts both, or a server has lost the change that had this number of changes first.
+    pub(crate) fn order_against(self, shard: &Shard, now: EpochMillis) -> Option<Ordering> {
+        let order = self.order(shard.config_version, now)?;
+        let differs = |limit: &Limit| {
+            let known = shard.limits.get(limit.name());
+            known.is_some_and(|state| state.rule != *limit.rule())
+                && shard.other_kind(limit).is_none()
+        };
+        let is_changed = self
+            .version
+            .is_some_and(|version| version.changes().is_some());
+        let is_repeated = is_changed && order.is_eq() && self.limits.iter().any(differs);
+        (!is_repeated).then_some(order)
     }
 
     /// Returns the limits whose rules overrule those of `shard` at `now`: all, or none. A rate never

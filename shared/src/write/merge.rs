@@ -31,6 +31,8 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
         !is_split && lower.shard() == whole.halves().0 && upper.shard() == whole.halves().1;
     let ((mut next, _), (mut freed, _)) = (expired(lower, now), expired(upper, now));
     forget_departed(&mut freed, now);
+    // The limits of the lower half hold, however new those of the upper one are.
+    freed.limits_changed_at = None;
     let is_free = freed.leases.as_ref().is_none_or(BTreeMap::is_empty);
     let kind = |(name, state): (_, &LimitState)| (name, state.rule.kind());
     let are_same = lower

@@ -63,17 +63,20 @@ pub fn pause_ordered(view: &Shard, edit: EditId, until: Option<EpochMillis>) -> 
             None => AttributeUpdate::Remove(Path::of(attr::PAUSED_UNTIL)),
         },
     ]);
+    let mut conditions = vec![
+        Condition::Present(Path::of(attr::REFILLED_AT)),
+        require_shard_count(view.shard()),
+        Condition::AbsentOr(id, Box::new(is_earlier)),
+    ];
     let end = until.map(EpochSeconds::not_before);
-    if let Some(end) = end.filter(|end| view.ttl.is_some_and(|ttl| ttl < *end)) {
+    if let Some((end, ttl)) = end.zip(view.ttl).filter(|(end, ttl)| ttl < end) {
+        // A take since may have moved it past the end of the pause.
+        conditions.push(Condition::Equals(Path::of(attr::TTL), Value::Int(ttl.0)));
         changes.push(set(attr::TTL, end.0));
     }
     Some(Update {
         key: view.key.item_key(),
-        conditions: vec![
-            Condition::Present(Path::of(attr::REFILLED_AT)),
-            require_shard_count(view.shard()),
-            Condition::AbsentOr(id, Box::new(is_earlier)),
-        ],
+        conditions,
         changes,
     })
 }

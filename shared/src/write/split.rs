@@ -91,6 +91,12 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
     parent
         .conditions
         .push(Condition::Absent(Path::of(attr::ESCROW)));
+    // The new half has its copy of both.
+    let edit = Path::of(attr::EDIT);
+    parent.conditions.push(match image.edit {
+        Some(known) => Condition::Equals(edit, Value::Int(known.0)),
+        None => Condition::Absent(edit),
+    });
     parent.conditions.push(same_pause(image));
     parent.conditions.push(Condition::AtMost(
         Path::of(attr::WRITE_SEQ),

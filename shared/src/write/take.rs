@@ -235,7 +235,7 @@ impl Take<'_> {
 
     /// Adds the change of `ttl` for a shard that is `next` with its new limits.
     fn write_ttl(&self, seen: &Shard, next: &Shard, now: EpochMillis, update: &mut Update) {
-        let order = self.limits.order(seen.config_version, now);
+        let order = self.limits.order_against(seen, now);
         let is_older = order.is_some_and(Ordering::is_lt);
         let wish = match self.limits.is_own {
             // Of a window that others have begun, the end is not known.

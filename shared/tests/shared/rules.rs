@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use crate::model::START;
 use crate::model::{Item, bucket, bucket_key, config, take};
 use proptest::prelude::*;
+use weirgate_shared::write::Take;
 use weirgate_shared::{
-    EpochMillis, Limit, MilliTokens, Millis, RefillRule, Shard, ShardIndex, WriteId, refill_between,
+    EpochMillis, Limit, LimitsVersion, MilliTokens, Millis, RULES_STAND, RefillRule, Shard,
+    ShardIndex, VersionedLimits, WriteId, refill_between,
 };
 
 fn shard() -> impl Strategy<Value = ShardIndex> {
@@ -122,4 +124,54 @@ fn a_process_with_the_old_limit_cannot_credit_by_it_after_a_change() {
     let mut item = Item::of_bucket(&view);
     assert!(item.apply(&take_of(&low, 0, &view, START)));
     assert!(!item.apply(&take_of(&high, 1, &view, START.plus(Millis(10_000)))));
+}
+
+/// A server that fails may lose a change. The next one has its number.
+#[test]
+fn of_two_changes_with_one_number_each_takes_effect_once_in_half_a_minute() {
+    let limits = [30, 60].map(|rate| [Limit::per_minute("rpm", rate).unwrap()]);
+    let key = bucket_key(0);
+    let take_by = |at: usize, number: i64, view: &Shard, now: EpochMillis| {
+        let plain = take(
+            &key,
+            &limits[at],
+            BTreeMap::new(),
+            WriteId::from_bits(1),
+            now,
+        );
+        let terms = VersionedLimits {
+            version: Some(LimitsVersion::new(number)),
+            ..(&limits[at]).into()
+        };
+        Take {
+            limits: terms,
+            ..plain
+        }
+        .plan(view, now)
+    };
+    let cp = |item: &Item| item.bucket().limits["rpm"].rule.capacity.whole_tokens();
+    let mut item = Item::of_bucket(&bucket(ShardIndex::UNSPLIT, &limits[0], START));
+    assert!(item.apply(&take_by(0, 2, &item.bucket(), START)));
+    // The number, the limits, the time since the last change of them, and which rate is in force then.
+    let stand = RULES_STAND.0;
+    let mut now = START;
+    for (number, at, wait, expected) in [
+        (2, 1, 0, 60),
+        (2, 0, 0, 60),
+        (2, 0, stand - 1, 60),
+        (2, 0, 1, 30),
+        (2, 0, stand, 30),
+        (1, 1, stand, 30),
+        (2, 1, 0, 60),
+        (3, 0, 0, 30),
+        (3, 0, stand, 30),
+    ] {
+        now = now.plus(Millis(wait));
+        assert!(item.apply(&take_by(at, number, &item.bucket(), now)));
+        assert_eq!(
+            cp(&item),
+            expected,
+            "change {number} to {at} after {wait} ms"
+        );
+    }
 }

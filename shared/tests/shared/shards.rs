@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::{merge, merged};
 use weirgate_shared::{
-    EpochMillis, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId, refill_between,
+    EpochMillis, Every, Limit, MilliTokens, Millis, RULES_STAND, Shard, ShardIndex, WriteId,
+    refill_between,
 };
 
 proptest! {
@@ -81,5 +82,45 @@ proptest! {
         prop_assert_eq!(tk(&one), free(&lower, end) + free(&upper, end), "I6, merge");
         prop_assert!(tk(&one) <= free(&before, end), "a shard that was two has more than one that was not");
         prop_assert_eq!(one.limits[&slots].available, sum);
+    }
+}
+
+/// Whichever half has the limits of another release, and since whenever.
+#[test]
+fn i1_i6_a_merged_shard_has_what_the_limits_of_the_lower_half_give() {
+    let limits = |amount: i64| {
+        [
+            Limit::per_hour("rate", amount).unwrap(),
+            Limit::concurrent("slots", amount).unwrap(),
+            Limit::quota("quota", amount, Every::day()).unwrap(),
+        ]
+    };
+    let now = START.plus(Millis(60_000));
+    let sinces =
+        [0, RULES_STAND.0 - 1, RULES_STAND.0, -1_000].map(|ago| Some(now.plus(Millis(-ago))));
+    for (amounts, since) in [(10, 1_000), (1_000, 10), (10, 10)]
+        .into_iter()
+        .flat_map(|amounts| sinces.map(|since| (amounts, since)))
+    {
+        let half = |index, amount, since| {
+            let shard = ShardIndex { index, count: 2 };
+            let mut half = bucket(shard, &limits(100), START);
+            let quota = half.limits.get_mut("quota").unwrap();
+            quota.window_end = now.plus(Millis(1_000));
+            let mut half = half.projected(&limits(amount), START);
+            half.limits_changed_at = since;
+            half
+        };
+        let (lower, upper) = (half(0, amounts.0, since), half(1, amounts.1, since));
+        let calm = merged(&lower, &half(1, amounts.1, None), now).unwrap();
+        let whole = merged(&lower, &upper, now).unwrap();
+        assert_eq!(whole.limits, calm.limits, "{amounts:?} {since:?}");
+        for state in whole.limits.values() {
+            assert!(
+                state.available <= MilliTokens::from_tokens(amounts.0),
+                "{amounts:?} {since:?}"
+            );
+            assert_eq!(state.rule.capacity, MilliTokens::from_tokens(amounts.0));
+        }
     }
 }

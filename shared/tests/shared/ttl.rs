@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use crate::model::{Item, bucket, bucket_key, config, limit_name, settle, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{LeaseChange, LimitDelta, Take, Update, expire, refill};
+use weirgate_shared::write::{
+    LeaseChange, LimitDelta, Take, Update, expire, pause_ordered, refill,
+};
 use weirgate_shared::{
-    Asks, Effect, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Shard, ShardIndex,
-    VersionedLimits, WriteId,
+    Asks, EditId, Effect, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Shard,
+    ShardIndex, VersionedLimits, WriteId,
 };
 
 const START: EpochMillis = EpochMillis(1_795_197_600_000);
@@ -28,6 +30,8 @@ enum Op {
     Renew(i64),
     Refill,
     Expire,
+    /// An operator's pause of so many hours.
+    Pause(i64),
     /// Other limits from now on.
     Change(i64),
 }
@@ -50,6 +54,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (1..=24_i64).prop_map(Op::Renew),
         1 => Just(Op::Refill),
         1 => Just(Op::Expire),
+        2 => (1..72_i64).prop_map(Op::Pause),
         1 => (1..100_i64).prop_map(Op::Change),
     ]
 }
@@ -57,6 +62,11 @@ fn op() -> impl Strategy<Value = Op> {
 fn step() -> impl Strategy<Value = Step> {
     let wait = prop_oneof![3 => 0..1000_i64, 2 => 0..HOUR, 1 => 0..40 * HOUR];
     (0..3_usize, wait, op()).prop_map(|(by, wait, op)| Step { by, wait, op })
+}
+
+/// Refilled in hours, or in years.
+fn debt() -> impl Strategy<Value = i64> {
+    prop_oneof![0..50_i64, 0..100_000_i64]
 }
 
 fn limits(capacity: i64) -> [Limit; 3] {
@@ -70,6 +80,7 @@ fn limits(capacity: i64) -> [Limit; 3] {
 
 /// Returns the write planned from `view`, or `None` if there is nothing to write.
 fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> Option<Update> {
+    let edit = EditId(i64::try_from(id).expect("steps are few"));
     let (key, id) = (bucket_key(0), WriteId::from_bits(id));
     let mut plain = take(&key, limits, BTreeMap::new(), id.clone(), now);
     let held = view.leases.iter().flatten().next().map(|(id, _)| id);
@@ -116,6 +127,7 @@ fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> O
             );
         }
         Op::Refill => return refill(view, &[(limit_name("rate"), tokens(1000))].into(), now),
+        Op::Pause(hours) => return pause_ordered(view, edit, Some(now.plus(Millis(hours * HOUR)))),
         Op::Expire => return expire(view, now).map(|(update, _)| update),
         Op::Change(_) => {}
     }
@@ -164,7 +176,7 @@ proptest! {
 
     #[test]
     fn nothing_is_lost_by_a_bucket_that_ends(
-        first in 1..100_i64, [rate, soft] in [0..100_000_i64, 0..100_000_i64], steps in vec(step(), 0..40),
+        first in 1..100_i64, [rate, soft] in [debt(), debt()], steps in vec(step(), 0..40),
     ) {
         let (mut now, mut capacity) = (START, first);
         let (mut item, key, made) = (Item::default(), bucket_key(0), limits(capacity));
@@ -204,7 +216,9 @@ proptest! {
             now = now.plus(Millis(wait));
             let view = item.bucket();
             let fits = |name: &str, need: i64| view.balance_at(&limit_name(name), now) >= MilliTokens::from_tokens(need);
+            let is_paused = view.pause.is_some_and(|pause| pause.until > now);
             let may = match op {
+                Op::Take { .. } | Op::Lease(_) if is_paused => false,
                 Op::Take { rate, .. } => fits("rate", rate),
                 Op::Lease(_) => fits("rate", 1) && fits("slots", 1),
                 // Giving back is cut by a second write.
@@ -214,7 +228,7 @@ proptest! {
                     let held = view.leases.iter().flatten().next();
                     held.is_none_or(|(_, lease)| lease.expires_at <= now.plus(Millis(hours * HOUR)))
                 }
-                Op::Refill | Op::Expire => true,
+                Op::Refill | Op::Expire | Op::Pause(_) => true,
             };
             if may {
                 let applied = plan(&op, &view, &limits(first), id, now).is_none_or(|update| item.apply(&update));

@@ -52,6 +52,18 @@ local function refuse(code, text)
   error({ err = code .. ' ' .. text })
 end
 
+-- Runs a command on a key that all writes share. An error would else be taken for one of the items' keys.
+local function shared_call(command, key, ...)
+  local answer = redis.pcall(command, key, ...)
+  local error_text = type(answer) == 'table' and answer.err
+  if error_text and sub(error_text, 1, 9) == 'WRONGTYPE' then
+    refuse('WRONGTYPE', key .. ' holds a value of another type')
+  elseif error_text then
+    error(answer)
+  end
+  return answer
+end
+
 local function invalid(text, path)
   refuse('INVALID', text .. ' at ' .. string.gsub(path, '\31', '.'))
 end
@@ -274,7 +286,7 @@ local function add_records(records)
   for _, fields in ipairs(records) do
     -- Not of a write that is then refused.
     check_may('HSET', WRITES, '', '')
-    redis.call('XADD', RECORDS, 'NOMKSTREAM', 'MAXLEN', '~', MOST_RECORDS, '*', unpack(fields))
+    shared_call('XADD', RECORDS, 'NOMKSTREAM', 'MAXLEN', '~', MOST_RECORDS, '*', unpack(fields))
   end
 end
 
@@ -285,7 +297,7 @@ local function remove_all_expired(number)
   if most_expired == 0 then
     return removed
   end
-  local due = redis.call('ZRANGE', EXPIRIES, '-inf', time[1], 'BYSCORE', 'LIMIT', 0, most_expired)
+  local due = shared_call('ZRANGE', EXPIRIES, '-inf', time[1], 'BYSCORE', 'LIMIT', 0, most_expired)
   for _, key in ipairs(due) do
     local item, answer = read(key, redis.pcall)
     if answer.err and sub(answer.err, 1, 9) ~= 'WRONGTYPE' then
@@ -312,7 +324,7 @@ local function remove_all_expired(number)
     end
     if ttl then
       -- A write that was refused had given it another one.
-      redis.call('ZADD', EXPIRIES, ttl, key)
+      shared_call('ZADD', EXPIRIES, ttl, key)
     else
       redis.call('ZREM', EXPIRIES, key)
     end
@@ -321,12 +333,12 @@ local function remove_all_expired(number)
 end
 
 if first_item > #KEYS then
-  return { 1, now, 0, remove_all_expired(redis.call('HGET', WRITES, 'all') or 0) }
+  return { 1, now, 0, remove_all_expired(shared_call('HGET', WRITES, 'all') or 0) }
 end
 local fingerprint
 if token then
   fingerprint = redis.sha1hex(concat(ARGV, '', 6))
-  local known = redis.call('GET', token)
+  local known = shared_call('GET', token)
   if known == fingerprint then
     return { 1, now, 0, 0 }
   elseif known == '' then
@@ -361,7 +373,7 @@ for number = first_item, #KEYS do
     if since then
       -- It may have been among those that are not kept, if the oldest that is kept came after it; or among those of
       -- an item that was deleted after it.
-      local counts = redis.call('HMGET', WRITES, 'all', 'deletion')
+      local counts = shared_call('HMGET', WRITES, 'all', 'deletion')
       local after
       if is_new then
         after = tonumber(counts[2] or 0)
@@ -492,7 +504,7 @@ if has_failed then
   if since and token then
     redis.call('SET', token, '', 'EX', TOKEN_TTL)
   elseif since and not writes[1][8] then
-    local refused = id .. format(NUMBER, (redis.call('HGET', WRITES, 'all') or 0) + REFUSED)
+    local refused = id .. format(NUMBER, (shared_call('HGET', WRITES, 'all') or 0) + REFUSED)
     redis.call('HSET', writes[1][1], '\30', sub(writes[1][7] .. refused, -SIZE * KEPT))
   end
   return failed
@@ -515,7 +527,7 @@ local due = most_expired > 0 and redis.pcall('ZRANGE', EXPIRIES, '-inf', time[1]
 if grows < 0 or #due > 0 or is_copy then
   redis.pcall('ZREM', EXPIRIES, '')
 end
-local number = redis.call('HINCRBY', WRITES, 'all', 1)
+local number = shared_call('HINCRBY', WRITES, 'all', 1)
 -- Entries come before their items and go after them, so that an item without one cannot be.
 local gone, records = {}, {}
 for _, write in ipairs(writes) do
@@ -525,7 +537,7 @@ for _, write in ipairs(writes) do
       local before = entry(index, item[index[1]], item[index[2]], pk, sk)
       local after = entry(index, written(item, changed, index[1]), written(item, changed, index[2]), pk, sk)
       if after and after ~= before then
-        redis.call('ZADD', KEYS[at], 0, after)
+        shared_call('ZADD', KEYS[at], 0, after)
       end
       if before and after ~= before then
         gone[#gone + 1] = { KEYS[at], before }
@@ -533,7 +545,7 @@ for _, write in ipairs(writes) do
     end
     local ttl = expiry(changed[TTL])
     if ttl then
-      redis.call('ZADD', EXPIRIES, ttl, key)
+      shared_call('ZADD', EXPIRIES, ttl, key)
     elseif expiry(item[TTL]) and changed[TTL] ~= nil then
       gone[#gone + 1] = { EXPIRIES, key }
     end
@@ -566,7 +578,7 @@ for _, write in ipairs(writes) do
 end
 for _, member in ipairs(gone) do
   -- Fails if the key is of another type.
-  redis.call('ZSCORE', member[1], member[2])
+  shared_call('ZSCORE', member[1], member[2])
   check_may('ZREM', member[1], member[2])
 end
 if token then

@@ -310,7 +310,16 @@ impl Connection {
             return Err(error.without_source());
         }
         open.opened = None;
-        let connected = self.connect().await;
+        let connected = self.connect().await.map_err(|error| match open.number {
+            0 => error,
+            _ if error.kind.is_transient() => error,
+            // One that was accepted before has changed, or has a successor with other settings and users: what the
+            // caller has set is right.
+            _ => StoreError {
+                kind: ErrorKind::Unavailable,
+                ..error
+            },
+        });
         let opened = connected.inspect_err(|error| {
             open.failed = Some((Instant::now(), error.without_source()));
         })?;
@@ -401,10 +410,12 @@ impl Connection {
         })
     }
 
-    /// Returns the time that the clock of another server is ahead of that of the table's, in ms, and at least; `None` if
-    /// it does not tell.
-    pub(super) async fn ahead_ms(&self, address: &str) -> Option<i64> {
-        let address = self.address(address)?;
+    /// Returns the time that the clock of another server is ahead of that of the table's, in ms, and at least, or `None`
+    /// if it does not tell; and why it would be refused as a primary.
+    pub(super) async fn ask_replica(&self, replica: &str) -> (Option<i64>, Option<String>) {
+        let Some(address) = self.address(replica) else {
+            return (None, None);
+        };
         let asking = async {
             let client = Client::open(self.info.clone().set_addr(address))?;
             let connection = client.get_multiplexed_async_connection_with_config(&self.config);
@@ -413,10 +424,28 @@ impl Connection {
             let (seconds, micros): (i64, i64) = cmd("TIME").query_async(&mut connection).await?;
             let time = seconds.saturating_mul(1_000).saturating_add(micros / 1_000);
             let answered = self.clock.now().0;
-            Ok::<_, RedisError>(time.saturating_sub(time.min(answered).max(sent)))
+            let ahead = time.saturating_sub(time.min(answered).max(sent));
+            let info: String = cmd("INFO").query_async(&mut connection).await?;
+            Ok::<_, RedisError>((ahead, unfit(&info, false)))
         };
-        let asked = tokio::time::timeout(self.connect_timeout, asking).await;
-        asked.ok()?.ok()
+        match tokio::time::timeout(self.connect_timeout, asking).await {
+            Ok(Ok((ahead, unfit))) => {
+                let reason = unfit.map(|(_, reason)| format!("{replica} {reason}"));
+                (Some(ahead), reason)
+            }
+            Ok(Err(error)) => {
+                let reason = match error::classify(&error, replica) {
+                    (kind, _) if kind.is_transient() => None,
+                    // Its remedy is for the URL, which fits the primary.
+                    (ErrorKind::MissingCredentials, _) => {
+                        Some(format!("{replica} does not accept the user and password"))
+                    }
+                    (_, reason) => Some(reason),
+                };
+                (None, reason)
+            }
+            Err(_) => (None, None),
+        }
     }
 
     async fn connect_to(&self, server: ConnectionAddr) -> Result<Connected, StoreError> {
@@ -432,7 +461,8 @@ impl Connection {
                 select.exec_async(&mut connection).await?;
             }
             let info: String = cmd("INFO").query_async(&mut connection).await?;
-            if let Some(unfit) = unfit(&info, self.accept_eviction) {
+            let unfit = replica(&info).or_else(|| unfit(&info, self.accept_eviction));
+            if let Some(unfit) = unfit {
                 return Ok((Err(unfit), info));
             }
             let mut others = vec![];
@@ -513,19 +543,24 @@ pub(super) fn is_of_cluster(info: &str) -> bool {
     modes.any(|name| field(info, name) == Some("cluster"))
 }
 
-/// Returns why a server is refused, by its answer to INFO, and the remedy. A replica is another server after a failover,
-/// so that it is one may pass. Of a cluster, it leads to its primary.
+/// Returns why a replica is refused, by its answer to INFO, and the remedy. It is another server after a failover, so
+/// this may pass. Of a cluster, it leads to its primary.
+fn replica(info: &str) -> Option<(ErrorKind, String)> {
+    let field = |name: &str| field(info, name);
+    if field("role") != Some("slave") || is_of_cluster(info) {
+        return None;
+    }
+    let [host, port] = ["master_host", "master_port"].map(|name| field(name).unwrap_or_default());
+    let reason = format!(
+        "must be a primary, got a replica of {host}:{port}, which takes no writes; give the URL of the primary, or a \
+         name that follows it"
+    );
+    Some((ErrorKind::Unavailable, reason))
+}
+
+/// Returns why a server is refused whatever its role, by its answer to INFO, and the remedy.
 fn unfit(info: &str, accept_eviction: bool) -> Option<(ErrorKind, String)> {
     let field = |name: &str| field(info, name);
-    if field("role") == Some("slave") && !is_of_cluster(info) {
-        let [host, port] =
-            ["master_host", "master_port"].map(|name| field(name).unwrap_or_default());
-        let reason = format!(
-            "must be a primary, got a replica of {host}:{port}, which takes no writes; give the URL of the primary, or a \
-             name that follows it"
-        );
-        return Some((ErrorKind::Unavailable, reason));
-    }
     let rejected = |reason: String| Some((ErrorKind::Rejected, reason));
     // Valkey also has the version of Redis that it began from.
     let (name, version) = match field("valkey_version") {
@@ -629,13 +664,13 @@ mod tests {
         assert!(narrow.is_some_and(|(_, reason)| reason.contains("got one for 32")));
         let old = unfit(&info("redis_version:6.2.14", "noeviction"), false);
         assert!(old.is_some_and(|(_, reason)| reason.contains("got Redis 6.2.14; upgrade it")));
-        let replica = |mode: &str| {
+        let of_replica = |mode: &str| {
             format!("redis_mode:{mode}\r\nrole:slave\r\nmaster_host:db\r\nmaster_port:6379\r\n")
         };
-        let (kind, reason) = unfit(&replica("standalone"), false).expect("it is refused");
+        let (kind, reason) = replica(&of_replica("standalone")).expect("it is refused");
         assert_eq!(kind, ErrorKind::Unavailable);
         assert!(reason.contains("a replica of db:6379") && reason.contains("give the URL"));
-        assert_eq!(unfit(&replica("cluster"), false), None);
+        assert_eq!(replica(&of_replica("cluster")), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a server says of itself, for operators.
 
-use redis::{Value, cmd, pipe};
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value, cmd, pipe};
 
 use super::RedisTable;
 use super::connection::{is_of_cluster, texts};
@@ -54,6 +55,8 @@ pub struct Replica {
     pub behind_bytes: u64,
     /// Time that its clock is ahead of its primary's, in ms, and negative if it is behind; `None` if it does not tell.
     pub ahead_ms: Option<i64>,
+    /// Why it is refused once it is the primary; `None` if it is not, or does not tell.
+    pub refuses: Option<String>,
 }
 
 /// The stream from which usage is copied.
@@ -143,6 +146,27 @@ impl Table {
 }
 
 impl RedisTable {
+    /// Returns what of scripts and keys the user may not use, if a script with a key was refused.
+    async fn denied_scripts(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Vec<String>, RedisError> {
+        let mut denied = vec![];
+        for (name, script) in [("EVAL", "return 1"), ("EVALSHA", "0")] {
+            let asked = cmd(name).arg(script).arg(0).exec_async(connection).await;
+            match asked {
+                Err(error) if error.is_io_error() => return Err(error),
+                Err(error) if error.code() == Some("NOPERM") => denied.push(name.to_lowercase()),
+                _ => {}
+            }
+        }
+        if denied.is_empty() {
+            let (prefix, _) = self.0.keys.writes.split_once('{').unwrap_or_default();
+            denied.push(format!("the keys {prefix}*"));
+        }
+        Ok(denied)
+    }
+
     async fn facts(&self) -> Result<ServerFacts, StoreError> {
         let request = || "INFO".to_owned();
         let connection = &self.0.connection;
@@ -166,8 +190,8 @@ impl RedisTable {
                 let denied: Vec<String> = match denied.query_async(connection).await {
                     Ok(denied) => denied,
                     Err(error) if error.is_io_error() => return Err(error),
-                    // Without scripts nothing works, which each write tells.
-                    Err(_) => vec![],
+                    // A script asks, which needs the commands for scripts and a key.
+                    Err(_) => self.denied_scripts(connection).await?,
                 };
                 let mut write = cmd("EVAL");
                 write.arg(MAY_WRITE).arg(1).arg(&self.0.keys.writes);
@@ -205,7 +229,7 @@ impl RedisTable {
             ..read(&info, &config)
         };
         for replica in &mut facts.replicas {
-            replica.ahead_ms = connection.ahead_ms(&replica.address).await;
+            (replica.ahead_ms, replica.refuses) = connection.ask_replica(&replica.address).await;
         }
         Ok(facts)
     }
@@ -240,6 +264,7 @@ fn read(info: &str, config: &[(String, String)]) -> ServerFacts {
             lag_seconds: number(&part("lag")),
             behind_bytes: offset.saturating_sub(number(&part("offset"))),
             ahead_ms: None,
+            refuses: None,
         })
     };
     ServerFacts {
@@ -253,7 +278,12 @@ fn read(info: &str, config: &[(String, String)]) -> ServerFacts {
         has_append_failed: field("aof_last_write_status") == "err",
         is_of_cluster: is_of_cluster(info),
         replicas: (0..).map_while(replica).collect(),
-        least_replicas: least_replicas.and_then(|least| least.parse().ok()),
+        // INFO has this line exactly where replicas are required.
+        least_replicas: match least_replicas {
+            Some(least) => least.parse().ok(),
+            None if field("role").is_empty() => None,
+            None => Some(u64::from(!field("min_slaves_good_slaves").is_empty())),
+        },
         stream: None,
         denied: vec![],
         refuses: None,

@@ -282,7 +282,7 @@ impl RedisTable {
         let mut delivered = script(DELIVERED);
         delivered.arg(&self.0.keys.records);
         delivered.arg(self.facts_of_records());
-        let (connection, request) = (&self.0.connection, || self.request_of_records("EVAL"));
+        let (connection, request) = (&self.0.connection, || self.request_of_records("XINFO"));
         let facts: Vec<String> = connection
             .send(&request, async |connection| {
                 delivered.query_async(connection).await

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use weirgate::{Limit, RateLimiter};
+use weirgate::{Config, ConfigLevel, Limit, RateLimiter};
 use weirgate_testkit::RedisServer;
 use weirgate_tests::fleet::{granted, is_granted, tokens};
 
@@ -245,6 +245,60 @@ async fn a_failover_admits_again_what_the_replica_had_not_received_and_no_more()
     }
 }
 
+/// The successor gives its number to the next change.
+#[tokio::test]
+async fn limits_that_are_set_after_a_failover_reach_buckets_that_had_those_that_were_lost() {
+    let primary = RedisServer::with(&["--repl-diskless-sync-delay", "0"]);
+    let [replication, callers] = [
+        Proxy::before(primary.port()).await,
+        Proxy::before(primary.port()).await,
+    ];
+    let (of, folder) = (replication.port().to_string(), Folder::new());
+    let path = folder.0.to_str().expect("UTF-8");
+    let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &of, "--dir", path]);
+    let level = ConfigLevel::Resource("gpt-4".try_into().expect("a name"));
+    let set = async |server: &RedisServer, rate: i64| {
+        let config = Config::of([Limit::per_minute("rpm", rate).expect("a limit")]);
+        let admin = limiter(server).await;
+        let set = admin.admin().set_config(&level, &config);
+        let _ = set.await.expect("it is there");
+    };
+    let capacity = async |limiter: &RateLimiter| {
+        let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
+        drop(acquire.send().await.expect("it is decided"));
+        let peeked = limiter.peek("e-1", "gpt-4").send().await;
+        let peeked = peeked.expect("it is read");
+        peeked.limit("rpm").expect("it is one").capacity
+    };
+    set(&primary, 100).await;
+    let received = async { while writes(&replica).await < writes(&primary).await {} };
+    let done = tokio::time::timeout(BOUND, received).await;
+    done.expect("the replica has it");
+    replication.swallow_answers();
+    set(&primary, 200).await;
+    let built = RateLimiter::builder(callers.url()).build().await;
+    let knows_lost = built.expect("the server fits");
+    assert_eq!(capacity(&knows_lost).await, tokens(200));
+    callers.lead_to(replica.port());
+    drop(primary);
+    let promoted = command(&replica, &["REPLICAOF", "NO", "ONE"]).await;
+    promoted.expect("it is there");
+    let brought = async {
+        while knows_lost
+            .acquire("e-1", "gpt-4")
+            .take("rpm", 1)
+            .send()
+            .await
+            .is_err()
+        {}
+    };
+    let done = tokio::time::timeout(BOUND, brought).await;
+    done.expect("it finds the successor");
+    assert_eq!(capacity(&knows_lost).await, tokens(200));
+    set(&replica, 50).await;
+    assert_eq!(capacity(&limiter(&replica).await).await, tokens(50));
+}
+
 /// With the settings of the guide. It would go on to grant what its successor grants too.
 #[tokio::test]
 async fn a_primary_that_is_cut_off_from_its_replicas_takes_no_more_writes() {
@@ -294,7 +348,7 @@ async fn a_primary_that_is_cut_off_from_its_replicas_takes_no_more_writes() {
     assert!(takes().await.is_err(), "it still takes none");
 }
 
-/// A server whose clock is ahead by so many seconds, and that answers nothing else. Returns its port.
+/// A server whose clock is ahead by so many seconds, and that says nothing else of itself. Returns its port.
 async fn ahead(seconds: i64) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -308,6 +362,9 @@ async fn ahead(seconds: i64) -> u16 {
                     let now = weirgate::Clock::now(&weirgate::SystemClock).0 / 1_000 + seconds;
                     let digits = now.to_string().len();
                     answer += &format!("*2\r\n${digits}\r\n{now}\r\n$1\r\n0\r\n");
+                }
+                if asked.contains("\r\nINFO\r\n") {
+                    answer += "$0\r\n\r\n";
                 }
                 if client.write_all(answer.as_bytes()).await.is_err() {
                     break;

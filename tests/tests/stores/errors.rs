@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use weirgate::RateLimiter;
-use weirgate_shared::write::Value;
+use weirgate_shared::write::{AttributeUpdate, Path, Update, Value};
+use weirgate_shared::{BucketKey, attr};
 use weirgate_store::{ErrorKind, RedisOptions, ReturnValues, StoreError, Table, WriteOutcome};
 use weirgate_testkit::RedisServer;
 use weirgate_testkit::server::free_port;
@@ -90,12 +91,46 @@ async fn a_key_of_another_application_is_left_alone_and_named() {
         failed(&table, ErrorKind::Invalid, &[ITEM, "another application"]).await;
         command(&server, &["DEL", ITEM]).await.expect("it is there");
     }
-    let index = ["SET", "weirgate:{weirgate}:items", "x"];
-    command(&server, &index).await.expect("it is there");
-    failed(&table, ErrorKind::Invalid, &["WRONGTYPE"]).await;
-    // Nothing of the write was applied.
-    let exists = command(&server, &["EXISTS", ITEM]).await;
-    assert_eq!(exists.expect("it is there"), redis::Value::Int(0));
+    command(&server, &["SET", ITEM, "x"])
+        .await
+        .expect("it is there");
+    let read = table.read(&[key("one"), key("two")]).await;
+    let error = read.expect_err("it is refused").to_string();
+    for part in [ITEM, "and 1 more", "another application"] {
+        assert!(error.contains(part), "{error}");
+    }
+    command(&server, &["DEL", ITEM]).await.expect("it is there");
+    for name in ["items", "expiries", "writes", "records"] {
+        let shared = format!("weirgate:{{weirgate}}:{name}");
+        let update = Update {
+            changes: vec![
+                AttributeUpdate::Set(Path::of(attr::TTL), Value::Int(1)),
+                AttributeUpdate::Set(Path::of(attr::WRITE_SEQ), Value::Int(1)),
+                AttributeUpdate::Set(Path::of(attr::HOUR), Value::Int(1)),
+            ],
+            key: BucketKey::parse("ns/BUCKET#one#gpt-4#0")
+                .expect("a key")
+                .item_key(),
+            conditions: vec![],
+        };
+        command(&server, &["SET", &shared, "x"])
+            .await
+            .expect("it is there");
+        let outcome = table.update(&update, ReturnValues::None).await;
+        let error = outcome.expect_err("it is refused");
+        assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+        let error = error.to_string();
+        for part in [&*shared, "WRONGTYPE", "another application"] {
+            let (_, reason) = error.split_once(" on table ").expect("it has the table");
+            assert!(reason.contains(part), "{error}");
+        }
+        command(&server, &["DEL", &shared])
+            .await
+            .expect("it is there");
+        // Nothing of the write was applied.
+        let found = table.read(std::slice::from_ref(&update.key)).await;
+        assert!(found.expect("it is there").is_empty(), "{name}");
+    }
 }
 
 #[tokio::test]

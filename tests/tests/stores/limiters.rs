@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate::{Config, ConfigLevel, EntityId, Error, ErrorKind, Limit, RateLimiter, Resource};
+use weirgate::{
+    Config, ConfigLevel, EntityId, Error, ErrorKind, Limit, OnUnavailable, RateLimiter, Resource,
+};
 use weirgate_testkit::RedisServer;
 use weirgate_tests::fleet::{granted, is_granted, slots, tokens};
 
@@ -187,4 +189,36 @@ async fn a_server_that_evicts_is_refused_at_the_start_and_one_that_is_away_is_no
         .take("rpd", 1);
     let asked = asked.send_now().await;
     assert!(asked.expect_err("it is away").is_transient());
+}
+
+/// Its settings and users are others' to change, or those of its successor.
+#[tokio::test]
+async fn a_server_that_was_accepted_is_unavailable_once_it_is_not_fit_any_more() {
+    for change in [
+        &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"][..],
+        &["ACL", "SETUSER", "some", "resetpass", ">other"],
+        &["ACL", "DELUSER", "some"],
+    ] {
+        let server = RedisServer::start();
+        let there = async |words: &[&str]| {
+            let done = super::command(&server, words).await;
+            done.expect("it is there")
+        };
+        let user = ["ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all"];
+        there(&user).await;
+        let url = server.url().replace("//", "//some:pass@");
+        let built = RateLimiter::builder(url).on_unavailable(OnUnavailable::Allow);
+        let limiter = built.build().await.expect("the server fits");
+        let limits = scarce();
+        drop(granted(&limiter, &limits, &[("rpd", 1)]).await);
+        there(change).await;
+        there(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+        for _ in 0..3 {
+            let acquire = limiter.acquire("e-1", "gpt-4").limits(&limits);
+            let decision = acquire.take("rpd", 1).send_now().await;
+            let decision = decision.unwrap_or_else(|error| panic!("{change:?}: {error}"));
+            let grant = decision.granted().expect("the caller allows it");
+            assert!(grant.degraded().is_some(), "{change:?}");
+        }
+    }
 }

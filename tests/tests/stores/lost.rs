@@ -411,3 +411,16 @@ async fn a_script_that_the_server_forgot_is_sent_again() {
         assert_eq!(shown(&new, "a"), Some(format!("N(\"{sum}\")")));
     }
 }
+
+#[tokio::test]
+async fn usage_whose_answer_is_lost_is_read_again() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let built = weirgate::RateLimiter::builder(proxy.url()).build().await;
+    let limiter = built.expect("the server fits");
+    let day = weirgate::Window::Daily;
+    let usage = async || limiter.usage("e-1", "gpt-4", day, SystemClock.now()).await;
+    drop(usage().await.expect("it is read"));
+    proxy.lose_next_answer();
+    drop(usage().await.expect("it is read again"));
+}

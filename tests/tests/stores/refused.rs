@@ -186,9 +186,7 @@ async fn a_write_that_meets_a_key_of_another_application_is_whole_or_refused() {
 async fn commands(server: &RedisServer) -> BTreeSet<String> {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/redis.md");
     let guide = std::fs::read_to_string(guide).expect("the guide is there");
-    let user = guide
-        .lines()
-        .find_map(|line| line.strip_prefix("ACL SETUSER "));
+    let user = guide.lines().find_map(|line| line.strip_prefix("user "));
     let user = user.expect("the guide has a user");
     let mut all = BTreeSet::new();
     for allowed in user.split(' ').filter_map(|part| part.strip_prefix('+')) {

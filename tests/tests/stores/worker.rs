@@ -199,6 +199,28 @@ async fn a_running_worker_goes_on_after_its_server_lost_all() {
     run(worker, until).await;
 }
 
+/// Their usage is counted again by the writes that come after it.
+#[tokio::test]
+async fn i3_records_that_a_successor_of_the_server_does_not_have_are_not_copied_to_it() {
+    let mut world = World::new().await;
+    roll(&mut world, &["e-1"], 1).await;
+    allow(&world.server, "9").await;
+    let (worker, log) = worker(of_user(&world), quick());
+    let there = async |words: &[&str]| {
+        let done = command(&world.server, words).await;
+        done.expect("it is there")
+    };
+    let until = async {
+        is_logged(&log, failed_with("no write was possible")).await;
+        there(&["DEL", RECORDS]).await;
+        allow(&world.server, "123").await;
+        while there(&["EXISTS", RECORDS]).await != redis::Value::Int(1) {}
+    };
+    run(worker, until).await;
+    let copies = there(&["KEYS", "*ENTITY#e-1 #USAGE*"]).await;
+    assert_eq!(copies, redis::Value::Array(vec![]));
+}
+
 /// A process that stood still does not know at once that another one has the lock.
 #[tokio::test]
 async fn i3_records_that_another_process_read_without_the_lock_are_handled() {

@@ -113,7 +113,11 @@ fn plan_writes(case: &Case) {
         let shards = [bucket.clone(), other.clone()];
         for shards in [&shards[..1], &shards] {
             let review = review(shards, true, depth, now, || WriteId::from_bits(3));
-            let changes = review.repairs.into_iter().chain(review.merges);
+            let changes = review
+                .fill
+                .into_iter()
+                .chain(review.repairs)
+                .chain(review.merges);
             actions.extend(changes.flat_map(|change| change.actions));
         }
     }

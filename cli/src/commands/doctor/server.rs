@@ -51,12 +51,20 @@ fn writes(facts: &ServerFacts) -> Option<Finding> {
 /// Returns the finding about commands that the user may not run, if there are any.
 pub fn permissions(facts: &ServerFacts) -> Option<Finding> {
     let denied = facts.denied.join(", ");
+    let remedy = match facts
+        .denied
+        .iter()
+        .find_map(|of| of.strip_prefix("the keys "))
+    {
+        Some(keys) => format!("ACL SETUSER with ~{keys} and"),
+        None => "ACL SETUSER with".to_owned(),
+    };
     (!denied.is_empty()).then(|| {
         Finding::problem(
             "permissions",
             format!("not allowed: {denied}"),
-            concat!(
-                "ACL SETUSER with all commands of ",
+            format!(
+                "{remedy} all commands of {}",
                 docs!("guide/redis", "set-up")
             ),
         )
@@ -179,6 +187,21 @@ fn replicas(facts: &ServerFacts) -> Finding {
             "add one: REPLICAOF HOST PORT on another server, with HOST and PORT of this one",
         );
     }
+    let unfit: Vec<_> = facts
+        .replicas
+        .iter()
+        .filter_map(|of| of.refuses.as_deref())
+        .collect();
+    if !unfit.is_empty() {
+        return Finding::problem(
+            check,
+            format!("after a failover nothing is decided: {}", unfit.join("; ")),
+            concat!(
+                "give each server the settings and the user of ",
+                docs!("guide/redis", "set-up")
+            ),
+        );
+    }
     let behind: Vec<_> = facts.replicas.iter().filter_map(behind).collect();
     if !behind.is_empty() {
         return Finding::problem(
@@ -241,6 +264,10 @@ fn functions(facts: &ServerFacts) -> Finding {
         is_read,
     }) = &facts.stream
     else {
+        if !facts.denied.is_empty() {
+            let text = "not checked: the user may not do all that is needed to ask for them";
+            return Finding::unknown(check, text, "allow it what permissions names");
+        }
         let text = "none has run them: usage of past hours is not copied";
         return Finding::fine(check, text);
     };
@@ -342,6 +369,7 @@ mod tests {
                     lag_seconds: 0,
                     behind_bytes: 0,
                     ahead_ms,
+                    refuses: None,
                 }],
                 ..ServerFacts::default()
             })

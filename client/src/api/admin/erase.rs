@@ -18,8 +18,8 @@ impl Admin {
     /// deleted something, which says when and by which principal; so do the versions of its limits.
     ///
     /// Stop its callers first: an acquire creates a bucket again. A call that failed or was dropped
-    /// is completed by another call. Call again some minutes later: until then the aggregator may
-    /// write a snapshot from records that were on their way.
+    /// is completed by another call. Call again some minutes later, and in Redis when no records wait:
+    /// until then the aggregator may write a snapshot from records that were on their way.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {

@@ -88,8 +88,8 @@ impl Admin {
     ///
     /// The system level must be [stopped](Self::stop) for at least
     /// [`Builder::config_ttl`](crate::Builder::config_ttl), without exempt levels: callers would
-    /// create buckets again. Purge again some minutes later: until then the aggregator may write
-    /// snapshots from records that were on their way.
+    /// create buckets again. Purge again some minutes later, and in Redis when no records wait: until
+    /// then the aggregator may write snapshots from records that were on their way.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {

@@ -215,10 +215,8 @@ impl<'a> Resharding<'a> {
         }
         let mut work = vec![];
         for shard in shards {
-            check_capacity(
-                shard.limits.iter().map(|(name, state)| (name, &state.rule)),
-                self.shards,
-            )?;
+            let there = shard.limits.iter().filter(|(name, _)| !shard.is_gone(name));
+            check_capacity(there.map(|(name, state)| (name, &state.rule)), self.shards)?;
             if shard.escrow.is_some() {
                 work.push(Work::Finish(Box::new(shard.clone())));
             } else if shard.shard().count < self.shards {

@@ -9,7 +9,7 @@ use super::record::After;
 use crate::json::{Attribute, Fields, Map, Object, Size, Typed, skip};
 
 /// The item before or after a write. Of the old one, only usage counters are read; of the new one,
-/// also the input of a refill or a split, and the size of its leases.
+/// all but its leases, of which the size is enough, because a split copies what it does not divide.
 #[derive(Default)]
 pub(super) struct Image {
     is_old: bool,
@@ -33,14 +33,6 @@ impl<'a> Fields<'a> for Image {
         match &*name {
             _ if is_needed => {}
             _ if self.is_old => return skip(object),
-            attr::HOT
-            | attr::DUE
-            | attr::MIN_SHARDS
-            | attr::SPLIT_BYTES
-            | attr::VERSION
-            | attr::BOUNDARY
-            | attr::SAMPLE_AT
-            | attr::SAMPLE_WRITE_SEQ => {}
             attr::ESCROW => {
                 let mut map = Map::default();
                 object.next_value_seed(Object(&mut map))?;
@@ -53,7 +45,7 @@ impl<'a> Fields<'a> for Image {
                 self.lease_bytes = object.next_value_seed(Size)?;
                 return Ok(());
             }
-            _ => return skip(object),
+            _ => {}
         }
         let value = object.next_value_seed(Typed)?;
         let read = self.reader.attribute(&name, &borrowed(&value));

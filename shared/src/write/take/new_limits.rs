@@ -46,7 +46,7 @@ impl Take<'_> {
         let differs =
             |(name, state): (&LimitName, &LimitState)| changed.limits[name].rule != state.rule;
         let moved = shard.moved(self.limits, now);
-        let is_ordered = self.limits.order(shard.config_version, now).is_some();
+        let is_ordered = self.limits.order_against(shard, now).is_some();
         if !is_ordered && shard.limits.iter().any(differs) {
             update.changes.push(AttributeUpdate::Set(
                 Path::of(attr::RULE_AT),

@@ -7,11 +7,12 @@ use weirgate_tests::stored::{set_config, set_entity};
 
 use serde_json::{Value, json};
 use weirgate::{
-    AuditChange, AuditSubject, Config, ConfigLevel, EraseReport, Error, LiveLeases, RateLimiter,
+    AuditChange, AuditSubject, Config, ConfigLevel, EntityDescription, EraseReport, Error,
+    LiveLeases, RateLimiter,
 };
 
 use weirgate_tests::fleet::{Fleet, leased, pass, secs, slots};
-use weirgate_tests::stored::{child, entity, resource, rpm};
+use weirgate_tests::stored::{child, configure, entity, of_plan, plan, resource, rpm, set_plan};
 
 const LATENCY: Duration = Duration::from_millis(10);
 
@@ -306,4 +307,49 @@ async fn a_lease_taken_during_the_erasure_is_not_deleted() {
     let error = erased.unwrap_err().to_string();
     assert!(error.contains("holds 1 leases"), "{error}");
     assert!(fleet.dynamo.item(key, "#STATE")["h"]["M"]["0late"].is_object());
+}
+
+/// Whichever of both is first, the next erasure leaves nothing.
+#[tokio::test(start_paused = true)]
+async fn an_edit_beside_an_erasure_changes_nothing_of_what_that_left() {
+    for (edit, begins) in (0..3).flat_map(|edit| (0..40).map(move |of| (edit, of))) {
+        let fleet = Fleet::slow(LATENCY).await;
+        let (editor, eraser) = (fleet.limiter().await, fleet.limiter().await);
+        let (id, pro) = (entity("e-1"), plan("pro"));
+        configure(&eraser, &of_plan("pro"), [rpm(600)]).await;
+        set_entity(&eraser, &child("e-1", "team")).await;
+        set_plan(&eraser, "e-1", "pro").await.unwrap();
+        let editing = async {
+            tokio::time::sleep(LATENCY * begins / 2).await;
+            let admin = editor.admin();
+            match edit {
+                0 => drop(admin.set_entity(&child("e-1", "other")).await),
+                1 => drop(admin.set_plan(&id, None).await),
+                _ => {
+                    let named = EntityDescription::default().named("Acme").unwrap();
+                    drop(admin.set_entity_description(&id, &named).await);
+                }
+            }
+        };
+        let erase = || eraser.admin().erase_entity(&id, LiveLeases::Refuse);
+        let (erased, ()) = tokio::join!(erase(), editing);
+        erased.unwrap();
+        erase().await.unwrap();
+        let case = format!("edit {edit}, begun after {begins} half requests");
+        let items = fleet.dynamo.items();
+        let left = items
+            .iter()
+            .find(|item| item["PK"]["S"] == "default/ENTITY#e-1");
+        let left = left
+            .and_then(Value::as_object)
+            .into_iter()
+            .flat_map(|item| item.keys());
+        let left: Vec<_> = left
+            .filter(|name| !["PK", "SK", "cv", "op"].contains(&&***name))
+            .collect();
+        assert_eq!(left, Vec::<&String>::new(), "{case}");
+        let plans = eraser.admin().plans(None).await.unwrap().items;
+        let uses: Vec<_> = plans.iter().map(|of| (&of.plan, of.entities)).collect();
+        assert_eq!(uses, [(&pro, 0)], "{case}");
+    }
 }

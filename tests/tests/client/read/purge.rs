@@ -11,7 +11,9 @@ use weirgate::{
     RateLimiter,
 };
 
-use weirgate_tests::fleet::{Fleet, leased, slots};
+use weirgate_shared::BucketKey;
+use weirgate_tests::fleet::{Fleet, leased, pass, secs, slots};
+use weirgate_tests::sharded;
 use weirgate_tests::stored::{child, entity, of_plan, rpm};
 
 const LATENCY: Duration = Duration::from_millis(10);
@@ -266,6 +268,33 @@ async fn shards_with_live_leases_stay_unless_they_are_discarded() {
     assert_eq!((report.leased, report.shards), (1, 0));
     let report = purge(&limiter, LiveLeases::Discard).await.unwrap();
     assert_eq!((report.leased, report.shards), (0, 1));
+    drop(held);
+}
+
+/// What is purged would else come back beside each shard that stays for its lease.
+#[tokio::test(start_paused = true)]
+async fn a_purge_of_a_leased_bucket_stays_done_until_the_namespace_starts() {
+    let fleet = Fleet::new().await;
+    let (limiter, table) = (limiter(&fleet, "staging").await, fleet.dynamo.table().await);
+    let limits = [slots(64)];
+    let reshard = limiter.admin().set_shards("e-1", "gpt-4", &limits, 4);
+    assert_eq!(reshard.await.unwrap(), 4);
+    let held = leased(&limiter, &limits, &[("slots", 1)], secs(3_600)).await;
+    stop(&limiter, &ConfigLevel::System).await;
+    let report = purge(&limiter, LiveLeases::Refuse).await.unwrap();
+    assert_eq!((report.leased, report.shards), (1, 3));
+    let key = BucketKey::parse("staging/BUCKET#e-1#gpt-4#0").unwrap();
+    for _ in 0..3 {
+        pass(secs(61)).await;
+        sharded::run(&table, fleet.now()).await;
+        assert_eq!(sharded::shards(&table, &key).await.len(), 1);
+    }
+    start(&limiter, &ConfigLevel::System).await;
+    for _ in 0..3 {
+        pass(secs(61)).await;
+        sharded::run(&table, fleet.now()).await;
+    }
+    assert!(sharded::is_complete(&table, &key).await);
     drop(held);
 }
 

@@ -1,12 +1,15 @@
 //! A change of all shards of a bucket: each shard gets its part once, whatever happens in between.
 
+use serde_json::json;
 use weirgate::{ConfigLevel, Limit, LimitKind, OperationOutcome, RateLimiter};
 use weirgate_shared::{BalanceStep, BucketEdit, EditChange, EditId, LimitName, LimitsVersion};
 use weirgate_store::ReturnValues;
-use weirgate_testkit::Fault;
+use weirgate_testkit::{Fault, batches};
 
+use weirgate_tests::aggregator;
 use weirgate_tests::fleet::shards::{self, drain, holds, split};
 use weirgate_tests::fleet::{Fleet, foreign_takes, granted, pass, secs, tokens};
+use weirgate_tests::sharded;
 use weirgate_tests::stored::{configure, resource};
 
 /// Nothing flows in, so sums are exact.
@@ -15,11 +18,31 @@ fn limits() -> [Limit; 1] {
 }
 
 /// What happens between a change that failed, and its repetition.
-const BETWEEN: [&str; 4] = ["nothing", "splits", "merges", "another change"];
+const BETWEEN: [&str; 5] = [
+    "nothing",
+    "splits",
+    "splits of hot shards",
+    "merges",
+    "another change",
+];
 
-async fn happen(limiter: &RateLimiter, what: &str) {
+async fn happen(fleet: &Fleet, limiter: &RateLimiter, what: &str) {
     match what {
         "splits" => split(limiter, &limits(), 8).await,
+        "splits of hot shards" => {
+            let _ = fleet.dynamo.stream();
+            for mut item in fleet.dynamo.items() {
+                if item["SK"]["S"] == "#STATE" {
+                    item["hot"] = json!({"N": fleet.now().0.to_string()});
+                    sharded::add(&mut item, "v", 1);
+                    fleet.dynamo.put(&item);
+                }
+            }
+            let records = batches::stream(&fleet.dynamo, fleet.now());
+            let (table, event) = (fleet.dynamo.table().await, batches::event(&records));
+            let handled = aggregator::deliver_text(&table, &event, fleet.now()).await;
+            assert_eq!(handled.summary.splits, 4);
+        }
         // Shards that differ by the change stay apart until it is finished.
         "merges" => drop(
             limiter
@@ -67,7 +90,7 @@ async fn i7_a_change_that_reached_some_shards_is_finished_by_its_key() {
             assert_eq!(first.is_ok(), failing == 0, "{failing:b}: {first:?}");
             fleet.dynamo.fail_when(|_| None);
             pass(secs(1)).await;
-            happen(&other, between).await;
+            happen(&fleet, &other, between).await;
             let case = format!("{failing:b} failed, then {between}");
             for _ in 0..2 {
                 let again = edit(&other).await.unwrap();

@@ -1,6 +1,6 @@
 //! Buckets of several shards, as callers meet them.
 
-use weirgate::{Decision, Limit};
+use weirgate::{Class, Decision, Limit};
 use weirgate_shared::Shard;
 use weirgate_tests::fleet::shards::{drain, holds, per_minute, shards, split};
 use weirgate_tests::fleet::{
@@ -72,6 +72,25 @@ async fn shards_that_cannot_be_are_refused_with_the_reason() {
     );
     let shards = shards(&fleet).await;
     assert_eq!((shards.len(), shards[0].scaling.min_shards), (1, 0));
+}
+
+/// What is left of a class that is gone holds up nothing.
+#[tokio::test(start_paused = true)]
+async fn a_bucket_is_resharded_after_its_class_is_gone() {
+    let (fleet, [limiter]) = Fleet::of().await;
+    let without = per_minute(1000);
+    let class = Class::new("batch", 10).unwrap();
+    let with = [without[0].clone().with_classes([class]).unwrap()];
+    for limits in [&with[..], &without] {
+        let _ = granted(&limiter, limits, &[("rpm", 1)]).await;
+        pass(secs(60)).await;
+    }
+    for count in [4, 1] {
+        for limits in [&without[..], &[]] {
+            split(&limiter, limits, count).await;
+        }
+    }
+    assert_eq!(holds(&fleet, "rpm").await, tokens(1000));
 }
 
 /// Those of one process that come while a write is under way go to the shard it is on, or sharing

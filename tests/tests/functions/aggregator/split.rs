@@ -10,12 +10,16 @@ use crate::fixtures::aggregator::{
     new_id, records, run, shards, take, take_hot,
 };
 use serde_json::{Value, json};
+use weirgate_aggregator::parse::{self, After};
 use weirgate_aggregator::{Config, HOT_UNITS, Handled};
 use weirgate_shared::write::Take;
-use weirgate_shared::{Asks, Effect, EpochMillis, Limit, MilliTokens, Millis, Shard};
+use weirgate_shared::{
+    ActivitySample, Asks, EditId, Effect, EpochMillis, EpochSeconds, Every, Hour, Limit,
+    LimitsVersion, MilliTokens, Millis, Pause, Scaling, Shard,
+};
 use weirgate_store::Table;
 use weirgate_testkit::batches;
-use weirgate_testkit::leased::{full, holding, store};
+use weirgate_testkit::leased::{full, holding, load, store};
 
 async fn deliver_with(table: &Table, records: &[Value], config: &Config) -> Handled {
     deliver_by(table, &event(records), config, HOUR, MINUTE).await
@@ -243,4 +247,67 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
         let summary = deliver(&table, &batch).await.summary;
         assert_has!(summary, splits: splits; "{requests} requests of {callers} callers");
     }
+}
+
+/// A split plans from an image. What it lacked there, the new half would lack.
+#[tokio::test(start_paused = true)]
+async fn an_image_is_the_shard_but_for_its_leases() {
+    let (dynamo, table) = fresh().await;
+    let limits = [
+        Limit::per_minute("rpm", 100).unwrap(),
+        Limit::quota("day", 100, Every::day()).unwrap(),
+        Limit::concurrent("slots", 8).unwrap(),
+    ];
+    let held = holding(full("a", &limits), "l", HOUR, &[("slots", 1)]);
+    // Without `..`, so that a new field gets a value too.
+    let shard = Shard {
+        key: bucket("a", 1),
+        shard_count: 4,
+        refilled_at: HOUR,
+        write_seq: 23,
+        birth_seq: 19,
+        hour: Hour::of(HOUR),
+        acquires: held.acquires,
+        limits: held.limits,
+        departed: held.departed,
+        config_version: Some(LimitsVersion {
+            number: 5,
+            boundary: HOUR,
+        }),
+        limits_changed_at: Some(HOUR),
+        ttl: Some(EpochSeconds(9)),
+        leases: held.leases,
+        due_at: Some(HOUR),
+        last_write_id: Some(new_id()),
+        edit: Some(EditId(11)),
+        pause: Some(Pause {
+            until: HOUR,
+            lasts: Millis(7),
+        }),
+        scaling: Scaling {
+            hot_at: Some(HOUR),
+            sample: Some(ActivitySample {
+                at: HOUR,
+                write_seq: 3,
+            }),
+            min_shards: 2,
+            lease_bytes_at_split: 13,
+        },
+        escrow: None,
+        size_bytes: 0,
+        lease_bytes: 0,
+    };
+    store(&table, &shard).await;
+    let records = parse::records(&event(&records(&dynamo))).unwrap().records;
+    let After::Live(image) = &records[0].after else {
+        panic!("{records:?}")
+    };
+    let read = load(&table, &shard.key).await.unwrap();
+    let seen = Shard {
+        leases: read.leases.clone(),
+        size_bytes: read.size_bytes,
+        lease_bytes: read.lease_bytes,
+        ..(**image).clone()
+    };
+    assert_eq!(seen, read);
 }

@@ -8,10 +8,12 @@ use crate::fixtures::sharded::{
     DUE, both, by_another, change, counts, is_complete, later, lease, limits, new_id, run, shards,
     split_one, take_one, total, transact,
 };
+use serde_json::{Value, json};
 use weirgate_reconciler::{Depth, review};
 use weirgate_shared::write::{REVIEW_INTERVAL, Take};
 use weirgate_shared::{
     Asks, BucketKey, Effect, EpochMillis, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
+    switches_key,
 };
 use weirgate_store::{ReturnValues, Table, TransactOutcome, WriteOutcome};
 use weirgate_testkit::Dynamo;
@@ -201,7 +203,8 @@ async fn shards_that_a_new_first_one_covers_are_removed_while_they_are_in_use() 
 async fn apply(table: &Table, seen: &[Shard], at: EpochMillis) -> (usize, usize) {
     let planned = review(seen, true, Depth::All, at, new_id);
     let (mut sent, mut applied) = (0, 0);
-    for change in planned.repairs.iter().chain(&planned.merges) {
+    let repairs = planned.fill.iter().chain(&planned.repairs);
+    for change in repairs.chain(&planned.merges) {
         sent += 1;
         applied += usize::from(transact(table, &change.actions).await == TransactOutcome::Applied);
     }
@@ -313,5 +316,45 @@ async fn a_bucket_broken_in_any_way_becomes_whole_and_has_no_slot_too_many() {
             total(&table, &key, "quota", at).await <= tokens(1_600),
             "seed {seed}"
         );
+    }
+}
+
+/// Nothing is granted then, and a purge deletes shard by shard.
+#[tokio::test]
+async fn a_stopped_namespace_gets_nothing_back_until_it_starts() {
+    for gone in [vec![0], vec![1], vec![0, 2], vec![0, 2, 3]] {
+        let (dynamo, table, key) = with_shards(4).await;
+        lease(&table, &key, 1, "live", later(DUE, 600_000), NOW).await;
+        for shard in 0..4 {
+            // Warm, so that nothing is merged.
+            change(&table, &key, shard, |shard| {
+                shard.write_seq += 1_000_000_000
+            })
+            .await;
+        }
+        for shard in &gone {
+            delete(&dynamo, &key, *shard);
+        }
+        let switches = switches_key(&key.namespace);
+        let with = |levels: Value| {
+            dynamo.put(&json!({
+                "PK": {"S": switches.pk}, "SK": {"S": switches.sk}, "switches": {"M": levels},
+            }));
+        };
+        with(json!({"system": {"S": "stopped"}, "resource#gpt-4": {"S": "exempt"}}));
+        let seen = dynamo.items();
+        let preview = weirgate_reconciler::preview(&table, DUE, 9).await.unwrap();
+        let works = preview.due.iter().filter_map(|due| due.work.as_ref().ok());
+        assert_eq!(works.map(|work| work.reshaped.repaired).sum::<usize>(), 0);
+        assert_eq!(dynamo.items().len(), seen.len());
+        let mut at = DUE;
+        for _ in 0..3 {
+            assert_has!(run(&table, at).await, shards_repaired: 0, left_over: 0; "{gone:?}");
+            at = at.plus(REVIEW_INTERVAL);
+        }
+        assert_eq!(shards(&table, &key).await.len(), 4 - gone.len(), "{gone:?}");
+        with(json!({"resource#gpt-4": {"S": "stopped"}}));
+        assert!(run(&table, at).await.shards_repaired > 0, "{gone:?}");
+        assert!(is_complete(&table, &key).await, "{gone:?}");
     }
 }

@@ -6,7 +6,7 @@ use weirgate_shared::write::{Action, set_entity, write_config};
 use weirgate_shared::{
     AuditChange, AuditKey, AuditSubject, BucketEdit, BucketKey, ConfigKey, ConfigLevel, Entity,
     EntityId, EntityKey, EpochMillis, ItemKey, MAX_SHARDS, Resource, SnapshotKey, Stamp, Versioned,
-    read_audit,
+    attr, read_audit,
 };
 use weirgate_store::{BY_ENTITY, CHILDREN, Consistency, Index, Item, Query, SortKeys};
 
@@ -82,7 +82,8 @@ impl<'a> Erasure<'a> {
         let key = self.admin.entity_key(self.id);
         let items = self.session.read(&[key.item_key()]).await?;
         let stored = seen(&key, &items)?;
-        self.report.entity = stored.is_some_and(|(stored, _)| stored.value.is_some());
+        self.report.entity =
+            stored.is_some_and(|(stored, _)| stored.value.is_some() || is_described(&items));
         self.report.snapshots = self.own_items("#USAGE#").await?.len();
         let events = self.audit_items().await?;
         self.report.audit_events = events.iter().filter(|item| !is_erasure(item)).count();
@@ -259,12 +260,18 @@ impl<'a> Erasure<'a> {
             let Some((before, op)) = seen(&key, &items)? else {
                 return Ok(());
             };
-            let Some(entity) = &before.value else {
+            if before.value.is_none() && !is_described(&items) {
                 return Ok(());
-            };
-            let left = self.admin.move_between(entity.plan.as_ref(), None).await?;
+            }
+            let plan = before
+                .value
+                .as_ref()
+                .and_then(|entity| entity.plan.as_ref());
+            let left = self.admin.move_between(plan, None).await?;
             let after = self.admin.replanned(&before, None).await?;
-            let deleted = set_entity(&key, Some(&op), &after, &op);
+            // Another id, so that an edit of what was there fails.
+            let new_op = weirgate_store::random_id();
+            let deleted = set_entity(&key, Some(&op), &after, &new_op);
             if self
                 .change(&mut editing, [vec![deleted], left].concat())
                 .await?
@@ -367,6 +374,12 @@ impl<'a> Erasure<'a> {
         self.report.audit_events = self.delete("audit events", &keys).await?;
         Ok(())
     }
+}
+
+/// Returns whether an entity has a name or labels, also one that was deleted by an earlier release.
+fn is_described(items: &[Item]) -> bool {
+    let mut names = items.iter().flat_map(Item::attributes);
+    names.any(|(name, _)| [attr::DISPLAY_NAME, attr::LABELS].contains(&name))
 }
 
 fn is_erasure(item: &Item) -> bool {
