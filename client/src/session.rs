@@ -35,6 +35,10 @@ use weirgate_store::Table;
 
 use crate::values::{FileLevels, OnUnavailable, Prefetch, VendorAdvices, VendorCount};
 
+/// Most loads of limits, switches and ancestors that are tasks, 100: they may hang, and outlast their
+/// requests.
+const MAX_LOAD_TASKS: usize = 100;
+
 /// The table, and what every request to it needs.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -100,7 +104,7 @@ impl Session {
             vendor_advices: VendorAdvices::default(),
             background: Background::default(),
             checking_reads: Arc::default(),
-            load_tasks: Arc::new(Semaphore::new(load_turn::MAX_TASKS)),
+            load_tasks: Arc::new(Semaphore::new(MAX_LOAD_TASKS)),
             env,
             alive,
         }

@@ -53,8 +53,8 @@ impl ResolvedConfig {
         in_force.is_none_or(|in_force| in_force.contains(&session.now()))
     }
 
-    /// Returns the same after a read that failed: there is no other for a while.
-    pub(super) fn as_read(self) -> Self {
+    /// Returns the same after a read that failed: none follows for a second, whatever age is needed.
+    pub(super) fn after_failure(self) -> Self {
         let read_at = self.tried_at;
         Self { read_at, ..self }
     }

@@ -21,6 +21,8 @@ pub(crate) struct LimitsSlot {
 #[derive(Debug, Default)]
 struct State {
     resolved: Option<Arc<ResolvedConfig>>,
+    /// Turn of the last load that brought some.
+    turn: u64,
     /// Number of loads that failed while others waited for them.
     failures: u64,
     /// Error of the last one.
@@ -32,23 +34,20 @@ impl LimitsSlot {
         self.state.lock()
     }
 
-    /// Records what the load of a turn brought, unless something was read later. A failure is one for
+    /// Records what the load of a turn brought, unless a later one was faster. A failure is one for
     /// those that wait for it, and not if its request has ended: others have loads of their own.
     fn record(&self, turn: u64, loaded: &Result<Arc<ResolvedConfig>, Error>, session: &Session) {
         let is_awaited = self.loading.is_kept(turn, session);
         let mut state = self.state();
         match loaded {
-            Ok(loaded) => {
-                let known = state.resolved.as_ref();
-                if known.is_none_or(|known| known.read_at <= loaded.read_at) {
-                    state.resolved = Some(Arc::clone(loaded));
-                }
+            Ok(loaded) if state.turn <= turn => {
+                (state.turn, state.resolved) = (turn, Some(Arc::clone(loaded)));
             }
             Err(error) if is_awaited => {
                 state.failures += 1;
                 state.failed = Some(error.clone());
             }
-            Err(_) => {}
+            Ok(_) | Err(_) => {}
         }
     }
 }
@@ -175,7 +174,7 @@ impl Lookup<'_> {
             let is_complete = load.has_all();
             let known = match asked {
                 Freshness::Now => None,
-                _ if has_failed => load.instead_of(&error).map(ResolvedConfig::as_read),
+                _ if has_failed => load.instead_of(&error).map(ResolvedConfig::after_failure),
                 Freshness::Recent => None,
                 Freshness::AnyAge if is_last => load.instead_of(&error),
                 Freshness::AnyAge => load.is_usable().then(|| load.cached()),

@@ -158,7 +158,7 @@ fn terms(limits: &[Limit], version: LimitsVersion) -> VersionedLimits<'_> {
 
 /// Returns a shard with `percent` of these limits: of the capacity, at least one token, and of the
 /// refill. It has them as a bucket of the table would, so no balance is there twice. Others stay until
-/// they are full.
+/// all pools of theirs are full.
 fn adopting(shard: &Shard, limits: &Limits, percent: u8, now: EpochMillis) -> Shard {
     let scaled = |limit: &Limit| {
         let mut rule = *limit.rule();
@@ -178,14 +178,20 @@ fn adopting(shard: &Shard, limits: &Limits, percent: u8, now: EpochMillis) -> Sh
             && asked(name.as_str()).is_none()
             && asked(name.base()).is_some()
     };
+    let rests = |name: &LimitName| {
+        let mut pools = shard
+            .limits
+            .iter()
+            .filter(|(of, _)| of.base() == name.base());
+        pools.all(|(_, state)| is_full(shard, state, now))
+    };
+    let stays = |name: &LimitName, state: &mut LimitState| match asked(name.as_str()) {
+        // Of another kind, it begins again where nothing is held or owed.
+        Some(limit) => shard.other_kind(limit).is_none() || !is_full(shard, state, now),
+        None => goes(name) || !rests(name),
+    };
     let mut known = shard.clone();
-    known
-        .limits
-        .retain(|name, state| match asked(name.as_str()) {
-            // Of another kind, it begins again where nothing is held or owed.
-            Some(limit) => shard.other_kind(limit).is_none() || !is_full(shard, state, now),
-            None => goes(name) || !is_full(shard, state, now),
-        });
+    known.limits.retain(stays);
     // The time since its last use brings what the new rule gives, also above the old capacity; what
     // those of its pools give that begin, too.
     for (name, state) in &mut known.limits {

@@ -1,5 +1,5 @@
-//! Loads that requests share: one of a kind is awaited at a time, and none that hangs keeps others
-//! waiting.
+//! Loads that requests share: one is awaited at a time, and none that hangs keeps others waiting for
+//! long.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,10 +12,8 @@ use super::env::{Moment, deadline};
 use super::requests::HANGS_AFTER;
 use crate::values::{Error, Locked};
 
-/// Most loads of a limiter that are tasks, 100.
-pub(super) const MAX_TASKS: usize = 100;
-/// Most loads of one kind that are tasks, 4.
-const MAX_TASKS_OF_KIND: usize = 4;
+/// Most loads that share a turn and are tasks, 4.
+const MAX_TASKS: usize = 4;
 
 /// The turn of the request that loads what others wait for.
 #[derive(Debug, Default)]
@@ -159,7 +157,7 @@ impl LoadTurn {
         L: Future<Output = T> + Send + 'static,
     {
         let changed = Arc::clone(&self.changed);
-        let is_one_of_few = Arc::strong_count(&changed) <= 1 + MAX_TASKS_OF_KIND;
+        let is_one_of_few = Arc::strong_count(&changed) <= 1 + MAX_TASKS;
         let permit = Arc::clone(&session.load_tasks).try_acquire_owned();
         let Some(permit) = permit.ok().filter(|_| is_one_of_few) else {
             return Ok(load.await);

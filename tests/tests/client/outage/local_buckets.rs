@@ -136,6 +136,7 @@ async fn i1_what_a_local_bucket_gave_by_limits_of_one_kind_returns_to_none_of_an
 #[tokio::test(start_paused = true)]
 async fn a_local_bucket_keeps_what_it_has_as_a_limit_gets_and_loses_classes() {
     let plain = || Limit::per_minute("n", 600).unwrap();
+    let other = || Limit::per_minute("m", 600).unwrap();
     let of = |share| {
         let batch = Class::new("batch", share).unwrap();
         plain().with_classes([batch]).unwrap()
@@ -148,6 +149,8 @@ async fn a_local_bucket_keeps_what_it_has_as_a_limit_gets_and_loses_classes() {
         (vec![plain(), of(50), plain(), of(50)], 0, 54),
         (vec![of(50), plain(), of(25), plain()], 0, 54),
         (vec![of(50), plain(), of(25), plain()], 86_400, 60),
+        (vec![of(50), other(), plain()], 0, 58),
+        (vec![plain(), other(), of(50)], 0, 58),
     ] {
         let fleet = Fleet::new().await;
         let local = locally(&fleet, 10).await;
@@ -155,7 +158,7 @@ async fn a_local_bucket_keeps_what_it_has_as_a_limit_gets_and_loses_classes() {
         let (last, before) = limits.split_last().unwrap();
         for limit in before {
             let limits = std::slice::from_ref(limit);
-            assert!(is_granted(&local, limits, &[("n", 2)]).await);
+            assert!(is_granted(&local, limits, &[(limit.name().as_str(), 2)]).await);
         }
         pass(secs(rest)).await;
         let taken = take_all(&local, last).await.len();
