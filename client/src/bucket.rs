@@ -20,7 +20,7 @@ pub(crate) use balance_plan::{AmountChange, BalancePlan, balances};
 pub(crate) use cached_denial::cached_denial;
 pub(crate) use edit::finished;
 pub(crate) use evaluate::above_floors;
-pub(crate) use hold::{Hold, HoldToken};
+pub(crate) use hold::{Adjustment, Hold, HoldToken};
 pub(crate) use prefetch::drain;
 pub(crate) use refresh::{refresh_all, refresh_each};
 pub(crate) use refund::refund;

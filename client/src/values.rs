@@ -48,6 +48,7 @@ pub use prefetch::Prefetch;
 pub(crate) use request::{
     BucketRequest, DEFAULT_LEASE, check_lease, check_on_unavailable, check_queue, effect,
 };
+pub(crate) use settlement::HoldSettlement;
 pub use settlement::Settlement;
 pub use stats::Stats;
 pub(crate) use stats::{Counter, Counters, count, counters};

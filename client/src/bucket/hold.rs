@@ -12,7 +12,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{
-    Ask, Bucket, BucketKey, ClassName, EpochMillis, LimitName, MilliTokens, WriteId,
+    Ask, Bucket, BucketKey, ClassName, EpochMillis, Limit, LimitMode, LimitName, MilliTokens,
+    WriteId,
 };
 
 use super::prefetch::return_in_time;
@@ -24,6 +25,7 @@ use crate::values::{
     check_debt, effect, status, whole,
 };
 
+pub(crate) use adjust::Adjustment;
 pub(crate) use token::HoldToken;
 
 /// Tokens taken from one bucket. Dropping a hold that was not claimed rolls it back, so the tokens
@@ -193,25 +195,25 @@ impl Hold {
         &self.session
     }
 
-    /// Returns the request for more of a limit of this bucket, which counts as no acquire of its
-    /// own.
+    /// Returns the request for more of limits of this bucket, which counts as no acquire of its own.
     pub(crate) fn target(
         &self,
-        limit: &str,
-        amount: MilliTokens,
+        more: &[(&str, MilliTokens)],
         lease: Option<Duration>,
     ) -> BucketTarget {
         let settings = &self.session.settings;
-        let mut known = self.limits.named().iter();
-        let known = known.find(|known| known.name().as_str() == limit);
         let mut asked = PoolAsks::default();
-        if let Some(known) = known {
+        for (limit, amount) in more {
+            let mut known = self.limits.named().iter();
+            let Some(known) = known.find(|known| known.name().as_str() == *limit) else {
+                continue;
+            };
             // A restored hold has the pools that it was taken from, without their classes.
             let pool = self.pools(limit).next().unwrap_or(known.name());
             let ask = Ask {
                 limit: pool.clone(),
-                amount,
-                most: amount,
+                amount: *amount,
+                most: *amount,
                 effect: effect(known.mode(), self.is_bypass(), false),
                 floor: MilliTokens::ZERO,
             };
@@ -300,6 +302,28 @@ impl Hold {
         let known = first.and_then(|part| part.shard.limits.get(limit));
         let can_hold = self.has_lease() || self.is_bypass();
         known.is_some_and(|state| !state.rule.kind().is_held() || can_hold)
+    }
+
+    /// Returns whether an adjustment of a limit changes the hold. `is_taken` is whether any hold of the
+    /// grant has taken it.
+    pub(crate) fn is_meant(&self, limit: &str, is_taken: bool) -> bool {
+        match is_taken {
+            true => self.has(limit),
+            false => self.could_take(limit),
+        }
+    }
+
+    /// Returns whether the hold is of a limit that can deny.
+    pub(crate) fn enforces(&self, limit: &str) -> bool {
+        let mut named = self.limits.named().iter();
+        let known = named.find(|known| known.name().as_str() == limit);
+        let is_enforced = known.is_some_and(|known| known.mode() == LimitMode::Enforced);
+        is_enforced && !self.is_shadow && !self.is_bypass() && self.has(limit)
+    }
+
+    /// Iterates over the names of the request's limits.
+    pub(crate) fn limit_names(&self) -> impl Iterator<Item = &LimitName> {
+        self.limits.named().iter().map(Limit::name)
     }
 
     /// Returns the amount taken of a limit, as adjusted.

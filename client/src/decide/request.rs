@@ -82,6 +82,13 @@ impl RequestSpec {
         self.amounts().map(drop)
     }
 
+    /// Iterates over the limits of which it takes as much as there is.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = &str> {
+        let ranges = self.amounts.iter();
+        let ranges = ranges.filter(|(_, amount)| matches!(amount, Amount::UpTo(..)));
+        ranges.map(|(limit, _)| limit.as_str())
+    }
+
     /// Returns the validated amounts, without looking at limits.
     pub(super) fn amounts(&self) -> Result<NamedAmounts<'_>, Error> {
         if let Some(lasts) = self.lease {

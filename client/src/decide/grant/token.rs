@@ -1,0 +1,107 @@
+//! A grant as text, from which another process restores it.
+
+use serde::{Deserialize, Serialize};
+use weirgate_shared::LimitName;
+use weirgate_store::{base64, short_name};
+
+use super::Grant;
+use crate::bucket::{BucketRegistry, Hold, HoldToken};
+use crate::decide::granted::Uncounted;
+use crate::decide::targets::{MAX_BUCKETS, check_parts};
+use crate::values::{Degraded, Error};
+
+/// Version of the token's format.
+const FORMAT: u8 = 1;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GrantToken {
+    format: u8,
+    /// Table of the holds; `None` without holds.
+    table: Option<String>,
+    holds: Vec<HoldToken>,
+    has_unlimited: bool,
+    /// The limits of which nothing is counted, if they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uncounted: Option<Vec<String>>,
+    /// Why the decision was made without DynamoDB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    degraded: Option<String>,
+}
+
+impl Grant {
+    /// Turns the grant into a token: text from which
+    /// [`RateLimiter::restore_grant`](crate::RateLimiter::restore_grant) makes it again, in this
+    /// process or in another. Writes nothing, and releases nothing.
+    ///
+    /// It is of one table, by its name, and of one namespace. The token is not signed: a token that was
+    /// changed can return tokens that were never taken.
+    /// Accept tokens only from callers that may settle any grant of the namespace.
+    ///
+    /// Tokens taken from a [local bucket](crate::OnUnavailable) stay taken: the token has none of
+    /// them.
+    #[must_use = "only the token can still settle the grant"]
+    pub fn into_token(self) -> String {
+        let degraded = self.degraded.as_ref().map(|why| why.reason.clone());
+        let (holds, uncounted) = self.into_holds();
+        let table = holds.first().map(|hold| hold.session().table.name());
+        let token = GrantToken {
+            format: FORMAT,
+            table: table.map(str::to_owned),
+            has_unlimited: !uncounted.is_empty(),
+            uncounted: match uncounted {
+                Uncounted::Limits(names) if !names.is_empty() => {
+                    Some(names.iter().map(LimitName::to_string).collect())
+                }
+                Uncounted::Limits(_) | Uncounted::Any => None,
+            },
+            holds: holds.into_iter().map(Hold::into_token).collect(),
+            degraded,
+        };
+        base64::encode(serde_json::to_vec(&token).expect("strings and numbers are JSON"))
+    }
+}
+
+/// Restores a grant from its token.
+///
+/// # Errors
+/// [`Error::Invalid`] for text that is no token, or a token of another table or namespace.
+pub(crate) fn restore(token: &str, buckets: &BucketRegistry) -> Result<Grant, Error> {
+    let json = base64::decode(token).ok();
+    let parsed = json.and_then(|json| serde_json::from_slice::<GrantToken>(&json).ok());
+    let parsed = parsed.filter(|token| token.format == FORMAT && token.holds.len() <= MAX_BUCKETS);
+    let GrantToken {
+        table,
+        holds,
+        has_unlimited,
+        uncounted,
+        degraded,
+        ..
+    } = parsed.ok_or_else(|| {
+        Error::Invalid(
+            "the text is not a grant token of this version: pass the token as it was returned"
+                .to_owned(),
+        )
+    })?;
+    let own = buckets.session.table.name();
+    if !holds.is_empty() && table.as_deref().map(short_name) != Some(short_name(own)) {
+        let of = table.as_deref().unwrap_or_default();
+        return Err(Error::Invalid(format!(
+            "the grant token is of table {of:?}, this limiter's is {own:?}: use a limiter of the same table"
+        )));
+    }
+    let holds = holds.into_iter().map(|hold| hold.restore(buckets));
+    let holds = holds.collect::<Result<Vec<_>, _>>()?;
+    check_parts(holds.iter().map(Hold::part_count).sum())?;
+    let names = uncounted.map(|names| {
+        let names = names.into_iter().map(LimitName::new);
+        names.collect::<Result<_, _>>().map(Uncounted::Limits)
+    });
+    let uncounted = match names.transpose()? {
+        _ if !has_unlimited => Uncounted::default(),
+        Some(names) => names,
+        None => Uncounted::Any,
+    };
+    let degraded = degraded.map(|reason| Degraded { reason });
+    Ok(Grant::restored(holds, uncounted, degraded))
+}
