@@ -47,6 +47,7 @@ pub(crate) use request::{
     AcquireOptions, Amount, BucketRequest, DEFAULT_LEASE, RequestSpec, check_lease,
     check_on_unavailable, effect,
 };
+pub(crate) use settlement::HoldSettlement;
 pub use settlement::Settlement;
 pub use stats::Stats;
 pub(crate) use stats::{Counter, Counters, count, counters};

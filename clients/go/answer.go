@@ -1,6 +1,7 @@
 package weirgate
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"math"
@@ -254,8 +255,13 @@ func (a *answer) problem() (problemJSON, map[string]any) {
 	isProblem := json.Unmarshal(a.body, &members) == nil && members != nil
 	if isProblem {
 		members = a.hide.value(members).(map[string]any)
-		hidden, err := json.Marshal(members)
-		isProblem = err == nil && json.Unmarshal(hidden, &found) == nil
+		// With numbers as they were written: as floating point, a time of ages does not fit into an integer any more.
+		var exact map[string]any
+		digits := json.NewDecoder(bytes.NewReader(a.body))
+		digits.UseNumber()
+		isProblem = digits.Decode(&exact) == nil
+		hidden, err := json.Marshal(a.hide.value(exact))
+		isProblem = isProblem && err == nil && json.Unmarshal(hidden, &found) == nil
 	}
 	if !isProblem || (found.Applied != "" && found.Applied != NotApplied && found.Applied != MaybeApplied) {
 		return problemJSON{}, map[string]any{}

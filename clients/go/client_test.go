@@ -249,6 +249,27 @@ func checkDeniedWithoutAgent(t *testing.T, err error) {
 	}
 }
 
+func TestATimeToRetryIsNeverNegativeAndNeverFalls(t *testing.T) {
+	before := time.Duration(0)
+	for _, ms := range []int64{0, 5, 9_223_372_036_854, 9_223_372_036_855, 31_535_979_645_901, 1 << 62, math.MaxInt64} {
+		agent := serve(t, func(w http.ResponseWriter, _ string) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprintf(w, `{"status":429,"detail":"denied","applied":"no","retry":false,"retry_after_ms":%d}`, ms)
+		})
+		_, err := newClient(t, weirgate.Options{URL: agent.URL}).Acquire(background, twoBuckets[0], nil)
+		var refused *weirgate.RefusedError
+		if !errors.As(err, &refused) {
+			t.Fatal(err)
+		}
+		after, is := refused.RetryAfter()
+		if !is || after < before || ms > 0 && after <= 0 {
+			t.Errorf("%d ms: %v after %v", ms, after, before)
+		}
+		before = after
+	}
+}
+
 func TestAGrantWithoutTheAgentSettlesWithoutIt(t *testing.T) {
 	client := newClient(t, weirgate.Options{URL: "http://127.0.0.1:1", Retries: -1, OnAgentUnavailable: weirgate.Allow})
 	grant, err := client.AcquireAll(background, twoBuckets, nil)

@@ -74,7 +74,7 @@ func (e *RefusedError) RetryAfter() (time.Duration, bool) {
 	if e.retryAfter == nil {
 		return 0, false
 	}
-	return time.Duration(*e.retryAfter) * time.Millisecond, true
+	return span(*e.retryAfter), true
 }
 
 // StartsIn returns the time until the start that a longer Queue would have. It returns false without a Queue, or if time alone

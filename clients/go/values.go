@@ -250,7 +250,7 @@ func (l *Limit) UnmarshalJSON(data []byte) error {
 		}
 	case found.Capacity != nil && found.Refill != nil && found.PeriodMs != nil:
 		l.Capacity, l.Refill = *found.Capacity, *found.Refill
-		l.Period = time.Duration(*found.PeriodMs) * time.Millisecond
+		l.Period = span(*found.PeriodMs)
 		var err error
 		if l.Classes, err = classesOf(found.Classes); err != nil {
 			return err

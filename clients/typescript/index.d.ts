@@ -352,7 +352,7 @@ export declare class Client {
     entity: string,
     resource: string,
     take: Take,
-    options: AcquireOptions,
+    options: AcquireOptions | undefined,
     work: (grant: Grant) => T | PromiseLike<T>,
   ): Promise<T>;
 

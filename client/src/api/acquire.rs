@@ -299,7 +299,15 @@ impl<'a> Acquire<'a> {
         let decision = pin!(self.decision());
         let decision = instrumented(session, &request.entity, &request.resource, decision).await?;
         count_decision(session, &decision);
-        Ok(decision.map(Grant::of))
+        Ok(match decision {
+            Decision::Granted(granted) => {
+                let grant = Grant::of(granted).leveled(request.ranges());
+                Decision::Granted(grant.await?)
+            }
+            Decision::Denied(denied) => Decision::Denied(denied),
+            Decision::NeverFits(never) => Decision::NeverFits(never),
+            Decision::Disabled(disabled) => Decision::Disabled(disabled),
+        })
     }
 
     async fn decision(&self) -> Result<Decision<Granted>, Error> {

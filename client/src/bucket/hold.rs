@@ -11,7 +11,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{
-    Ask, Bucket, BucketKey, ClassName, EpochMillis, LimitName, MilliTokens, WriteId,
+    Ask, Bucket, BucketKey, ClassName, EpochMillis, Limit, LimitMode, LimitName, MilliTokens,
+    WriteId,
 };
 
 use super::prefetch::return_in_time;
@@ -19,10 +20,11 @@ use super::state::{BucketState, BucketTarget};
 use crate::queue::{Ending, HoldPart, SettleOutcome, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Error, LimitStatus, Limits, Settlement, VendorReport, bucket_status,
-    check_debt, effect, status, whole,
+    Amounts, BucketRequest, Error, HoldSettlement, LimitStatus, Limits, VendorReport,
+    bucket_status, check_debt, effect, status, whole,
 };
 
+pub(crate) use adjust::Adjustment;
 pub(crate) use token::HoldToken;
 
 /// Tokens taken from one bucket. Dropping a hold that was not claimed rolls it back, so the tokens
@@ -205,17 +207,13 @@ impl Hold {
         &self.session
     }
 
-    /// Returns the request for more of a limit of this bucket, which counts as no acquire of its
-    /// own.
+    /// Returns the request for more of limits of this bucket, which counts as no acquire of its own.
     pub(crate) fn target(
         &self,
-        limit: &str,
-        amount: MilliTokens,
+        more: &[(&str, MilliTokens)],
         lease: Option<Duration>,
     ) -> BucketTarget {
         let settings = &self.session.settings;
-        let mut known = self.limits.named().iter();
-        let known = known.find(|known| known.name().as_str() == limit);
         let mut request = BucketRequest {
             class: self.class.clone(),
             lease: lease.map(|lasts| (lasts, Arc::clone(&settings.owner))),
@@ -223,13 +221,17 @@ impl Hold {
             acquires: 0,
             ..BucketRequest::of(self.limits.clone())
         };
-        if let Some(known) = known {
+        for (limit, amount) in more {
+            let mut known = self.limits.named().iter();
+            let Some(known) = known.find(|known| known.name().as_str() == *limit) else {
+                continue;
+            };
             // A restored hold has the pools that it was taken from, without their classes.
             let pool = self.pools(limit).next().unwrap_or(known.name());
             let ask = Ask {
                 limit: pool.clone(),
-                amount,
-                most: amount,
+                amount: *amount,
+                most: *amount,
                 effect: effect(known.mode(), self.is_bypass(), false),
                 floor: MilliTokens::ZERO,
             };
@@ -313,6 +315,28 @@ impl Hold {
         let known = first.and_then(|part| part.shard.limits.get(limit));
         let can_hold = self.has_lease() || self.is_bypass();
         known.is_some_and(|state| !state.rule.kind().is_held() || can_hold)
+    }
+
+    /// Returns whether an adjustment of a limit changes the hold. `is_taken` is whether any hold of the
+    /// grant has taken it.
+    pub(crate) fn is_meant(&self, limit: &str, is_taken: bool) -> bool {
+        match is_taken {
+            true => self.has(limit),
+            false => self.could_take(limit),
+        }
+    }
+
+    /// Returns whether the hold is of a limit that can deny.
+    pub(crate) fn enforces(&self, limit: &str) -> bool {
+        let mut named = self.limits.named().iter();
+        let known = named.find(|known| known.name().as_str() == limit);
+        let is_enforced = known.is_some_and(|known| known.mode() == LimitMode::Enforced);
+        is_enforced && !self.is_shadow && !self.is_bypass() && self.has(limit)
+    }
+
+    /// Iterates over the names of the request's limits.
+    pub(crate) fn limit_names(&self) -> impl Iterator<Item = &LimitName> {
+        self.limits.named().iter().map(Limit::name)
     }
 
     /// Returns the amount taken of a limit, as adjusted.
@@ -431,14 +455,42 @@ impl Hold {
 impl Hold {
     /// Ends the hold: its slots return, its rate tokens stay consumed. Without a lease it writes
     /// nothing.
-    pub(crate) async fn release(mut self) -> Result<Settlement, Error> {
+    pub(crate) async fn release(mut self) -> Result<HoldSettlement, Error> {
         self.stage = Stage::Claimed;
         let done = if self.has_lease() {
-            self.end(Ending::Release).await
+            self.end(|_| Ending::Release(Amounts::new())).await
         } else {
-            Ok(Settlement::Applied)
+            Ok(HoldSettlement::Applied)
         };
         // Set after the await, so a hold dropped before the response is still released.
+        self.stage = Stage::Settled;
+        done
+    }
+
+    /// Adjusts limits and ends the hold as [`release`](Self::release) does. An end under a lease is one
+    /// write, which is repeatable: the lease is there, or it was settled.
+    pub(crate) async fn release_with(
+        mut self,
+        adjustments: Vec<(&str, Adjustment)>,
+    ) -> Result<HoldSettlement, Error> {
+        if !self.has_lease() {
+            let mut is_begun = false;
+            for (limit, adjustment) in adjustments {
+                let adjusted = self.adjust(limit, adjustment).await;
+                adjusted.map_err(|error| error.halfway(is_begun))?;
+                is_begun = true;
+            }
+            return self.release().await;
+        }
+        let _ = self.end_adjusting().await;
+        let mut used = vec![Amounts::new(); self.parts.len()];
+        for (limit, adjustment) in adjustments {
+            for (at, pool, amount) in self.adjusted_parts(limit, adjustment) {
+                used[at].insert(pool, amount);
+            }
+        }
+        self.stage = Stage::Claimed;
+        let done = self.end(|at| Ending::Release(used[at].clone())).await;
         self.stage = Stage::Settled;
         done
     }
@@ -454,12 +506,12 @@ impl Hold {
     /// Ends the hold and returns all tokens.
     ///
     /// In a task of its own that begins at once, so a rollback whose caller goes away is made too.
-    pub(crate) fn roll_back(mut self) -> impl Future<Output = Result<Settlement, Error>> {
+    pub(crate) fn roll_back(mut self) -> impl Future<Output = Result<HoldSettlement, Error>> {
         // The task is responsible now, so a hold that is dropped with it is not rolled back twice.
         self.stage = Stage::Claimed;
         let (session, (send, done)) = (Arc::clone(&self.session), oneshot::channel());
         session.spawn(async move {
-            let ended = self.end(Ending::RollBack).await;
+            let ended = self.end(|_| Ending::RollBack).await;
             self.stage = Stage::Settled;
             drop(self);
             // Without a caller only the log needs it.
@@ -471,7 +523,10 @@ impl Hold {
     }
 
     /// Ends all parts. A failed part does not stop the others.
-    async fn end(&mut self, ending: Ending) -> Result<Settlement, Error> {
+    async fn end(
+        &mut self,
+        ending: impl Fn(usize) -> Ending + Send,
+    ) -> Result<HoldSettlement, Error> {
         let _ = self.end_adjusting().await;
         let mut ended = vec![];
         let pooled = std::mem::take(&mut self.pooled_acquires);
@@ -481,19 +536,19 @@ impl Hold {
         for at in 0..self.parts.len() {
             // The first write subtracts the acquires.
             let acquires = -std::mem::take(&mut self.counted_acquires);
-            ended.push(self.end_part(at, ending, acquires).await);
+            ended.push(self.end_part(at, &ending(at), acquires).await);
         }
-        Settlement::all(ended)
+        HoldSettlement::all(ended)
     }
 
     async fn end_part(
         &mut self,
         at: usize,
-        ending: Ending,
+        ending: &Ending,
         acquires: i64,
-    ) -> Result<Settlement, Error> {
+    ) -> Result<HoldSettlement, Error> {
         if self.return_to_pool(at, self.parts[at].amounts.clone()) {
-            return Ok(Settlement::Applied);
+            return Ok(HoldSettlement::Applied);
         }
         self.parts[at]
             .end(&self.session, &self.limits, ending, acquires)
@@ -503,10 +558,10 @@ impl Hold {
     /// Ends a hold that was dropped at this stage.
     async fn end_dropped(mut self, stage: Stage) {
         if stage == Stage::Unclaimed {
-            if let Err(error) = self.end(Ending::RollBack).await {
+            if let Err(error) = self.end(|_| Ending::RollBack).await {
                 tracing::warn!(%error, "tokens of a dropped request could not be returned");
             }
-        } else if let Err(error) = self.end(Ending::Release).await {
+        } else if let Err(error) = self.end(|_| Ending::Release(Amounts::new())).await {
             tracing::warn!(%error, "a dropped lease could not be released; it expires by itself");
         }
     }

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use weirgate_shared::write::{Action, write_audit_event, write_schema_version};
 use weirgate_shared::{AuditChange, AuditEvent, ItemKey, schema_key};
-use weirgate_store::{ActionOutcome, ErrorKind, Item, TransactOutcome};
+use weirgate_store::{ActionOutcome, ErrorKind, Item, StoreError, TransactOutcome};
 
 use super::schema;
 use crate::session::{CacheKey, Session, backoff, deadline};
@@ -54,10 +54,17 @@ impl<'a> ConfigEdit<'a> {
         let namespace = &self.session.namespace;
         let schema = schema_key(namespace);
         let keys: Vec<_> = keys.iter().cloned().chain([schema]).collect();
-        let items = self.session.read(&keys).await?;
+        let read = timeout_at(self.until, self.session.read(&keys)).await;
+        let items = read.unwrap_or_else(|_| Err(self.no_answer("BatchGetItem")))?;
         // Read each time, because a purge deletes it.
         let is_marked = schema::check(self.session, items.iter())?;
         Ok((items, (!is_marked).then(|| write_schema_version(namespace))))
+    }
+
+    /// Returns the error of a request that has no answer by the deadline.
+    fn no_answer(&self, request: &str) -> StoreError {
+        let Session { env, settings, .. } = self.session;
+        env.no_answer(request, settings.timeout)
     }
 
     /// Returns the write of the change's audit event.
@@ -138,7 +145,8 @@ impl<'a> ConfigEdit<'a> {
         let token = weirgate_store::random_id();
         let (mut failures, mut unconfirmed) = (0, None);
         loop {
-            match self.session.transact(actions, &token).await {
+            let transacted = timeout_at(self.until, self.session.transact(actions, &token)).await;
+            match transacted.unwrap_or_else(|_| Err(self.no_answer("TransactWriteItems"))) {
                 Ok(outcome) => return Ok(outcome),
                 Err(error) => {
                     let kind = error.kind;

@@ -49,6 +49,7 @@ pub(crate) async fn decide(
         disabled,
         uncounted,
         missing_plan,
+        held,
         ..
     } = match targets {
         Ok(resolved) => resolved,
@@ -60,13 +61,14 @@ pub(crate) async fn decide(
     if let Some(disabled) = disabled {
         return Ok(Some(Decision::Disabled(disabled)));
     }
-    check_targets(&targets, 0)?;
+    check_targets(&targets, held)?;
     let would_deny = targets.iter().map(|_| None).collect();
     let mut decider = Decider {
         session,
         targets,
         buckets: &buckets,
         would_deny,
+        held,
         answer_by,
     };
     if let Some(never) = decider.never_fits() {
@@ -151,6 +153,8 @@ struct Decider<'a> {
     /// The buckets that are requested, which an operator can stop.
     buckets: &'a [Arc<BucketState>],
     would_deny: Vec<Option<Denied>>,
+    /// Parts of the grants within which it is requested.
+    held: usize,
     answer_by: Instant,
 }
 
@@ -188,7 +192,8 @@ impl Decider<'_> {
             let denials = match answer {
                 Outcome::Granted(holds) => {
                     // Buckets may have been split meanwhile; a dropped hold returns what it took.
-                    check_parts(holds.iter().flatten().map(Hold::part_count).sum())?;
+                    let taken = holds.iter().flatten().map(Hold::part_count);
+                    check_parts(taken.sum::<usize>().saturating_add(self.held))?;
                     let would_deny = std::mem::take(&mut self.would_deny);
                     let one = |((target, hold), would_deny): ((&BucketTarget, Option<Hold>), _)| {
                         let nothing = match hold {

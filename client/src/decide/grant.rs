@@ -9,11 +9,11 @@ use futures_util::future::join_all;
 use weirgate_shared::{EntityId, EpochMillis, LimitName, MilliTokens, PlanName, Resource};
 
 use super::local::LocalHold;
-use crate::bucket::{BucketTarget, Hold};
+use crate::bucket::{Adjustment, BucketTarget, Hold};
 use crate::session::Session;
 use crate::values::{
-    Degraded, Denied, Error, LimitStatus, Settlement, VendorReport, check_amount, check_lease,
-    check_whole, merge_two, most_restrictive, parse_amount,
+    Degraded, Denied, Error, HoldSettlement, LimitStatus, Settlement, VendorReport, check_amount,
+    check_lease, check_whole, merge_two, most_restrictive, parse_amount,
 };
 
 /// Tokens taken from a bucket, and from the buckets it cascades to.
@@ -66,15 +66,41 @@ impl Grant {
     }
 
     /// Builds a grant of restored holds.
-    pub(super) const fn restored(holds: Vec<Hold>, uncounted: Uncounted) -> Self {
+    pub(super) const fn restored(
+        holds: Vec<Hold>,
+        uncounted: Uncounted,
+        degraded: Option<Degraded>,
+    ) -> Self {
         Self {
             holds,
             local: vec![],
             would_deny: None,
-            degraded: None,
+            degraded,
             uncounted,
             missing_plan: None,
         }
+    }
+
+    /// Returns what a bucket gave of these limits above what another one gave that enforces them: the caller
+    /// uses no more than that.
+    pub(crate) async fn leveled(
+        mut self,
+        ranges: impl Iterator<Item = &str>,
+    ) -> Result<Self, Error> {
+        for limit in ranges {
+            let enforcing = self.holds.iter().filter(|hold| hold.enforces(limit));
+            let least = enforcing.map(|hold| hold.amount(limit)).min();
+            let Some(least) = least.filter(|least| *least < self.amount(limit)) else {
+                continue;
+            };
+            let places = self.places(limit)?;
+            if let Err(error) = self.change(&places, limit, Adjustment::AtMost(least)).await {
+                // A rollback goes on by itself.
+                drop(self.roll_back().await);
+                return Err(error);
+            }
+        }
+        Ok(self)
     }
 
     /// Splits the grant into its holds, and the limits of which nothing is counted.
@@ -161,20 +187,16 @@ impl Grant {
         Some((&key.entity, &key.resource))
     }
 
-    /// Returns the amount taken of a limit, as adjusted.
+    /// Returns the amount taken of a limit, as adjusted. Of a limit that several buckets of a cascade
+    /// have, it is the largest: shadow mode may have waived a part of it in the others.
     #[must_use]
     pub fn amount(&self, limit: &str) -> MilliTokens {
-        let held = self
-            .holds
-            .iter()
-            .find(|hold| hold.has(limit))
-            .map(|hold| hold.amount(limit));
-        held.or_else(|| self.local.iter().map(|local| local.amount(limit)).next())
-            .unwrap_or_default()
+        let holds = self.holds.iter().map(|hold| hold.amount(limit));
+        let local = self.local.iter().map(|local| local.amount(limit));
+        holds.chain(local).max().unwrap_or_default()
     }
 
-    /// Returns the amounts taken of all limits, as adjusted. Of a limit that several buckets of a
-    /// cascade have, the first one counts, as for [`amount`](Self::amount).
+    /// Returns the amounts taken of all limits, as adjusted, each as [`amount`](Self::amount).
     #[must_use]
     pub fn amounts(&self) -> BTreeMap<LimitName, MilliTokens> {
         let held = self.holds.iter().flat_map(Hold::limits_taken);
@@ -235,33 +257,100 @@ impl Grant {
         actual: MilliTokens,
     ) -> Result<Settlement, Error> {
         let places = self.adjustable(limit, actual)?;
-        if !self.has_lease_for(&places).await? {
-            return Ok(Settlement::LeaseGone);
-        }
-        for local in &mut self.local {
-            local.adjust(limit, actual);
-        }
-        let session = self.session();
-        let holds = self.holds.iter_mut().enumerate();
-        let holds = holds.filter(|(at, _)| places.contains(at));
-        let holds = holds.map(|(_, hold)| hold);
-        settle_all(session, holds, |hold| hold.adjust(limit, actual), drop).await
+        let settled = self.change(&places, limit, Adjustment::To(actual)).await?;
+        Ok(settled.into())
     }
 
-    /// Returns whether the grant may still change the holds at these places: a change of none with a
-    /// lease would not show that another one is gone, so it is read.
-    async fn has_lease_for(&mut self, places: &[usize]) -> Result<bool, Error> {
+    /// Returns `tokens` of a limit that were taken and are not needed: slots, or tokens of a rate.
+    /// The grant keeps the rest. A bucket in which shadow mode waived more than that returns nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the grant holds fewer; the others as [`adjust`](Self::adjust).
+    pub async fn give_back(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
+        self.give_back_milli(limit, parse_amount(limit, tokens)?)
+            .await
+    }
+
+    /// Returns tokens as [`give_back`](Self::give_back) does, in millitokens.
+    ///
+    /// # Errors
+    /// As [`give_back`](Self::give_back).
+    pub async fn give_back_milli(
+        &mut self,
+        limit: &str,
+        back: MilliTokens,
+    ) -> Result<Settlement, Error> {
+        let rest = self.rest(limit, self.amount(limit), back)?;
+        let places = self.places(limit)?;
+        let settled = self.change(&places, limit, Adjustment::AtMost(rest));
+        Ok(settled.await?.into())
+    }
+
+    /// Returns what the grant keeps of a limit.
+    fn rest(
+        &self,
+        limit: &str,
+        held: MilliTokens,
+        back: MilliTokens,
+    ) -> Result<MilliTokens, Error> {
+        check_amount(limit, back)?;
+        self.places(limit)?;
+        match back <= held {
+            true => Ok(held - back),
+            false => Err(Error::Invalid(format!(
+                "grant holds {held} of {limit:?}, {back} were to be given back: give back at most {held}"
+            ))),
+        }
+    }
+
+    /// Changes the amount of a limit in the holds at these places, and in the local ones.
+    async fn change(
+        &mut self,
+        places: &[usize],
+        limit: &str,
+        adjustment: Adjustment,
+    ) -> Result<HoldSettlement, Error> {
+        let mut settled = self.lease_beside(places).await?;
+        if settled == HoldSettlement::Applied {
+            for local in &mut self.local {
+                local.adjust(limit, adjustment.of(local.amount(limit)));
+            }
+            let session = self.session();
+            let holds = self.holds.iter_mut().enumerate();
+            let holds = holds.filter(|(at, _)| places.contains(at));
+            let holds = holds.map(|(_, hold)| hold);
+            settled =
+                settle_all(session, holds, |hold| hold.adjust(limit, adjustment), drop).await?;
+        }
+        if settled == HoldSettlement::Outdated {
+            self.leave_unleased();
+        }
+        Ok(settled)
+    }
+
+    /// Returns what a lease of the grant shows if none is among the holds at these places: a change of
+    /// these alone would not show that it is gone, or has other amounts.
+    async fn lease_beside(&mut self, places: &[usize]) -> Result<HoldSettlement, Error> {
         let Some(session) = self.session() else {
-            return Ok(true);
+            return Ok(HoldSettlement::Applied);
         };
-        if places.iter().any(|at| self.holds[*at].has_lease()) {
-            return Ok(true);
+        if places.is_empty() || places.iter().any(|at| self.holds[*at].has_lease()) {
+            return Ok(HoldSettlement::Applied);
         }
-        let leased = self.holds.iter_mut().find(|hold| hold.has_lease());
-        match leased.filter(|_| !places.is_empty()) {
-            Some(hold) => session.at_home(hold.finds_lease()).await,
-            None => Ok(true),
+        match self.holds.iter_mut().find(|hold| hold.has_lease()) {
+            Some(hold) => session.at_home(hold.read_lease()).await,
+            None => Ok(HoldSettlement::Applied),
         }
+    }
+
+    /// Leaves the buckets without a lease as they are, because their amounts are not known any more.
+    fn leave_unleased(&mut self) {
+        let (leased, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.holds)
+            .into_iter()
+            .partition(Hold::has_lease);
+        self.holds = leased;
+        let limits = others.iter().flat_map(Hold::limit_names);
+        self.uncounted.extend(limits.cloned());
     }
 
     /// Checks that [`adjust`](Self::adjust) can change a limit. Sends nothing.
@@ -295,12 +384,9 @@ impl Grant {
     /// counted for it.
     pub(super) fn places(&self, limit: &str) -> Result<Vec<usize>, Error> {
         check_whole(limit)?;
-        let is_taken = self.holds.iter().any(|hold| hold.has(limit));
-        let is_meant = |(_, hold): &(usize, &Hold)| match is_taken {
-            true => hold.has(limit),
-            false => hold.could_take(limit),
-        };
-        let holds = self.holds.iter().enumerate().filter(is_meant);
+        let is_taken = self.is_taken(limit);
+        let holds = self.holds.iter().enumerate();
+        let holds = holds.filter(|(_, hold)| hold.is_meant(limit, is_taken));
         let places: Vec<_> = holds.map(|(at, _)| at).collect();
         let is_overlooked = || {
             self.would_deny
@@ -317,6 +403,11 @@ impl Grant {
             )));
         }
         Ok(places)
+    }
+
+    /// Returns whether a hold has taken a limit.
+    fn is_taken(&self, limit: &str) -> bool {
+        self.holds.iter().any(|hold| hold.has(limit))
     }
 
     /// Adds what was taken later to the hold at `at`.
@@ -340,14 +431,9 @@ impl Grant {
     /// was set and no response has confirmed the time since.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
         self.check_renew(lasts)?;
-        let session = self.session();
-        settle_all(
-            session,
-            self.holds.iter_mut(),
-            |hold| hold.renew(lasts),
-            drop,
-        )
-        .await
+        let (session, holds) = (self.session(), self.holds.iter_mut());
+        let renewed = settle_all(session, holds, |hold| hold.renew(lasts), drop);
+        Ok(renewed.await?.into())
     }
 
     /// Checks that [`renew`](Self::renew) can renew the lease. Sends nothing.
@@ -370,7 +456,58 @@ impl Grant {
     /// [`Error::Store`] if the outcome is not known; the lease then expires by itself.
     pub async fn release(self) -> Result<Settlement, Error> {
         let session = self.session();
-        settle_all(session, self.holds, Hold::release, drop).await
+        let released = settle_all(session, self.holds, Hold::release, drop);
+        Ok(released.await?.into())
+    }
+
+    /// Adjusts, then gives back, then releases, as [`adjust_milli`](Self::adjust_milli),
+    /// [`give_back_milli`](Self::give_back_milli) and [`release`](Self::release) do. The end of a lease is
+    /// one write with these amounts, and the buckets without a lease change after it. So under a lease it
+    /// counts once, however often a [token](Self::into_token) repeats it.
+    ///
+    /// # Errors
+    /// Those of the three. [`Error::Invalid`] before anything is written.
+    pub async fn release_with(
+        mut self,
+        adjust: &[(&str, MilliTokens)],
+        give_back: &[(&str, MilliTokens)],
+    ) -> Result<Settlement, Error> {
+        let mut changes = vec![];
+        for (limit, actual) in adjust {
+            self.adjustable(limit, *actual)?;
+            changes.push((*limit, Adjustment::To(*actual)));
+        }
+        for (limit, back) in give_back {
+            let adjusted = adjust.iter().find(|(name, _)| name == limit);
+            let held = adjusted.map_or_else(|| self.amount(limit), |(_, actual)| *actual);
+            let rest = self.rest(limit, held, *back)?;
+            changes.retain(|(name, _)| name != limit);
+            changes.push((
+                *limit,
+                match adjusted {
+                    Some(_) => Adjustment::To(rest),
+                    None => Adjustment::AtMost(rest),
+                },
+            ));
+        }
+        for local in &mut self.local {
+            for (limit, adjustment) in &changes {
+                local.adjust(limit, adjustment.of(local.amount(limit)));
+            }
+        }
+        let taken: Vec<_> = changes
+            .iter()
+            .map(|(limit, _)| self.is_taken(limit))
+            .collect();
+        let session = self.session();
+        let release = |hold: Hold| {
+            let meant = changes.iter().zip(&taken);
+            let meant = meant.filter(|((limit, _), is_taken)| hold.is_meant(limit, **is_taken));
+            let meant = meant.map(|(change, _)| *change).collect();
+            hold.release_with(meant)
+        };
+        let released = settle_all(session, self.holds, release, drop);
+        Ok(released.await?.into())
     }
 
     /// Ends the grant and returns all tokens.
@@ -382,7 +519,8 @@ impl Grant {
         self.local.into_iter().for_each(LocalHold::roll_back);
         // A rollback that cannot be awaited here is made when the holds are dropped.
         let holds = self.holds.into_iter().map(Hold::unclaim);
-        settle_all(session, holds, Hold::roll_back, |left| drop(left.claim())).await
+        let back = settle_all(session, holds, Hold::roll_back, |left| drop(left.claim()));
+        Ok(back.await?.into())
     }
 
     /// Tells all callers what the vendor's answer says: a bucket is paused if it denied the call (status
@@ -446,30 +584,31 @@ impl Grant {
 }
 
 /// Settles holds on the limiter's runtime, first those with a lease: only a lease remembers that the
-/// grant was settled before. If one is gone, `leave` gets the others, and if one could not be settled,
-/// they are dropped: so a repeated settlement counts once in their buckets too.
-async fn settle_all<H: Borrow<Hold>, S: Future<Output = Result<Settlement, Error>>>(
+/// grant was settled before. If one is gone or has other amounts, `leave` gets the others, and if one could
+/// not be settled, they are dropped: so a repeated settlement counts once in their buckets too.
+async fn settle_all<H: Borrow<Hold>, S: Future<Output = Result<HoldSettlement, Error>>>(
     session: Option<Arc<Session>>,
     holds: impl IntoIterator<Item = H>,
     settle: impl Fn(H) -> S,
     leave: impl Fn(H),
-) -> Result<Settlement, Error> {
+) -> Result<HoldSettlement, Error> {
     let Some(session) = session else {
-        return Ok(Settlement::Applied);
+        return Ok(HoldSettlement::Applied);
     };
     let has_lease = |hold: &H| hold.borrow().has_lease();
     let (leased, others): (Vec<_>, Vec<_>) = holds.into_iter().partition(has_lease);
     let settled = async {
         let mut settled = join_all(leased.into_iter().map(&settle)).await;
-        if settled
-            .iter()
-            .any(|one| matches!(one, Ok(Settlement::LeaseGone)))
-        {
+        let is_old = |one: &Result<_, _>| {
+            one.as_ref()
+                .is_ok_and(|one| *one != HoldSettlement::Applied)
+        };
+        if settled.iter().any(is_old) {
             others.into_iter().for_each(leave);
         } else if settled.iter().all(Result::is_ok) {
             settled.extend(join_all(others.into_iter().map(&settle)).await);
         }
-        Settlement::all(settled)
+        HoldSettlement::all(settled)
     };
     session.at_home(settled).await
 }

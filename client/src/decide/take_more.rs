@@ -1,5 +1,6 @@
-//! Takes more of a limit within a grant, and returns a part of it.
+//! Takes more of limits within grants.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weirgate_shared::{Effect, MilliTokens};
@@ -9,10 +10,9 @@ use super::decision::Decision;
 use super::grant::{Grant, Granted};
 use super::local::LocalBuckets;
 use super::targets::ResolvedRequest;
-use super::targets::check_targets;
 use crate::bucket::{BucketTarget, Hold};
 use crate::session::{Session, deadline};
-use crate::values::{AcquireOptions, Error, OnUnavailable, Settlement, parse_amount};
+use crate::values::{AcquireOptions, Error, OnUnavailable, invalid, parse_amount};
 
 impl Grant {
     /// Takes `tokens` more of a limit, or nothing: where [`adjust`](Self::adjust) goes into debt,
@@ -35,64 +35,94 @@ impl Grant {
     /// `tokens` is negative or above 10^12. The other errors if no decision could be made: the grant
     /// is as before then, unless [`is_unknown`](Error::is_unknown).
     pub async fn take_more(&mut self, limit: &str, tokens: i64) -> Result<Decision<()>, Error> {
-        let amount = parse_amount(limit, tokens)?;
-        if self.degraded().is_some() {
-            return Err(Error::Invalid(format!(
-                "this grant was made without the table, so no more of {limit:?} can be taken within it: acquire again"
-            )));
+        Self::take_more_of(std::slice::from_mut(self), &[(0, limit, tokens)]).await
+    }
+
+    /// Takes more of several limits of several grants, as [`take_more`](Self::take_more) does: all of it,
+    /// or nothing, in one decision. `more` has the place of the grant, the limit, and the tokens.
+    ///
+    /// # Errors
+    /// As [`take_more`](Self::take_more); [`Error::Invalid`] also if a limit of a grant is named twice, if
+    /// there is no grant at a place, or if the grants are of different limiters.
+    pub async fn take_more_of(
+        grants: &mut [Self],
+        more: &[(usize, &str, i64)],
+    ) -> Result<Decision<()>, Error> {
+        let mut by_hold = BTreeMap::<_, Vec<_>>::new();
+        for (at, (place, limit, tokens)) in more.iter().enumerate() {
+            let amount = parse_amount(limit, *tokens)?;
+            if more[..at]
+                .iter()
+                .any(|(of, known, _)| (of, known) == (place, limit))
+            {
+                return invalid(format!(
+                    "limit {limit:?} is taken twice within a grant: take the sum at once"
+                ));
+            }
+            let Some(grant) = grants.get(*place) else {
+                let count = grants.len();
+                return invalid(format!(
+                    "the place of a grant must be below {count}, their number, got {place}: count from 0"
+                ));
+            };
+            if grant.degraded().is_some() {
+                return invalid(format!(
+                    "this grant was made without the table, so no more of {limit:?} can be taken within it: acquire again"
+                ));
+            }
+            for hold in grant.places(limit)? {
+                by_hold
+                    .entry((*place, hold))
+                    .or_default()
+                    .push((*limit, amount));
+            }
         }
-        let places = self.places(limit)?;
-        let Some(first) = places.first().map(|at| &self.holds[*at]) else {
-            // Nothing is counted for the limit.
+        let hold = |(grant, hold): &(usize, usize)| &grants[*grant].holds[*hold];
+        let Some(session) = by_hold.keys().next().map(hold).map(Hold::session) else {
+            // Nothing is counted for the limits.
             return Ok(Decision::Granted(()));
         };
-        let session = Arc::clone(first.session());
+        if !by_hold
+            .keys()
+            .all(|at| Arc::ptr_eq(hold(at).session(), session))
+        {
+            return invalid(
+                "a grant belongs to another limiter: take more within grants of one limiter"
+                    .to_owned(),
+            );
+        }
+        let session = Arc::clone(session);
+        let held = grants.iter().map(Self::parts).sum();
         let decision = loop {
-            let targets = places.iter().map(|at| self.holds[*at].more(limit, amount));
+            let targets = by_hold.iter().map(|(at, more)| hold(at).more(more));
             let targets = targets.collect::<Result<Vec<_>, _>>()?;
-            check_targets(&targets, self.parts())?;
-            let decided = session.at_home(decide_more(&session, targets)).await?;
+            let decided = session
+                .at_home(decide_more(&session, targets, held))
+                .await?;
             if let Some(decision) = decided {
                 break decision;
             }
         };
-        match decision {
-            Decision::Granted(granted) => {
-                for (at, given) in places.into_iter().zip(granted.by_bucket) {
-                    self.merge_hold(at, given.hold);
-                    self.add_would_deny(given.would_deny);
-                }
-                Ok(Decision::Granted(()))
+        Ok(decision.map(|granted| {
+            for ((grant, at), given) in by_hold.into_keys().zip(granted.by_bucket) {
+                grants[grant].merge_hold(at, given.hold);
+                grants[grant].add_would_deny(given.would_deny);
             }
-            other => Ok(other.map(|_| ())),
-        }
-    }
-
-    /// Returns `tokens` of a limit that were taken and are not needed: slots, or tokens of a rate.
-    /// The grant keeps the rest.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the grant holds fewer; the others as [`adjust`](Self::adjust).
-    pub async fn give_back(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
-        let (back, held) = (parse_amount(limit, tokens)?, self.amount(limit));
-        if back > held {
-            return Err(Error::Invalid(format!(
-                "grant holds {held} of {limit:?}, {back} were to be given back: give back at most {held}"
-            )));
-        }
-        self.adjust_milli(limit, held - back).await
+        }))
     }
 }
 
-/// Decides over more of the buckets that a grant has.
+/// Decides over more of the buckets that grants have, with `held` parts so far.
 async fn decide_more(
     session: &Arc<Session>,
     targets: Vec<BucketTarget>,
+    held: usize,
 ) -> Result<Option<Decision<Granted>>, Error> {
     let buckets = targets.iter().map(|target| Arc::clone(&target.bucket));
     let request = ResolvedRequest {
         buckets: buckets.collect(),
         targets,
+        held,
         ..ResolvedRequest::default()
     };
     let options = AcquireOptions {
@@ -113,23 +143,24 @@ async fn decide_more(
 }
 
 impl Hold {
-    /// Returns the request for more of a limit, under a lease that lasts as long as the hold's.
-    fn more(&self, limit: &str, amount: MilliTokens) -> Result<BucketTarget, Error> {
-        if !self.brings(limit) {
-            return Err(Error::Invalid(format!(
+    /// Returns the request for more of limits, under a lease that lasts as long as the hold's.
+    fn more(&self, more: &[(&str, MilliTokens)]) -> Result<BucketTarget, Error> {
+        if let Some((limit, _)) = more.iter().find(|(limit, _)| !self.brings(limit)) {
+            return invalid(format!(
                 "limit {limit:?} is not among the limits of this acquire, so no more of it can be taken: acquire it"
-            )));
+            ));
         }
         let Some((_, expires)) = self.lease() else {
-            return self.within_debt(self.target(limit, amount, None));
+            return self.within_debt(self.target(more, None));
         };
         let now = self.session().now();
         if expires <= now {
-            return Err(Error::Invalid(format!(
+            let (limit, _) = more[0];
+            return invalid(format!(
                 "the lease of this grant has expired, so no more of {limit:?} can be taken within it: acquire again"
-            )));
+            ));
         }
-        self.within_debt(self.target(limit, amount, Some(expires.since(now).into())))
+        self.within_debt(self.target(more, Some(expires.since(now).into())))
     }
 
     /// Requires that what goes into debt with the target is not too much.

@@ -43,6 +43,8 @@ pub(crate) struct ResolvedRequest {
     pub(crate) limits_may_be_stale: bool,
     /// Plan of an entity of the chain that does not exist, of the first one.
     pub(crate) missing_plan: Option<PlanName>,
+    /// Parts of the grants within which it is requested.
+    pub(crate) held: usize,
 }
 
 impl ResolvedRequest {

@@ -1,4 +1,4 @@
-//! Tokens of grants: text that hands a grant to another process.
+//! A grant as text, from which another process restores it.
 
 use serde::{Deserialize, Serialize};
 use weirgate_shared::LimitName;
@@ -7,7 +7,7 @@ use weirgate_store::{base64, short_name};
 use super::grant::{Grant, Uncounted};
 use super::targets::{MAX_BUCKETS, check_parts};
 use crate::bucket::{BucketRegistry, Hold, HoldToken};
-use crate::values::Error;
+use crate::values::{Degraded, Error};
 
 /// Version of the token's format.
 const FORMAT: u8 = 1;
@@ -23,6 +23,9 @@ struct GrantToken {
     /// The limits of which nothing is counted, if they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     uncounted: Option<Vec<String>>,
+    /// Why the decision was made without DynamoDB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    degraded: Option<String>,
 }
 
 impl Grant {
@@ -38,6 +41,7 @@ impl Grant {
     /// them.
     #[must_use = "only the token can still settle the grant"]
     pub fn into_token(self) -> String {
+        let degraded = self.degraded().map(|why| why.reason.clone());
         let (holds, uncounted) = self.into_holds();
         let table = holds.first().map(|hold| hold.session().table.name());
         let token = GrantToken {
@@ -51,6 +55,7 @@ impl Grant {
                 Uncounted::Limits(_) | Uncounted::Any => None,
             },
             holds: holds.into_iter().map(Hold::into_token).collect(),
+            degraded,
         };
         base64::encode(serde_json::to_vec(&token).expect("strings and numbers are JSON"))
     }
@@ -69,6 +74,7 @@ pub(crate) fn restore(token: &str, buckets: &BucketRegistry) -> Result<Grant, Er
         holds,
         has_unlimited,
         uncounted,
+        degraded,
         ..
     } = parsed.ok_or_else(|| {
         Error::Invalid(
@@ -95,5 +101,6 @@ pub(crate) fn restore(token: &str, buckets: &BucketRegistry) -> Result<Grant, Er
         Some(names) => names,
         None => Uncounted::Any,
     };
-    Ok(Grant::restored(holds, uncounted))
+    let degraded = degraded.map(|reason| Degraded { reason });
+    Ok(Grant::restored(holds, uncounted, degraded))
 }

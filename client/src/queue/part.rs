@@ -15,7 +15,7 @@ use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 use super::pace::OtherWriters;
 use super::shard_state::ShardState;
 use crate::session::{Moment, Refusals, Sent, Session, backoff, deadline, decode_shard};
-use crate::values::{Amounts, Error, Limits, Settlement, check_bucket_debt, count};
+use crate::values::{Amounts, Error, HoldSettlement, Limits, Settlement, check_bucket_debt, count};
 
 /// Ends of the windows of quotas, by limit.
 pub(crate) type Windows = BTreeMap<LimitName, EpochMillis>;
@@ -50,11 +50,11 @@ pub(crate) struct HoldPart {
     pub(crate) is_in_doubt: bool,
 }
 
-/// How a hold ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a part ends.
+#[derive(Debug, Clone)]
 pub(crate) enum Ending {
-    /// Slots return, rate tokens stay consumed.
-    Release,
+    /// Slots return, rate tokens stay consumed. Of these limits so much was used.
+    Release(Amounts),
     /// All tokens return.
     RollBack,
 }
@@ -129,27 +129,57 @@ impl HoldPart {
         }
     }
 
+    /// Returns the changes of an end, by limit.
+    fn end_deltas(&self, limits: &Limits, ending: &Ending) -> BTreeMap<LimitName, LimitDelta> {
+        let used = match ending {
+            Ending::Release(used) => Some(used),
+            Ending::RollBack => None,
+        };
+        let delta = |limit: &LimitName| {
+            let taken = self.amounts.get(limit).copied().unwrap_or_default();
+            let corrected = used.map(|used| used.get(limit).copied());
+            let back = match corrected {
+                None => taken,
+                Some(_) if limits.is_held(limit) => taken,
+                Some(corrected) => taken - corrected?,
+            };
+            let mut delta = self.returned_delta(limits, limit, back);
+            let more = corrected
+                .flatten()
+                .map_or(MilliTokens::ZERO, |used| used - taken);
+            if more > MilliTokens::ZERO {
+                delta.consumed = more;
+            }
+            Some((limit.clone(), delta))
+        };
+        let names = self
+            .amounts
+            .keys()
+            .chain(used.into_iter().flatten().map(|(limit, _)| limit));
+        names.filter_map(delta).collect()
+    }
+
     /// Ends the part, and adds `acquires` to the counters.
     pub(crate) async fn end(
         &mut self,
         session: &Session,
         limits: &Limits,
-        ending: Ending,
+        ending: &Ending,
         acquires: i64,
-    ) -> Result<Settlement, Error> {
+    ) -> Result<HoldSettlement, Error> {
+        let mut settled = HoldSettlement::Applied;
         loop {
-            let returned = self
-                .amounts
-                .iter()
-                .filter(|(limit, _)| ending == Ending::RollBack || limits.is_held(limit))
-                .map(|(limit, amount)| (limit.clone(), self.returned_delta(limits, limit, *amount)))
-                .collect();
+            let returned = self.end_deltas(limits, ending);
             let attempt = self.settle_attempt(session, LeaseChange::End, returned, acquires);
             match attempt.run().await? {
-                SettleOutcome::Done(settlement) => return Ok(settlement),
-                // An unconfirmed adjustment was applied, or was not: the lease has the real
-                // amounts.
-                SettleOutcome::LeaseDiffers(lease) => self.amounts = lease.tokens,
+                SettleOutcome::Done(done) => return Ok(settled.max(done.into())),
+                SettleOutcome::LeaseDiffers(lease) => {
+                    // An unconfirmed adjustment was applied, or was not: the lease has the real amounts.
+                    if !std::mem::take(&mut self.is_in_doubt) {
+                        settled = HoldSettlement::Outdated;
+                    }
+                    self.amounts = lease.tokens;
+                }
             }
         }
     }
@@ -478,9 +508,9 @@ pub(crate) struct Portion {
 }
 
 impl Portion {
-    async fn roll_back(mut self, session: &Session) -> Result<Settlement, Error> {
+    async fn roll_back(mut self, session: &Session) -> Result<HoldSettlement, Error> {
         let (part, acquires) = (&mut self.part, -self.acquires);
-        part.end(session, &self.limits, Ending::RollBack, acquires)
+        part.end(session, &self.limits, &Ending::RollBack, acquires)
             .await
     }
 }

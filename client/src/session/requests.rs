@@ -73,7 +73,19 @@ impl Session {
 
     /// Reads up to 100 items.
     pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
-        self.recorded(Sent::Read, self.table.read(keys)).await
+        let read = self.recorded(Sent::Read, self.table.read(keys));
+        self.in_time("BatchGetItem", read).await
+    }
+
+    /// Awaits a request for the limiter's timeout.
+    async fn in_time<T>(
+        &self,
+        request: &str,
+        outcome: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let within = self.settings.timeout;
+        let outcome = timeout(within, outcome).await;
+        outcome.unwrap_or_else(|_| Err(self.env.no_answer(request, within)))
     }
 
     /// Reads any number of items, without missing ones: each request reads 100, and 8 are under way
@@ -148,8 +160,8 @@ impl Session {
         listing: Query<'_>,
         after: Option<&Position>,
     ) -> Result<Page, StoreError> {
-        self.recorded(Sent::Read, self.table.query(listing, after))
-            .await
+        let read = self.recorded(Sent::Read, self.table.query(listing, after));
+        self.in_time("Query", read).await
     }
 
     /// Reads all items of a list.
@@ -172,8 +184,8 @@ impl Session {
         limit: i32,
         after: Option<&Position>,
     ) -> Result<ScanPage, StoreError> {
-        self.recorded(Sent::Read, self.table.scan(prefix, limit, after))
-            .await
+        let read = self.recorded(Sent::Read, self.table.scan(prefix, limit, after));
+        self.in_time("Scan", read).await
     }
 
     /// Returns the error of a read that its only caller gives up.

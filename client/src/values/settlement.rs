@@ -19,6 +19,47 @@ pub enum Settlement {
 }
 
 impl Settlement {
+    /// Combines the outcomes of several settlements, as [`HoldSettlement::all`] does.
+    ///
+    /// # Errors
+    /// As [`HoldSettlement::all`].
+    pub(crate) fn all(
+        settled: impl IntoIterator<Item = Result<Self, Error>>,
+    ) -> Result<Self, Error> {
+        let settled = settled.into_iter().map(|one| Ok(one?.into()));
+        HoldSettlement::all(settled).map(Self::from)
+    }
+}
+
+/// Outcome of a settlement of one bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum HoldSettlement {
+    Applied,
+    /// Applied, by the lease's amounts: the grant had others. So it was settled by an older token, and what
+    /// it knows of buckets without a lease is not true either.
+    Outdated,
+    LeaseGone,
+}
+
+impl From<HoldSettlement> for Settlement {
+    fn from(settled: HoldSettlement) -> Self {
+        match settled {
+            HoldSettlement::Applied | HoldSettlement::Outdated => Self::Applied,
+            HoldSettlement::LeaseGone => Self::LeaseGone,
+        }
+    }
+}
+
+impl From<Settlement> for HoldSettlement {
+    fn from(settled: Settlement) -> Self {
+        match settled {
+            Settlement::Applied => Self::Applied,
+            Settlement::LeaseGone => Self::LeaseGone,
+        }
+    }
+}
+
+impl HoldSettlement {
     /// Combines the outcomes of several writes: `Applied` only if all were applied. None stops the
     /// others.
     ///
@@ -30,8 +71,10 @@ impl Settlement {
         let (mut worst, mut failed, mut is_begun) = (Self::Applied, None, false);
         for one in settled {
             match one {
-                Ok(Self::Applied) => is_begun = true,
-                Ok(Self::LeaseGone) => worst = Self::LeaseGone,
+                Ok(settled) => {
+                    is_begun |= settled != Self::LeaseGone;
+                    worst = worst.max(settled);
+                }
                 Err(error) => {
                     is_begun |= error.is_unknown();
                     failed.get_or_insert(error);

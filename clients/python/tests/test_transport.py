@@ -5,6 +5,7 @@ Every behaviour is checked for the client of threads and for the one of asyncio.
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import socket
@@ -16,6 +17,7 @@ from unittest import mock
 import weirgate
 from served import GRANTED, Server, answer
 from variables import environment
+from weirgate import aio_connection
 
 REFUSED_NOW = {"type": "about:blank", "status": 503, "detail": "too many requests", "applied": "no", "retry": True}
 TAKE = ("a", "api", {"rpm": 1})
@@ -345,6 +347,19 @@ class OfThreads(Transport, unittest.TestCase):
 
 class OfAsyncio(Transport, unittest.TestCase):
     kind = Asyncio
+
+    def test_a_connection_is_made_on_windows_too(self):
+        # Winsock's code of a connection that is being made, which `errno` has there under another name.
+        winsock = 10035
+        connect = socket.socket.connect_ex
+
+        def of_winsock(made, address):
+            code = connect(made, address)
+            return winsock if code == errno.EINPROGRESS else code
+
+        with Server(lambda peer, _: peer.answer_all()) as server, mock.patch.object(aio_connection, "CONNECTING", winsock):
+            with mock.patch("socket.socket.connect_ex", of_winsock):
+                self.assertEqual(self.client(server).acquire().token, "g1")
 
     def test_requests_that_wait_do_not_keep_others_back(self):
         released = threading.Event()

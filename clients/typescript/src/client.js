@@ -82,14 +82,14 @@ export class Client {
    * @param {string} entity
    * @param {string} resource
    * @param {Take} take
-   * @param {AcquireOptions | ((grant: Grant) => T | PromiseLike<T>)} options
+   * @param {AcquireOptions | undefined | ((grant: Grant) => T | PromiseLike<T>)} options
    * @param {(grant: Grant) => T | PromiseLike<T>} [work]
    * @returns {Promise<T>}
    */
   async scope(entity, resource, take, options, work) {
     const run = typeof options === "function" ? options : work;
     if (typeof run !== "function") throw new TypeError(`scope() takes a function as its work, got ${typeof run}`);
-    const given = typeof options === "function" ? {} : options;
+    const given = typeof options === "function" || options === undefined ? {} : options;
     const grant = await this.acquire(entity, resource, take, given);
     let result;
     try {
@@ -265,7 +265,8 @@ export class Client {
         if (!(error instanceof NotSent)) throw error;
         pauseMs = attempts.pauseMs(new Unavailable(error.message, "no", { cause: error }), true);
       }
-      await sleep(pauseMs, undefined, { signal });
+      // A pause that the signal ends throws at the loop's begin: the signal's own reason.
+      await sleep(pauseMs, undefined, { signal }).catch(() => {});
     }
   }
 }

@@ -119,6 +119,44 @@ test("an answer that is late closes the connection", async (t) => {
   assert.equal((await clientOf(t, served).acquire(...TAKE)).token, "g1");
 });
 
+test("undefined options are none, in every call that takes a grant", async (t) => {
+  const settled = answer(200, { grant: null, settlement: "settled", lease: null, amounts: [] });
+  const served = await serving(t, (socket, { path }) => socket.write(path === "/v1/acquire" ? GRANTED : settled));
+  const client = clientOf(t, served);
+  const failing = () => {
+    throw new RangeError("the work");
+  };
+  const sent = {};
+  for (const options of [[], [undefined], [{}]]) {
+    served.requests.length = 0;
+    assert.equal((await client.acquire(...TAKE, ...options)).token, "g1");
+    assert.equal((await client.acquireAll([{ entity: "a", resource: "api", take: { rpm: 1 } }], ...options)).token, "g1");
+    assert.equal(await client.scope(...TAKE, ...options, (grant) => grant.token), "g1");
+    await assert.rejects(client.scope(...TAKE, ...options, failing), RangeError);
+    sent[options.length] ??= served.requests.map(({ path, body }) => [path, body]);
+    assert.deepEqual(served.requests.map(({ path, body }) => [path, body]), sent[options.length]);
+  }
+  assert.deepEqual(sent[0], sent[1]);
+  assert.deepEqual(sent[0].at(-1), ["/v1/settle", { grant: "g1", end: "roll_back" }]);
+  await assert.rejects(client.scope(...TAKE, null, () => assert.fail("it began")), InvalidRequest);
+});
+
+test("a signal that ends a pause throws its own reason", async (t) => {
+  for (const failure of ["full", "gone"]) {
+    const controller = new AbortController();
+    const reason = new RangeError("given up");
+    const full = answer(503, { ...REFUSED_NOW, retry_after_ms: 60_000 }, "retry-after: 60\r\n");
+    const served = await serving(t, (socket) => {
+      // The pause is of a minute.
+      socket.write(full, () => setTimeout(() => controller.abort(reason), 100));
+    });
+    const url = failure === "gone" ? "http://127.0.0.1:1" : served.url;
+    if (failure === "gone") setTimeout(() => controller.abort(reason), 100);
+    const client = clientOf(t, { url }, { retries: 100, answerTimeoutMs: 120_000 });
+    await assert.rejects(client.acquire(...TAKE, { signal: controller.signal }), (error) => error === reason, failure);
+  }
+});
+
 test("a call that is given up closes its connection, and throws the signal's reason", async (t) => {
   const controller = new AbortController();
   let ended;

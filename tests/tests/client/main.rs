@@ -45,7 +45,7 @@ mod settle {
     mod lost_takes;
     mod more;
     mod refunds;
-    mod restored;
+    pub(crate) mod restored;
     mod untaken;
 }
 

@@ -15,7 +15,7 @@ use crate::bucket::{BucketState, Hold, refresh_all};
 use crate::config::ConfigEdit;
 use crate::queue::HoldPart;
 use crate::session::decode_shard;
-use crate::values::{Error, Limits, Settlement};
+use crate::values::{Error, HoldSettlement, Limits};
 
 /// A durable lease as the table has it. A grant over several shards has one in each of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,7 +162,7 @@ impl Admin {
                     limits,
                     self.session.now(),
                 );
-                Ok(hold.release().await? == Settlement::Applied)
+                Ok(hold.release().await? != HoldSettlement::LeaseGone)
             })
             .await
     }

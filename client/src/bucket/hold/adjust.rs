@@ -6,85 +6,131 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use weirgate_shared::write::LeaseChange;
-use weirgate_shared::{EpochMillis, MilliTokens};
+use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
 
 use super::{Adjusting, Hold};
 use crate::queue::{HoldPart, SettleOutcome};
-use crate::values::{Amounts, Error, Settlement};
+use crate::values::{Amounts, Error, HoldSettlement, Settlement};
+
+/// A change of the amount that a hold has of a limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Adjustment {
+    /// So much was used.
+    To(MilliTokens),
+    /// No more than this is kept. A hold that has less, because shadow mode waived a part of what others
+    /// took, keeps that.
+    AtMost(MilliTokens),
+}
+
+impl Adjustment {
+    /// Returns the amount after the change.
+    pub(crate) fn of(self, held: MilliTokens) -> MilliTokens {
+        match self {
+            Self::To(actual) => actual,
+            Self::AtMost(most) => held.min(most),
+        }
+    }
+}
 
 impl Hold {
-    /// Adjusts `limit` to the `actual` amount used. A limit that was not taken is taken by the first
-    /// part.
+    /// Adjusts the amount of `limit`. A limit that was not taken is taken by the first part.
     pub(crate) async fn adjust(
         &mut self,
         limit: &str,
-        actual: MilliTokens,
-    ) -> Result<Settlement, Error> {
+        adjustment: Adjustment,
+    ) -> Result<HoldSettlement, Error> {
         // Of a caller that is gone: only what the hold has then matters.
         let _ = self.end_adjusting().await;
         for part in &mut self.parts {
             if !part.end_doubt(&self.session).await? {
-                return Ok(Settlement::LeaseGone);
+                return Ok(HoldSettlement::LeaseGone);
             }
         }
-        let mut more = actual - self.amount(limit);
+        let held = self.amount(limit);
+        let more = adjustment.of(held) - held;
         if more > MilliTokens::ZERO && self.take_from_pool(limit, more) {
-            return Ok(Settlement::Applied);
-        }
-        let of_part = |(at, part): (usize, &HoldPart)| {
-            let pools = part.amounts.iter().filter(|(pool, _)| pool.base() == limit);
-            let pools = pools.map(|(pool, taken)| (at, pool.to_string(), *taken));
-            pools.collect::<Vec<_>>()
-        };
-        let mut taken: Vec<_> = self.parts.iter().enumerate().flat_map(of_part).collect();
-        if taken.is_empty() && !self.parts.is_empty() {
-            taken.push((0, limit.to_owned(), MilliTokens::ZERO));
+            return Ok(HoldSettlement::Applied);
         }
         let mut is_begun = false;
-        for (at, pool, taken) in taken {
-            // The first part takes all that is missing; each part returns at most what it took.
-            let change = more.max(-taken);
-            if change == MilliTokens::ZERO {
-                continue;
-            }
-            let adjusted = self.adjust_part(at, &pool, taken + change).await;
+        for (at, pool, amount) in self.adjusted_parts(limit, adjustment) {
+            let adjusted = self.adjust_part(at, &pool, amount).await;
             match adjusted.map_err(|error| error.halfway(is_begun))? {
                 SettleOutcome::Done(Settlement::Applied) => {}
-                SettleOutcome::Done(gone) => return Ok(gone),
+                SettleOutcome::Done(gone) => return Ok(gone.into()),
                 // Another adjustment of the lease was applied: by a token, or later than thought.
                 SettleOutcome::LeaseDiffers(lease) => {
                     self.parts[at].amounts = lease.tokens;
-                    return Box::pin(self.adjust(limit, actual)).await;
+                    let again = Box::pin(self.adjust(limit, adjustment)).await?;
+                    return Ok(again.max(HoldSettlement::Outdated));
                 }
             }
             is_begun = true;
-            more -= change;
         }
-        Ok(Settlement::Applied)
+        Ok(HoldSettlement::Applied)
     }
 
-    /// Reads whether the lease is there, with the amounts that it has now.
-    pub(crate) async fn finds_lease(&mut self) -> Result<bool, Error> {
+    /// Returns the parts that change by an adjustment: their places, the pool, and the amount after.
+    pub(super) fn adjusted_parts(
+        &self,
+        limit: &str,
+        adjustment: Adjustment,
+    ) -> Vec<(usize, LimitName, MilliTokens)> {
+        let held = self.amount(limit);
+        let mut more = adjustment.of(held) - held;
+        let of_part = |(at, part): (usize, &HoldPart)| {
+            let pools = part.amounts.iter().filter(|(pool, _)| pool.base() == limit);
+            let pools = pools.map(|(pool, taken)| (at, pool.clone(), *taken));
+            pools.collect::<Vec<_>>()
+        };
+        let mut taken: Vec<_> = self.parts.iter().enumerate().flat_map(of_part).collect();
+        if let Some(first) = self.parts.first()
+            && taken.is_empty()
+            && let Some((limit, _)) = first.shard.limits.get_key_value(limit)
+        {
+            taken.push((0, limit.clone(), MilliTokens::ZERO));
+        }
+        // What was taken last is not used, and a quota's window may have ended since the first take.
+        if more < MilliTokens::ZERO {
+            taken.reverse();
+        }
+        // The first part takes all that is missing; each part returns at most what it took.
+        let adjusted = taken.into_iter().map(|(at, pool, taken)| {
+            let change = more.max(-taken);
+            more -= change;
+            (change != MilliTokens::ZERO).then_some((at, pool, taken + change))
+        });
+        adjusted.flatten().collect()
+    }
+
+    /// Reads whether the lease is there, and whether it has the amounts of the hold.
+    pub(crate) async fn read_lease(&mut self) -> Result<HoldSettlement, Error> {
         // Of a caller that is gone: only what the hold has then matters.
         let _ = self.end_adjusting().await;
         let Some(first) = self.parts.first_mut() else {
-            return Ok(false);
+            return Ok(HoldSettlement::LeaseGone);
         };
+        let known = (!first.is_in_doubt).then(|| first.amounts.clone());
         first.is_in_doubt = true;
-        first.end_doubt(&self.session).await
+        if !first.end_doubt(&self.session).await? {
+            return Ok(HoldSettlement::LeaseGone);
+        }
+        match known.is_none_or(|known| known == first.amounts) {
+            true => Ok(HoldSettlement::Applied),
+            false => Ok(HoldSettlement::Outdated),
+        }
     }
 
     async fn adjust_part(
         &mut self,
         at: usize,
-        limit: &str,
+        limit: &LimitName,
         actual: MilliTokens,
     ) -> Result<SettleOutcome, Error> {
         const APPLIED: SettleOutcome = SettleOutcome::Done(Settlement::Applied);
         let part = &self.parts[at];
-        let Some((limit, _)) = part.shard.limits.get_key_value(limit) else {
+        if !part.shard.limits.contains_key(limit) {
             return Ok(APPLIED);
-        };
+        }
         let limit = limit.clone();
         let before = part.amounts.get(&limit).copied();
         let taken = before.unwrap_or_default();
@@ -150,13 +196,13 @@ impl Hold {
     }
 
     /// Renews the durable lease, if there is one, to expire `lasts` from now.
-    pub(crate) async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
+    pub(crate) async fn renew(&mut self, lasts: Duration) -> Result<HoldSettlement, Error> {
         let untils = self
             .parts
             .iter()
             .filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires));
         let Some(until) = untils.max() else {
-            return Ok(Settlement::Applied);
+            return Ok(HoldSettlement::Applied);
         };
         let key = self.bucket.key.item_key();
         let now = self.session.confirmed_now(&key).await?;
@@ -164,14 +210,14 @@ impl Hold {
         self.renew_until(now.plus(lasts.into()).max(until)).await
     }
 
-    async fn renew_until(&mut self, expires: EpochMillis) -> Result<Settlement, Error> {
+    async fn renew_until(&mut self, expires: EpochMillis) -> Result<HoldSettlement, Error> {
         for at in 0..self.parts.len() {
             let renewed = self
                 .settle_part(at, LeaseChange::Renew(expires), BTreeMap::new())
                 .await
                 .map_err(|error| error.halfway(at > 0))?;
             let lasts_until = match renewed {
-                SettleOutcome::Done(Settlement::LeaseGone) => return Ok(Settlement::LeaseGone),
+                SettleOutcome::Done(Settlement::LeaseGone) => return Ok(HoldSettlement::LeaseGone),
                 SettleOutcome::Done(Settlement::Applied) => expires,
                 SettleOutcome::LeaseDiffers(lease) => lease.expires_at,
             };
@@ -179,6 +225,6 @@ impl Hold {
                 *until = lasts_until;
             }
         }
-        Ok(Settlement::Applied)
+        Ok(HoldSettlement::Applied)
     }
 }

@@ -34,6 +34,9 @@ pub(crate) struct HoldToken {
     /// Class of the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     class: Option<String>,
+    /// Whether a denial of the request is only reported.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_shadow: bool,
     limits: Vec<LimitToken>,
     parts: Vec<PartToken>,
 }
@@ -88,6 +91,7 @@ impl Hold {
             version: self.limits.version.map(|version| version.number),
             is_own: self.limits.is_own(),
             class: self.class.as_ref().map(ToString::to_string),
+            is_shadow: self.is_shadow,
             limits: self.limit_tokens(),
             parts: self.parts.iter().map(PartToken::of).collect(),
         }
@@ -180,6 +184,7 @@ impl HoldToken {
         }
         let mut hold = Hold::new(session, &bucket, parts, limits, now);
         hold.class = self.class.map(ClassName::new).transpose()?;
+        hold.is_shadow = self.is_shadow;
         hold.stage = Stage::Restored;
         Ok(hold)
     }

@@ -24,6 +24,9 @@ from .wire import Malformed, Reader, Response, request
 TakeBack = Callable[[Response], Coroutine[Any, Any, None]]
 Outcome = Union[Response, NotSent, Lost]
 
+# What a connection that is being made answers. Winsock has a name of its own for it.
+CONNECTING = errno.EWOULDBLOCK if os.name == "nt" else errno.EINPROGRESS
+
 
 class Waits:
     """Waits of one call for futures. While it `endures`, a cancellation is kept for `end`, after all of them."""
@@ -162,7 +165,7 @@ class Exchange:
         self.connection.socket = made = socket.socket(family, socket.SOCK_STREAM)
         made.setblocking(False)
         code = made.connect_ex(address)
-        if code == errno.EINPROGRESS:
+        if code == CONNECTING:
             await self._ready(self.connection.loop.add_writer, self.connection.loop.remove_writer, deadline)
             code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:

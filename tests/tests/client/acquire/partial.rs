@@ -1,9 +1,11 @@
 //! Requests for as much as there is, between a minimum and a maximum.
 
 use proptest::prelude::*;
-use weirgate::{Decision, Limit, RateLimiter};
+use weirgate::{Decision, Limit, LimitMode, RateLimiter};
 
+use crate::settle::restored::sums;
 use weirgate_tests::fleet::{Fleet, config, leased, pass, rpm, runtime, secs, slots, tokens};
+use weirgate_tests::stored::{child, configure, of_entity, set_entity};
 
 fn limits() -> [Limit; 2] {
     [rpm(60), slots(8)]
@@ -40,6 +42,57 @@ async fn as_much_as_there_is_is_taken_with_one_write() {
     assert_eq!(all.amount("rpm"), tokens(5));
     let none = up_to(&limiter, "rpm", 0, 60).await.granted().unwrap();
     assert_eq!(none.amount("rpm"), tokens(0));
+}
+
+/// I1: a bucket of the chain that has less bounds what all give, unless it only reports.
+#[tokio::test(start_paused = true)]
+async fn i1_no_bucket_of_a_chain_gives_more_of_a_range_than_another_one_that_enforces_it() {
+    let modes = [LimitMode::Enforced, LimitMode::Shadow, LimitMode::Soft];
+    let modes = modes.iter().flat_map(|kid| modes.map(|team| (*kid, team)));
+    let lefts = [(10, 10), (10, 4), (4, 10)];
+    for ((kid, team), left) in modes.flat_map(|modes| lefts.map(|left| (modes, left))) {
+        for (is_leased, is_one_of_two) in [(false, false), (true, false), (false, true)] {
+            let name = format!("{kid:?}, {team:?}, {left:?}, {is_leased}, {is_one_of_two}");
+            let (fleet, [limiter]) = Fleet::of().await;
+            set_entity(&limiter, &child("kid", "team")).await;
+            for (of, mode, left) in [("kid", kid, left.0), ("team", team, left.1)] {
+                let limit = Limit::custom("rpm", left, 1, 365 * 86_400_000).unwrap();
+                configure(&limiter, &of_entity(of), vec![limit.in_mode(mode)]).await;
+            }
+            let mut ask = limiter.acquire("kid", "gpt-4").take_up_to("rpm", 2, 8);
+            if is_leased {
+                ask = ask.lease(secs(600));
+            }
+            let grant = match is_one_of_two {
+                false => ask.send().await.unwrap().granted().unwrap(),
+                true => {
+                    let all = limiter.acquire_all([ask]).send().await.unwrap();
+                    all.granted().unwrap().into_iter().next().unwrap()
+                }
+            };
+            let enforced = [(kid, left.0), (team, left.1)].into_iter();
+            let enforced = enforced.filter(|(mode, _)| *mode == LimitMode::Enforced);
+            let most = enforced.map(|(_, left)| left.min(8)).min();
+            if let Some(most) = most {
+                assert_eq!(grant.amount("rpm"), tokens(most), "{name}");
+            }
+            let amount = grant.amount("rpm").0;
+            let used = |of: &str| {
+                let sums = sums(&fleet);
+                let mut sums = sums.iter();
+                let of = format!("#{of}#");
+                *sums
+                    .find(|(key, _)| key.contains(&of) && key.ends_with("rpm_tc"))
+                    .unwrap()
+                    .1
+            };
+            for (of, mode) in [("kid", kid), ("team", team)] {
+                let is_enforced = mode == LimitMode::Enforced;
+                assert!(used(of) <= amount, "{name}: {of}");
+                assert!(!is_enforced || used(of) == amount, "{name}: {of}");
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -80,12 +80,23 @@ calls! {
         let mut given = given;
         given.grant.adjust_milli("rpm", weirgate::MilliTokens(1_500)).await
     };
+    "Grant::give_back_milli", |_limiter, given| {
+        let mut given = given;
+        given.grant.give_back_milli("rpm", weirgate::MilliTokens(500)).await
+    };
     "Grant::give_back", |_limiter, given| { let mut given = given; given.grant.give_back("rpm", 1).await };
     "Grant::take_more", |_limiter, given| {
         let mut given = given;
         granted(given.grant.take_more("rpm", 1).await)
     };
+    "Grant::take_more_of", |_limiter, given| {
+        let mut given = given;
+        granted(Grant::take_more_of(&mut given.grants, &[(0, "slots", 1)]).await)
+    };
     "Grant::renew", |_limiter, given| { let mut given = given; given.grant.renew(secs(7_200)).await };
+    "Grant::release_with", |_limiter, given| {
+        given.grant.release_with(&[("rpm", weirgate::MilliTokens(500))], &[]).await
+    };
     "Grant::release", |_limiter, given| given.grant.release().await;
     "Grant::roll_back", |_limiter, given| given.grant.roll_back().await;
     "Grant::vendor_said", |_limiter, given| given.grant.vendor_said(429, [("retry-after", "1")]).await;

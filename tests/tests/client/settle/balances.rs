@@ -276,7 +276,10 @@ async fn i1_what_is_taken_between_the_read_and_the_write_of_an_edit_stays_taken(
 async fn i7_a_change_that_is_abandoned_anywhere_is_made_once_by_the_next_call() {
     for steps in 1.. {
         let fleet = Fleet::slow(secs(1)).await;
-        let limiter = fleet.limiter().await;
+        // Each request takes a second, and a change several of them.
+        let limiter = fleet
+            .limiter_with(|builder| builder.timeout(secs(60)))
+            .await;
         let _ = granted(&limiter, &limits(), &[("tpm", 6_000)]).await;
         let before = fleet.bucket().await;
         let edit = || {

@@ -1,11 +1,14 @@
 //! More of a limit within a grant, and a part of it given back.
 
-use weirgate::{Decision, Error, Grant, Limit, OnUnavailable, Settlement};
+use weirgate::{Decision, Error, Grant, Limit, LimitMode, OnUnavailable, Settlement};
 use weirgate_testkit::Fault;
 use weirgate_tests::stored::set_entity;
 
-use weirgate_tests::fleet::{Fleet, ask, granted, leased, pass, secs, slots, tokens, tpm};
-use weirgate_tests::stored::{child, configured, rpm};
+use super::restored::sums;
+use weirgate_tests::fleet::{
+    Fleet, ask, granted, leased, pass, secs, settle, slots, taken, tokens, tpm,
+};
+use weirgate_tests::stored::{child, configure, configured, of_entity, rpm};
 
 fn limits() -> [Limit; 3] {
     [rpm(60), tpm(600), slots(4)]
@@ -209,6 +212,140 @@ async fn i1_more_is_not_granted_without_the_table_whatever_is_stored() {
                 assert!(error.is_transient(), "{stored:?}: {error}");
                 assert_eq!(grant.amount("tpm"), tokens(100));
             }
+        }
+    }
+}
+
+/// I1, I3, I4: what is denied leaves every balance, every lease and all usage as they were, whatever the
+/// modes of the limits are and wherever the denial comes from; and what is taken more is returned whole.
+#[tokio::test(start_paused = true)]
+async fn i1_more_that_is_denied_or_given_back_leaves_nothing_behind() {
+    let modes = [LimitMode::Enforced, LimitMode::Shadow, LimitMode::Soft];
+    let modes = modes.iter().flat_map(|kid| modes.map(|team| (*kid, team)));
+    let ways = [(false, false), (false, true), (true, false), (true, true)];
+    for ((kid, team), (is_leased, is_restored)) in
+        modes.flat_map(|modes| ways.map(|way| (modes, way)))
+    {
+        let name = format!("{kid:?} below {team:?}, leased {is_leased}, restored {is_restored}");
+        let (fleet, [limiter]) = Fleet::of().await;
+        set_entity(&limiter, &child("kid", "team")).await;
+        let year = 365 * 86_400_000;
+        for (of, mode, most) in [("kid", kid, 10), ("team", team, 100), ("alone", kid, 10)] {
+            let limits = [("rpm", most, mode), ("tpm", 1_000, LimitMode::Enforced)];
+            let limits = limits.map(|(name, most, mode)| {
+                Limit::custom(name, most, 1, year).unwrap().in_mode(mode)
+            });
+            configure(&limiter, &of_entity(of), limits.to_vec()).await;
+        }
+        let one = |entity: &str| {
+            let ask = limiter.acquire(entity, "gpt-4").take("rpm", 6);
+            let ask = ask.take("tpm", 100);
+            if is_leased {
+                ask.lease(secs(3_600))
+            } else {
+                ask
+            }
+        };
+        let both = limiter.acquire_all([one("kid"), one("alone")]).send().await;
+        let both = both.unwrap().granted().unwrap().into_iter();
+        let mut grants: Vec<_> = both
+            .map(|grant| match is_restored {
+                true => limiter.restore_grant(&grant.into_token()).unwrap(),
+                false => grant,
+            })
+            .collect();
+        let all = |grants: &[Grant]| -> Vec<_> { grants.iter().map(Grant::amounts).collect() };
+        let before = (sums(&fleet), all(&grants));
+        // One limit of each is there, or waived, and another one is short.
+        for more in [
+            [(0, "rpm", 3), (0, "tpm", 950)],
+            [(0, "rpm", 5), (0, "tpm", 950)],
+            [(0, "rpm", 3), (1, "tpm", 950)],
+            [(1, "rpm", 5), (0, "tpm", 950)],
+            [(1, "rpm", 5), (1, "tpm", 1_001)],
+        ] {
+            for _ in 0..2 {
+                let decision = Grant::take_more_of(&mut grants, &more).await.unwrap();
+                assert!(!decision.is_granted(), "{name}: {more:?}");
+                settle().await;
+                let after = (sums(&fleet), all(&grants));
+                assert_eq!(after, before, "{name}: {more:?}");
+            }
+        }
+        let more = [(0, "rpm", 5), (0, "tpm", 50)];
+        let decision = Grant::take_more_of(&mut grants, &more).await.unwrap();
+        assert_eq!(decision.is_granted(), kid != LimitMode::Enforced, "{name}");
+        if decision.is_granted() {
+            assert_eq!(
+                grants[0].amount("rpm"),
+                tokens(11),
+                "{name}: the team gave it"
+            );
+            let _ = grants[0].give_back("tpm", 50).await.unwrap();
+            let _ = grants[0].give_back("rpm", 5).await.unwrap();
+            assert_eq!(all(&grants), before.1, "{name}");
+            let mut after = sums(&fleet);
+            // The leases of what was taken more are empty, and end with the others.
+            after.retain(|name, _| !name.ends_with(" h"));
+            after
+                .iter()
+                .for_each(|(key, sum)| assert_eq!(before.0[key], *sum, "{name}: {key}"));
+        }
+        for grant in grants {
+            let _ = grant.roll_back().await.unwrap();
+        }
+        for (key, left) in sums(&fleet) {
+            let full = match key.rsplit_once(' ').unwrap() {
+                (bucket, "b_rpm_tk") if bucket.contains("#team#") => 100_000,
+                (_, "b_rpm_tk") => 10_000,
+                (_, "b_tpm_tk") => 1_000_000,
+                (_, "h" | "b_rpm_tc" | "b_tpm_tc") => 0,
+                _ => continue,
+            };
+            assert_eq!(left, full, "{name}: {key}");
+        }
+    }
+}
+
+/// A release with amounts is one write under a lease, and repeating it, or a part of it, by the old text
+/// changes nothing in the buckets without a lease.
+#[tokio::test(start_paused = true)]
+async fn i7_a_token_that_is_settled_again_counts_once_in_every_bucket() {
+    for steps in [
+        vec!["adjust", "release_with"],
+        vec!["adjust", "adjust", "release_with"],
+        vec!["adjust", "give_back", "roll_back"],
+        vec!["release_with", "release_with", "roll_back"],
+        vec!["give_back", "adjust", "roll_back"],
+    ] {
+        let (fleet, [limiter]) = Fleet::of().await;
+        set_entity(&limiter, &child("kid", "team")).await;
+        let year = 365 * 86_400_000;
+        let tpm = Limit::custom("tpm", 1_000, 1, year).unwrap();
+        configure(&limiter, &of_entity("kid"), vec![tpm.clone(), slots(4)]).await;
+        configure(&limiter, &of_entity("team"), vec![tpm]).await;
+        let ask = limiter.acquire("kid", "gpt-4").take("slots", 1);
+        let token = taken(ask.take("tpm", 400)).await.into_token();
+        for (at, step) in steps.iter().enumerate() {
+            let mut grant = limiter.restore_grant(&token).unwrap();
+            fleet.writes();
+            let _ = match *step {
+                "adjust" => grant.adjust("tpm", 300).await.unwrap(),
+                "give_back" => grant.give_back("tpm", 100).await.unwrap(),
+                "roll_back" => grant.roll_back().await.unwrap(),
+                _ => grant
+                    .release_with(&[("tpm", tokens(300))], &[])
+                    .await
+                    .unwrap(),
+            };
+            if at == 0 {
+                assert_eq!(fleet.writes(), 2, "{step}: one for each bucket");
+            }
+            let sums = sums(&fleet);
+            let team = sums
+                .iter()
+                .find(|(key, _)| key.contains("#team#") && key.ends_with("tpm_tk"));
+            assert_eq!(*team.unwrap().1, 700_000, "{steps:?}, {at}");
         }
     }
 }

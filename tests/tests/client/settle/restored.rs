@@ -5,8 +5,10 @@ use weirgate_tests::fleet::taken;
 use weirgate_tests::stored::{set_config, set_entity};
 
 use weirgate::{
-    Config, ConfigLevel, Error, Grant, Limit, LimitMode, Prefetch, RateLimiter, Settlement,
+    Config, ConfigLevel, Error, Grant, Limit, LimitMode, OnUnavailable, Prefetch, RateLimiter,
+    Settlement,
 };
+use weirgate_testkit::Fault;
 
 use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{
@@ -370,9 +372,13 @@ enum Kind {
     Soft,
     /// `tpm` is a shadow limit, and exhausted: none is taken.
     Shadow,
+    /// The request is in shadow mode, and granted.
+    ShadowRequest,
+    /// The table did not answer: none is taken.
+    Degraded,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 11] = [
     Kind::Plain,
     Kind::Leased,
     Kind::Split,
@@ -382,6 +388,8 @@ const KINDS: [Kind; 9] = [
     Kind::Cascaded,
     Kind::Soft,
     Kind::Shadow,
+    Kind::ShadowRequest,
+    Kind::Degraded,
 ];
 
 async fn of_kind(kind: Kind, fleet: &Fleet) -> (RateLimiter, Grant) {
@@ -394,6 +402,7 @@ async fn of_kind(kind: Kind, fleet: &Fleet) -> (RateLimiter, Grant) {
         }
         Kind::Soft => limits[0] = limits[0].clone().in_mode(LimitMode::Soft),
         Kind::Shadow => limits[0] = limits[0].clone().in_mode(LimitMode::Shadow),
+        Kind::Degraded => builder = builder.on_unavailable(OnUnavailable::Allow),
         _ => {}
     }
     let limiter = builder.build().await.unwrap();
@@ -413,6 +422,8 @@ async fn of_kind(kind: Kind, fleet: &Fleet) -> (RateLimiter, Grant) {
             }
         }
         Kind::Bypass => request = request.bypass(),
+        Kind::ShadowRequest => request = request.shadow(),
+        Kind::Degraded => fleet.fail_reads(Fault::ServerError),
         Kind::Cascaded => {
             set_entity(&limiter, &child("e-1", "team")).await;
             let level = ConfigLevel::Entity(entity("team"));
@@ -423,6 +434,7 @@ async fn of_kind(kind: Kind, fleet: &Fleet) -> (RateLimiter, Grant) {
         }
     }
     let grant = taken(request).await;
+    fleet.fail_reads(None);
     (limiter, grant)
 }
 
@@ -433,18 +445,23 @@ enum Step {
     AdjustUp,
     GiveBack,
     TakeMore,
+    /// More than there is, which shadow mode waives.
+    TakeTooMuch,
     Renew,
     Release,
+    ReleaseWith,
     RollBack,
 }
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 9] = [
     Step::AdjustDown,
     Step::AdjustUp,
     Step::GiveBack,
     Step::TakeMore,
+    Step::TakeTooMuch,
     Step::Renew,
     Step::Release,
+    Step::ReleaseWith,
     Step::RollBack,
 ];
 
@@ -454,12 +471,21 @@ async fn settled(step: Step, mut grant: Grant) -> String {
         Step::AdjustDown => format!("{:?}", grant.adjust("tpm", 30).await),
         Step::AdjustUp => format!("{:?}", grant.adjust("tpm", 150).await),
         Step::GiveBack => format!("{:?}", grant.give_back("tpm", 40).await),
-        Step::TakeMore => {
-            let decision = grant.take_more("tpm", 10).await;
+        Step::TakeMore | Step::TakeTooMuch => {
+            let more = if matches!(step, Step::TakeMore) {
+                10
+            } else {
+                30
+            };
+            let decision = grant.take_more("tpm", more).await;
             format!("{:?}", decision.map(|decision| decision.is_granted()))
         }
         Step::Renew => format!("{:?}", grant.renew(secs(90)).await),
         Step::Release => String::new(),
+        Step::ReleaseWith => {
+            let (actual, back) = ([("tpm", tokens(60))], [("tpm", tokens(20))]);
+            return format!("{:?}", grant.release_with(&actual, &back).await);
+        }
         Step::RollBack => return format!("{:?}", grant.roll_back().await),
     };
     let (amount, until) = (grant.amount("tpm"), grant.expires_at());
@@ -468,7 +494,7 @@ async fn settled(step: Step, mut grant: Grant) -> String {
 
 /// Sums over the shards of each bucket: balances, consumption, acquires, leases. A random shard is
 /// asked first, so the shards one by one differ.
-fn sums(fleet: &Fleet) -> BTreeMap<String, i64> {
+pub(crate) fn sums(fleet: &Fleet) -> BTreeMap<String, i64> {
     let mut sums = BTreeMap::new();
     for item in fleet.dynamo.items() {
         let Some(bucket) = item["PK"]["S"]
@@ -500,7 +526,7 @@ async fn a_token_settles_as_its_grant_whatever_kind_it_is() {
             for by_token in [false, true] {
                 let fleet = Fleet::new().await;
                 let (limiter, mut grant) = of_kind(kind, &fleet).await;
-                let is_waived = matches!(kind, Kind::Shadow);
+                let is_waived = matches!(kind, Kind::Shadow | Kind::Degraded);
                 let amount = tokens(if is_waived { 0 } else { 100 });
                 assert_eq!(grant.amount("tpm"), amount, "{kind:?}");
                 if by_token {
