@@ -19,10 +19,10 @@ use crate::values::{
 const MAX_BUCKETS: usize = 10_000;
 /// Shortest time between two searches for full ones, 1 s: each looks at all buckets.
 const DROP_INTERVAL: Duration = Duration::from_secs(1);
-/// Version of the limits of a local bucket.
-const IN_FORCE: LimitsVersion = LimitsVersion::new(0);
+/// Version of the limits of a local bucket: a release's, because those of one release never overrule each other.
+const IN_FORCE: LimitsVersion = LimitsVersion::of_release(0);
 /// Version of the limits of a request, which overrule.
-const NEWER: LimitsVersion = LimitsVersion::new(1);
+const NEWER: LimitsVersion = LimitsVersion::of_release(1);
 
 /// The local buckets of a limiter. Clones share them.
 #[derive(Debug, Clone, Default)]

@@ -261,7 +261,7 @@ async fn limits_that_are_set_after_a_failover_reach_buckets_that_had_those_that_
         let config = Config::of([Limit::per_minute("rpm", rate).expect("a limit")]);
         let admin = limiter(server).await;
         let set = admin.admin().set_config(&level, &config);
-        let _ = set.await.expect("it is there");
+        set.await.expect("it is there");
     };
     let capacity = async |limiter: &RateLimiter| {
         let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);

@@ -290,6 +290,7 @@ async fn a_purge_of_a_leased_bucket_stays_done_until_the_namespace_starts() {
         assert_eq!(sharded::shards(&table, &key).await.len(), 1);
     }
     start(&limiter, &ConfigLevel::System).await;
+    drop(leased(&limiter, &limits, &[("slots", 1)], secs(60)).await);
     for _ in 0..3 {
         pass(secs(61)).await;
         sharded::run(&table, fleet.now()).await;
