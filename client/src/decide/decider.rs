@@ -167,11 +167,12 @@ impl Decider<'_> {
         let limits = self.targets.iter();
         let limits = limits.flat_map(|target| target.request.limits.iter());
         check_functions(self.session, limits, self.answer_by).await?;
-        match self.session.breaker.admit() {
-            Ok(permit) => self.run(wait, Some(permit)).await,
-            Err(_) if self.is_prefetched() => self.run(wait, None).await,
-            Err(open) => Err(open),
-        }
+        let permit = match self.session.breaker.admit() {
+            Ok(permit) => Some(permit),
+            Err(_) if self.is_prefetched() => None,
+            Err(open) => return Err(open),
+        };
+        self.run(wait, permit).await
     }
 
     async fn run(
