@@ -296,10 +296,25 @@ impl Hold {
             return Ok(());
         }
         let mut shards = self.parts.iter().map(|part| &part.shard.limits);
-        match shards.find_map(|limits| limits.get_key_value(limit)) {
+        let pool = match self.has(limit) {
+            true => limit.to_owned(),
+            false => self.first_pool(limit),
+        };
+        match shards.find_map(|limits| limits.get_key_value(&*pool)) {
             Some((name, state)) => check_debt(name, &state.rule, actual),
             None => Ok(()),
         }
+    }
+
+    /// Returns the pool from which an adjustment takes of a limit that was not taken: as what goes into debt,
+    /// the first one of the caller's class.
+    fn first_pool(&self, limit: &str) -> String {
+        let mut named = self.limits.named().iter();
+        let known = named.find(|known| known.name().as_str() == limit);
+        let class = self.class.as_ref();
+        let choices = known.and_then(|known| known.choices(class).or_else(|| known.choices(None)));
+        let first = choices.and_then(|choices| choices.into_iter().next());
+        first.map_or_else(|| limit.to_owned(), |choice| choice.pool.to_string())
     }
 
     /// Returns whether the hold's first shard has a limit.

@@ -33,6 +33,8 @@ pub struct Grant {
     /// Holds of local buckets, taken while DynamoDB was unavailable.
     local: Vec<LocalHold>,
     would_deny: Option<Denied>,
+    /// Limits that shadow mode waived for a grant that was restored.
+    waived: Vec<LimitName>,
     degraded: Option<Degraded>,
     /// Limits of which nothing is counted.
     uncounted: Uncounted,
@@ -46,6 +48,7 @@ impl Grant {
             holds: vec![],
             local: vec![],
             would_deny: None,
+            waived: vec![],
             degraded: granted.degraded,
             uncounted: granted.uncounted,
             missing_plan: granted.missing_plan,
@@ -69,12 +72,14 @@ impl Grant {
     pub(super) const fn restored(
         holds: Vec<Hold>,
         uncounted: Uncounted,
+        waived: Vec<LimitName>,
         degraded: Option<Degraded>,
     ) -> Self {
         Self {
             holds,
             local: vec![],
             would_deny: None,
+            waived,
             degraded,
             uncounted,
             missing_plan: None,
@@ -103,12 +108,21 @@ impl Grant {
         Ok(self)
     }
 
-    /// Splits the grant into its holds, and the limits of which nothing is counted.
-    pub(super) fn into_holds(mut self) -> (Vec<Hold>, Uncounted) {
-        let waived = self.would_deny.iter().flat_map(Denied::short);
-        let waived = waived.filter_map(|short| LimitName::new(short.limit.as_str()).ok());
-        self.uncounted.extend(waived);
-        (self.holds, self.uncounted)
+    /// Splits the grant into its holds, the limits of which nothing is counted, and those of them that
+    /// shadow mode waived.
+    pub(super) fn into_holds(mut self) -> (Vec<Hold>, Uncounted, Vec<LimitName>) {
+        let short = self.would_deny.iter().flat_map(Denied::short);
+        let short = short.filter_map(|short| LimitName::new(short.limit.as_str()).ok());
+        self.waived.extend(short);
+        self.uncounted.extend(self.waived.iter().cloned());
+        (self.holds, self.uncounted, self.waived)
+    }
+
+    /// Returns whether shadow mode waived a limit.
+    fn is_waived(&self, limit: &str) -> bool {
+        let mut short = self.would_deny.iter().flat_map(Denied::short);
+        let mut waived = self.waived.iter();
+        short.any(|short| short.limit == limit) || waived.any(|name| name.as_str() == limit)
     }
 
     /// Returns why the decision was made without DynamoDB: it was unavailable, and the limiter is
@@ -385,19 +399,17 @@ impl Grant {
     pub(super) fn places(&self, limit: &str) -> Result<Vec<usize>, Error> {
         check_whole(limit)?;
         let is_taken = self.is_taken(limit);
+        // As a limiter that denies: it takes nothing later either.
+        if !is_taken && self.is_waived(limit) {
+            return Ok(vec![]);
+        }
         let holds = self.holds.iter().enumerate();
         let holds = holds.filter(|(_, hold)| hold.is_meant(limit, is_taken));
         let places: Vec<_> = holds.map(|(at, _)| at).collect();
-        let is_overlooked = || {
-            self.would_deny
-                .iter()
-                .flat_map(Denied::short)
-                .any(|short| short.limit == limit)
-        };
         // A hold that has the limit and cannot take it has no lease for its slots.
         let is_uncounted =
             || !self.holds.iter().any(|hold| hold.knows(limit)) && self.uncounted.has(limit);
-        if places.is_empty() && !is_uncounted() && !is_overlooked() {
+        if places.is_empty() && !is_uncounted() {
             return Err(Error::Invalid(format!(
                 "limit {limit:?} is not among this grant's limits, or counts slots and the grant has no lease: take it with the acquire"
             )));

@@ -23,6 +23,9 @@ struct GrantToken {
     /// The limits of which nothing is counted, if they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     uncounted: Option<Vec<String>>,
+    /// Those of them that shadow mode waived.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    waived: Vec<String>,
     /// Why the decision was made without DynamoDB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     degraded: Option<String>,
@@ -42,7 +45,7 @@ impl Grant {
     #[must_use = "only the token can still settle the grant"]
     pub fn into_token(self) -> String {
         let degraded = self.degraded().map(|why| why.reason.clone());
-        let (holds, uncounted) = self.into_holds();
+        let (holds, uncounted, waived) = self.into_holds();
         let table = holds.first().map(|hold| hold.session().table.name());
         let token = GrantToken {
             format: FORMAT,
@@ -55,6 +58,7 @@ impl Grant {
                 Uncounted::Limits(_) | Uncounted::Any => None,
             },
             holds: holds.into_iter().map(Hold::into_token).collect(),
+            waived: waived.iter().map(LimitName::to_string).collect(),
             degraded,
         };
         base64::encode(serde_json::to_vec(&token).expect("strings and numbers are JSON"))
@@ -74,6 +78,7 @@ pub(crate) fn restore(token: &str, buckets: &BucketRegistry) -> Result<Grant, Er
         holds,
         has_unlimited,
         uncounted,
+        waived,
         degraded,
         ..
     } = parsed.ok_or_else(|| {
@@ -101,6 +106,8 @@ pub(crate) fn restore(token: &str, buckets: &BucketRegistry) -> Result<Grant, Er
         Some(names) => names,
         None => Uncounted::Any,
     };
+    let waived = waived.into_iter().map(LimitName::new);
+    let waived = waived.collect::<Result<_, _>>()?;
     let degraded = degraded.map(|reason| Degraded { reason });
-    Ok(Grant::restored(holds, uncounted, degraded))
+    Ok(Grant::restored(holds, uncounted, waived, degraded))
 }

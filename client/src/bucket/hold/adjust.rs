@@ -85,9 +85,9 @@ impl Hold {
         let mut taken: Vec<_> = self.parts.iter().enumerate().flat_map(of_part).collect();
         if let Some(first) = self.parts.first()
             && taken.is_empty()
-            && let Some((limit, _)) = first.shard.limits.get_key_value(limit)
+            && let Some((pool, _)) = first.shard.limits.get_key_value(&*self.first_pool(limit))
         {
-            taken.push((0, limit.clone(), MilliTokens::ZERO));
+            taken.push((0, pool.clone(), MilliTokens::ZERO));
         }
         // What was taken last is not used, and a quota's window may have ended since the first take.
         if more < MilliTokens::ZERO {

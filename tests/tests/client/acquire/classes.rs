@@ -682,3 +682,29 @@ async fn more_of_a_grant_is_of_its_class_whatever_served_it() {
         assert!(grant.take_more("tpm", 620).await.unwrap().is_granted());
     }
 }
+
+/// What was not taken is debited as what goes into debt: from the first pool of the caller's class.
+#[tokio::test(start_paused = true)]
+async fn an_adjustment_of_what_was_not_taken_is_of_the_class() {
+    for class in [None, Some("batch")] {
+        for is_restored in [false, true] {
+            let fleet = Fleet::new().await;
+            let limiter = fleet.limiter().await;
+            let tpm = "tpm=1000/day,class=batch:10%:30%".parse().unwrap();
+            let limits = [rpm(60_000), tpm];
+            let mut grant = taken(ask_as(&limiter, &limits, class, 1)).await;
+            if is_restored {
+                grant = limiter.restore_grant(&grant.into_token()).unwrap();
+            }
+            assert_eq!(grant.adjust("tpm", 60).await.unwrap(), Settlement::Applied);
+            let left = |pool| fleet.tk_tc(pool);
+            let of_class = left("tpm@batch").await.0;
+            let shared = left("tpm").await.0;
+            let expected = match class {
+                Some(_) => (40_000, 900_000),
+                None => (100_000, 840_000),
+            };
+            assert_eq!((of_class, shared), expected, "{class:?}, {is_restored}");
+        }
+    }
+}

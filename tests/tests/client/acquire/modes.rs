@@ -206,3 +206,32 @@ proptest! {
         })?;
     }
 }
+
+/// Whatever else the request took, and also from a token: an adjustment counts nothing of what was waived.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_shadow_mode_waived_is_not_adjusted() {
+    for is_restored in [false, true] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        let limits = [rpm(600), "tpm=1000/day,mode=shadow".parse().unwrap()];
+        let take = async || granted(&limiter, &limits, &[("rpm", 1), ("tpm", 600)]).await;
+        let mut first = take().await;
+        assert_eq!(first.adjust("tpm", 700).await.unwrap(), Settlement::Applied);
+        let mut waived = take().await;
+        assert!(waived.would_deny().is_some());
+        if is_restored {
+            waived = limiter.restore_grant(&waived.into_token()).unwrap();
+        }
+        assert_eq!(
+            waived.adjust("tpm", 700).await.unwrap(),
+            Settlement::Applied
+        );
+        assert_eq!(waived.adjust("rpm", 2).await.unwrap(), Settlement::Applied);
+        assert_eq!(
+            fleet.tk_tc("tpm").await,
+            (300_000, 700_000),
+            "{is_restored}"
+        );
+        assert_eq!(fleet.tk_tc("rpm").await.1, 3_000, "{is_restored}");
+    }
+}
