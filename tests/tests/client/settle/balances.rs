@@ -277,7 +277,9 @@ async fn i7_a_change_that_is_abandoned_anywhere_is_made_once_by_the_next_call() 
     for steps in 1.. {
         let fleet = Fleet::slow(secs(1)).await;
         // Each request takes a second, and a change several of them.
-        let limiter = fleet.limiter_with(|builder| builder.timeout(secs(60))).await;
+        let limiter = fleet
+            .limiter_with(|builder| builder.timeout(secs(60)))
+            .await;
         let _ = granted(&limiter, &limits(), &[("tpm", 6_000)]).await;
         let before = fleet.bucket().await;
         let edit = || {
