@@ -4,13 +4,17 @@
 //!
 //! - [`GatedLimiter`]: the limiter with its gates and its measures; [`Request`]: what a caller asks
 //!   of one or several buckets, all or nothing
-//! - `settlement`: [`Granted`]: what it was given; [`Settle`] and [`TakeMore`]: what it does with that
+//! - `settlement`: [`Granted`]: what it was given; [`Settle`]: what it does with that
+//! - `take_more`: [`TakeMore`]: more of it
+//! - `grants`: the text from which any agent restores it
 //! - `gate`: [`Gate`]: how many requests are in flight, and their memory
 //! - `measures`: [`Measures`]: outcomes and durations
 
 mod gate;
+mod grants;
 mod measures;
 mod settlement;
+mod take_more;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,12 +25,14 @@ use weirgate::{
     RateLimiter, VendorReport,
 };
 
-use settlement::{settle, take_more};
+use settlement::settle;
+use take_more::take_more;
 
 pub use gate::{Full, Gate, Permit};
+pub(crate) use grants::{join as join_grants, restore as restore_grants};
 pub use measures::{Call, HISTOGRAM_BOUNDS, Measured, Measures, Measuring, Outcome};
-pub use settlement::{End, Granted, Settle, SettleError, Settled, TakeMore};
-pub(crate) use settlement::{join as join_grants, restore as restore_grants};
+pub use settlement::{End, Granted, Settle, SettleError, Settled};
+pub use take_more::TakeMore;
 
 /// Decides requests of all protocols.
 #[derive(Debug)]

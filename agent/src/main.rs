@@ -19,7 +19,7 @@ use weirgate_agent::health_check::HealthCheck;
 use weirgate_agent::json_api::{Api, Bounds, Health, Server};
 use weirgate_agent::log;
 use weirgate_agent::net::Clients;
-use weirgate_agent::options::{Options, extension_address};
+use weirgate_agent::options::{HTTP_PORT, Options, extension_address};
 use weirgate_agent::rls::{self, Grpc, RateLimitService};
 use weirgate_agent::rules::RulesSource;
 use weirgate_shared::exact_span;
@@ -104,7 +104,7 @@ async fn run_sidecar(options: Options) -> Result<(), Failure> {
     let limits_file = options.limits_file().map_err(Failure::Refused)?;
     let store = options.store().map_err(Failure::Refused)?;
     let limiter = limiter(&options, store.as_ref(), limits_file.clone()).await?;
-    let server = Server::bind(&options.addresses(), bounds)
+    let server = Server::bind(&options.addresses(), "--listen", bounds)
         .await
         .map_err(Failure::Failed)?;
     let grpc = match rules {
@@ -186,13 +186,13 @@ async fn start_extension(options: Result<Options, Failure>) -> Result<Running, F
         return Err(Failure::Refused(text.to_owned()));
     }
     extension::check_variables(variable).map_err(Failure::Refused)?;
-    let address = extension_address(variable("WEIRGATE_HTTP_PORT")).map_err(Failure::Refused)?;
+    let address = extension_address(variable(HTTP_PORT)).map_err(Failure::Refused)?;
     let token = extension::token(variable).map_err(Failure::Refused)?;
     let bounds = Bounds {
         grace: SHUTDOWN_GRACE,
         ..raise_file_limit(options.bounds())
     };
-    let server = Server::bind(&[address], bounds)
+    let server = Server::bind(&[address], HTTP_PORT, bounds)
         .await
         .map_err(Failure::Failed)?;
     let limits_file = options.limits_file().map_err(Failure::Refused)?;

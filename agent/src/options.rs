@@ -411,7 +411,10 @@ pub(crate) fn addresses(listen: Option<SocketAddr>, unix_socket: Option<&Path>) 
     tcp.into_iter().chain(unix).collect()
 }
 
-/// Returns the address of an extension: the port of `WEIRGATE_HTTP_PORT`, or the standard one.
+/// Variable with the port of an extension.
+pub const HTTP_PORT: &str = "WEIRGATE_HTTP_PORT";
+
+/// Returns the address of an extension: the port of [`HTTP_PORT`], or the standard one.
 ///
 /// # Errors
 /// A sentence, if the variable is no port.
@@ -419,10 +422,13 @@ pub fn extension_address(port: Option<String>) -> Result<Address, String> {
     let Some(port) = port.filter(|port| !port.is_empty()) else {
         return Ok(Address::Tcp(local(PORT)));
     };
-    let number = port.parse();
-    number.map(|port| Address::Tcp(local(port))).map_err(|_| {
-        format!("WEIRGATE_HTTP_PORT must be 1 to 65535, got {port:?}; set a port, or leave it out")
-    })
+    // The system would choose one for 0, and the function not know it.
+    match port.parse() {
+        Ok(number) if number > 0 => Ok(Address::Tcp(local(number))),
+        _ => Err(format!(
+            "{HTTP_PORT} must be 1 to 65535, got {port:?}; set a port, or leave it out"
+        )),
+    }
 }
 
 /// Reads the arguments of a command, and the variables that are not empty.

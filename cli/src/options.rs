@@ -51,7 +51,7 @@ pub struct Options {
     /// Region of the table
     #[arg(long, global = true, env = "AWS_REGION", value_name = "REGION")]
     pub region: Option<String>,
-    /// Profile of the AWS configuration
+    /// Profile of the AWS configuration; as an argument, its keys are in place of the environment's
     #[arg(long, global = true, env = "AWS_PROFILE", value_name = "NAME")]
     pub profile: Option<String>,
     /// URL of DynamoDB, for a local one
@@ -111,6 +111,11 @@ impl Options {
     /// If both are arguments, or an argument is for the other one.
     pub fn choose(&mut self, program: &Command, matches: &ArgMatches) -> Result<(), clap::Error> {
         let is_argument = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        // The SDK reads the variable itself: keys in the environment come before its profile, and not before
+        // that of an argument.
+        if !is_argument("profile") {
+            self.profile = None;
+        }
         let conflict = |id: &str, other: &str| {
             let names = [id, other].map(|id| {
                 let mut arguments = program.get_arguments();

@@ -1,6 +1,7 @@
 //! The end of a command that runs until it is stopped.
 
 use std::io;
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -24,9 +25,7 @@ impl Stop {
     /// # Errors
     /// If the system refuses.
     pub fn new() -> Result<Self, Failure> {
-        let signals = signals().map_err(|error| {
-            Failure::Failed(format!("Ctrl-C cannot be taken: {error}; run this again"))
-        })?;
+        let signals = signals().map_err(refused)?;
         let (sender, receiver) = watch::channel(false);
         let mut first: Option<Instant> = None;
         tokio::spawn(signals.for_each(move |()| {
@@ -52,6 +51,39 @@ impl Stop {
         // The task that sends it ends with the process.
         let _ = self.0.wait_for(|is_asked| *is_asked).await;
     }
+}
+
+/// Ctrl-C and SIGTERM, for a command that ends in several steps: each signal ends one.
+pub struct Signals {
+    all: Pin<Box<dyn Stream<Item = ()> + Send>>,
+    first: Option<Instant>,
+}
+
+impl Signals {
+    /// Begins to take the signals.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn new() -> Result<Self, Failure> {
+        let all = Box::pin(signals().map_err(refused)?);
+        Ok(Self { all, first: None })
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        loop {
+            self.all.next().await;
+            let now = Instant::now();
+            if self.first.is_none_or(|first| is_second(first, now)) {
+                self.first = Some(now);
+                return;
+            }
+        }
+    }
+}
+
+fn refused(error: io::Error) -> Failure {
+    Failure::Failed(format!("Ctrl-C cannot be taken: {error}; run this again"))
 }
 
 /// Returns whether a signal at `now` is another one than that at `first`.

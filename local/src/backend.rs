@@ -10,7 +10,7 @@ use weirgate::{FileError, LimitsFileContents, RateLimiter};
 use weirgate_store::{ConnectOptions, StoreError, Table, connect, create_table};
 
 use crate::actions::Actions;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{self, Checkpoint};
 use crate::database::{DatabaseError, Embedded};
 use crate::functions::Functions;
 use crate::limits;
@@ -63,6 +63,9 @@ impl Default for Options {
 /// A backend that could not start. Nothing runs then.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// The name of the table cannot be used.
+    #[error("the table cannot be named {0:?}{1}; give another --table, or another WEIRGATE_TABLE")]
+    Name(String, &'static str),
     /// Something else listens on the port.
     #[error("port {} of {} is in use: choose another one, or 0 for any free one", .0.port(), .0.ip())]
     PortTaken(SocketAddr),
@@ -110,6 +113,15 @@ impl LocalBackend {
     /// # Errors
     /// [`StartError`] if the limits file is wrong, the port is taken, or the folder cannot be used.
     pub async fn start(options: Options) -> Result<Self, StartError> {
+        let reason = match options.table.as_str() {
+            checkpoint::TABLE => ", which is the name of a table of the backend itself",
+            // Those are of DynamoDB's.
+            table if table.starts_with("arn:") => ", which is an ARN",
+            _ => "",
+        };
+        if !reason.is_empty() {
+            return Err(StartError::Name(options.table, reason));
+        }
         let contents = match &options.limits {
             Some(path) => LimitsFileContents::read(path)?,
             None => LimitsFileContents::default(),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::database::{DatabaseError, Embedded};
 
 /// The table with the checkpoint.
-const TABLE: &str = "weirgate-local";
+pub(crate) const TABLE: &str = "weirgate-local";
 const KEY: &str = "PK";
 const POSITION: &str = "position";
 

@@ -34,8 +34,8 @@ pub struct ConnectOptions {
     pub request_timeout: Duration,
     /// URL of a local DynamoDB, which gets made-up region and credentials.
     pub local_endpoint: Option<String>,
-    /// Profile of the AWS configuration instead of the one of the environment. This field and the
-    /// next two need the feature `chain`.
+    /// Profile of the AWS configuration instead of the one of the environment, and of its keys. This
+    /// field and the next two need the feature `chain`.
     pub profile: Option<String>,
     /// Region instead of the one of the environment.
     pub region: Option<String>,
@@ -181,6 +181,7 @@ async fn with_chain(
     connection: &ConnectOptions,
     variables: HashMap<String, String>,
 ) -> aws_sdk_dynamodb::config::Builder {
+    let variables = of_profile(connection, variables);
     let given = connection.endpoint_url.as_deref().unwrap_or_default();
     let lookup = |name: &str| variables.get(name).cloned();
     let fault = credentials_fault(lookup).or_else(proxy::fault);
@@ -202,6 +203,31 @@ async fn with_chain(
         }
     }
 }
+
+/// Returns the variables without keys, if the connection names a profile: the keys are that profile's then,
+/// where the SDK would take those of the environment first.
+#[cfg(feature = "chain")]
+fn of_profile(
+    connection: &ConnectOptions,
+    mut variables: HashMap<String, String>,
+) -> HashMap<String, String> {
+    if connection
+        .profile
+        .as_ref()
+        .is_some_and(|name| !name.is_empty())
+    {
+        variables.retain(|name, _| !KEYS.contains(&name.as_str()));
+    }
+    variables
+}
+
+/// Variables with the keys.
+#[cfg(feature = "chain")]
+const KEYS: [&str; 3] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+];
 
 /// Returns why there is no profile of the name that is given, if so. Keys in the environment come
 /// before its profile, so that one may be missing.
@@ -240,7 +266,8 @@ async fn profile_fault(
 /// credentials. The connection's local endpoint is not used.
 #[cfg(feature = "chain")]
 pub async fn sdk_config(connection: &ConnectOptions) -> aws_config::SdkConfig {
-    chain(&http(connection), connection, set_variables()).await
+    let variables = of_profile(connection, set_variables());
+    chain(&http(connection), connection, variables).await
 }
 
 /// Returns the variables of the environment that are not empty. The SDK takes an empty one for a

@@ -7,10 +7,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 use weirgate::{
-    Decision, Degraded, Denied, EpochMillis, Error, Grant, LimitName, LimitStatus, MilliTokens,
-    PlanName, RateLimiter, Settlement, VendorReport,
+    Degraded, Denied, EpochMillis, Error, Grant, LimitName, LimitStatus, MilliTokens, PlanName,
+    RateLimiter, Settlement, VendorReport,
 };
 
+use super::grants::{join, restore};
 use super::measures::{Call, Measures, Outcome};
 
 /// The grants of one request, one per bucket in their order. Dropping them releases their slots;
@@ -101,17 +102,6 @@ pub struct Settle {
     pub renew: Option<Duration>,
     /// How the grant ends. Default: it does not.
     pub end: Option<End>,
-}
-
-/// More tokens within a grant, all or nothing.
-#[derive(Debug, Clone, Default)]
-pub struct TakeMore {
-    /// The grant's token.
-    pub grant: String,
-    /// Place of the one bucket to take from. Default: each that has the limit.
-    pub bucket: Option<usize>,
-    /// Whole tokens per limit.
-    pub amounts: Vec<(String, i64)>,
 }
 
 /// How a grant ends.
@@ -205,7 +195,7 @@ fn report(
 
 /// Makes the changes and ends the grants, first those with a lease: only a lease remembers that the text
 /// was settled before. If one is gone, the grants without one stay as they are, so that a repeated
-/// settlement counts once in their buckets too.
+/// settlement counts once in their buckets too. A change of a grant that ends is a part of its end.
 async fn change_and_end(
     limiter: &RateLimiter,
     granted: Granted,
@@ -222,16 +212,23 @@ async fn change_and_end(
                 grant.is_some_and(|grant| grant.expires_at().is_some() == is_leased)
             })
             .collect();
-        let settled = change(&mut grants, &places, &steps, &mut progress).await;
-        for at in &places {
-            amounts[*at] = grants[*at]
-                .as_ref()
-                .map_or_else(BTreeMap::new, Grant::amounts);
+        let is_changed = end.is_none() || end == Some(End::Release) && !is_leased;
+        let mut settled = Ok(());
+        if is_changed {
+            settled = change(&mut grants, &places, &steps, &mut progress).await;
         }
-        let settled = match (settled, end) {
-            (Ok(()), Some(end)) => end_all(limiter, &mut grants, &places, end, &mut progress).await,
-            (changed, _) => changed,
-        };
+        for at in &places {
+            if let Some(grant) = &grants[*at] {
+                amounts[*at] = grant.amounts();
+            }
+            if !is_changed {
+                steps.correct(*at, &mut amounts[*at]);
+            }
+        }
+        if let (Ok(()), Some(end)) = (&settled, end) {
+            let all = (&mut *grants, &places[..], &steps);
+            settled = end_all(limiter, all, end, &mut progress).await;
+        }
         if let Err(mut error) = settled {
             // The text that the client has is of the amounts before.
             let left: Vec<_> = grants.into_iter().flatten().collect();
@@ -266,10 +263,10 @@ async fn change(
         });
         progress.add(join_all(changes).await)?;
     }
-    for (of_step, limit, rest) in &steps.give_back {
+    for (of_step, limit, back) in &steps.give_back {
         for grant in at(grants, |at| places.contains(at) && of_step == at) {
             let parts = grant.parts();
-            progress.add([(parts, grant.adjust_milli(limit, *rest).await)])?;
+            progress.add([(parts, grant.give_back_milli(limit, *back).await)])?;
         }
     }
     if let Some((of_step, lasts)) = &steps.renew {
@@ -286,15 +283,15 @@ async fn change(
 /// Ends the grants at these places. Of those that fail, the ones stay that can be ended again.
 async fn end_all(
     limiter: &RateLimiter,
-    grants: &mut [Option<Grant>],
-    places: &[usize],
+    (grants, places, steps): (&mut [Option<Grant>], &[usize], &Steps),
     end: End,
     progress: &mut Progress,
 ) -> Result<(), SettleError> {
     let ending = places
         .iter()
         .filter_map(|at| Some((*at, grants[*at].take()?)));
-    let ended = join_all(ending.map(|(at, grant)| ended(limiter, at, grant, end))).await;
+    let ended = ending.map(|(at, grant)| ended(limiter, (at, grant), steps, end));
+    let ended = join_all(ended).await;
     let mut outcomes = vec![];
     for (at, left, outcome) in ended {
         grants[at] = left;
@@ -310,8 +307,8 @@ type Written = (usize, Result<Settlement, Error>);
 /// a lease writes nothing, and one with a lease ends once.
 async fn ended(
     limiter: &RateLimiter,
-    at: usize,
-    grant: Grant,
+    (at, grant): (usize, Grant),
+    steps: &Steps,
     end: End,
 ) -> (usize, Option<Grant>, Written) {
     let (parts, has_lease) = (grant.parts(), grant.expires_at().is_some());
@@ -321,7 +318,10 @@ async fn ended(
     let token = grant.into_token();
     let restored = || limiter.restore_grant(&token);
     let outcome = match (restored(), end) {
-        (Ok(grant), End::Release) => grant.release().await,
+        (Ok(grant), End::Release) => {
+            let (adjust, give_back) = steps.of(at);
+            grant.release_with(&adjust, &give_back).await
+        }
         (Ok(grant), End::RollBack) => grant.roll_back().await,
         (Err(error), _) => Err(error),
     };
@@ -398,7 +398,7 @@ impl SettleError {
 
 /// Returns whether a write of a change that failed may be applied. One whose time ran out may have
 /// been sent.
-fn may_be_applied(error: &Error) -> bool {
+pub(super) fn may_be_applied(error: &Error) -> bool {
     error.is_unknown() || matches!(error, Error::Timeout { .. })
 }
 
@@ -488,14 +488,51 @@ pub(super) fn possible(
     }
 }
 
-/// Checks the amounts to be returned, before anything is sent. Returns the place, limit and
-/// remaining amount of each.
+/// Amounts by limit, borrowed.
+type Amounts<'a> = Vec<(&'a str, MilliTokens)>;
+
+impl Steps {
+    /// Returns what changes of the grant at a place: the amounts used, and those returned.
+    fn of(&self, at: usize) -> (Amounts<'_>, Amounts<'_>) {
+        let adjust = self
+            .adjust
+            .iter()
+            .filter(|(places, ..)| places.contains(&at));
+        let give_back = self.give_back.iter().filter(|(place, ..)| *place == at);
+        (
+            adjust
+                .map(|(_, limit, actual)| (limit.as_str(), *actual))
+                .collect(),
+            give_back
+                .map(|(_, limit, back)| (limit.as_str(), *back))
+                .collect(),
+        )
+    }
+
+    /// Changes the amounts of the grant at a place as its end does.
+    fn correct(&self, at: usize, amounts: &mut BTreeMap<LimitName, MilliTokens>) {
+        let (adjust, give_back) = self.of(at);
+        if amounts.is_empty() {
+            return;
+        }
+        for (limit, actual) in adjust {
+            amounts.extend(LimitName::new(limit).ok().map(|limit| (limit, actual)));
+        }
+        for (limit, back) in give_back {
+            if let Some(amount) = amounts.get_mut(limit) {
+                *amount -= back;
+            }
+        }
+    }
+}
+
+/// Checks the amounts to be returned, before anything is sent. Returns the place, limit and amount of each.
 fn checked(
     grants: &[Grant],
     targets: &[usize],
     settle: &Settle,
 ) -> Result<Vec<(usize, String, MilliTokens)>, Error> {
-    let mut rests = vec![];
+    let mut all = vec![];
     for (limit, back) in &settle.give_back {
         let adjusted = settle.adjust.iter().find(|(name, _)| name == limit);
         let mut is_counted = false;
@@ -511,7 +548,7 @@ fn checked(
                     "give_back of {limit:?} must be 0 to {held}, what the grant holds, got {back}: give back at most {held}"
                 )));
             }
-            rests.push((at, limit.clone(), held - *back));
+            all.push((at, limit.clone(), *back));
         }
         // Nothing is counted of a limit that is not enforced.
         let is_uncounted = |at: &usize| {
@@ -523,125 +560,5 @@ fn checked(
             )));
         }
     }
-    Ok(rests)
-}
-
-/// Takes more within a grant. If one limit of one bucket denies, returns what the others gave.
-pub(super) async fn take_more(
-    limiter: &RateLimiter,
-    more: TakeMore,
-) -> Result<Decision<Settled>, SettleError> {
-    let mut grants = restore(limiter, &more.grant).map_err(before)?;
-    let targets = targets(&grants, more.bucket).map_err(before)?;
-    let mut taken = vec![];
-    let mut steps = vec![];
-    for (limit, tokens) in &more.amounts {
-        let holders = holders(&grants, &targets, limit);
-        let places = possible(&grants, &holders, |grant| grant.check_adjust(limit));
-        steps.push((limit, tokens, places.map_err(before)?));
-    }
-    for (limit, tokens, places) in steps {
-        for at in places {
-            let refused = match grants[at].take_more(limit, *tokens).await {
-                Ok(Decision::Granted(())) => {
-                    taken.push((at, limit.as_str(), *tokens));
-                    continue;
-                }
-                Ok(refused) => refused,
-                Err(error) => {
-                    let may_be_applied = SettleError::of(error.clone(), false).may_be_applied;
-                    let is_left = undo(&mut grants, &taken).await.is_err();
-                    return Err(SettleError {
-                        error: Box::new(error),
-                        may_be_applied: may_be_applied || is_left,
-                        grant: None,
-                    });
-                }
-            };
-            undo(&mut grants, &taken)
-                .await
-                .map_err(|error| SettleError::of(error, true))?;
-            return Ok(match refused {
-                Decision::Denied(denied) => Decision::Denied(denied),
-                Decision::NeverFits(never) => Decision::NeverFits(never),
-                Decision::Disabled(disabled) => Decision::Disabled(disabled),
-                Decision::Granted(()) => continue,
-            });
-        }
-    }
-    if let Err(error) = check_parts(&grants) {
-        undo(&mut grants, &taken)
-            .await
-            .map_err(|error| SettleError::of(error, true))?;
-        return Err(before(error));
-    }
-    let granted = Granted(grants);
-    Ok(Decision::Granted(Settled {
-        amounts: granted.amounts(),
-        granted: Some(granted),
-        settlement: Settlement::Applied,
-        paused_until: None,
-    }))
-}
-
-/// Returns what was taken, newest first.
-async fn undo(grants: &mut [Grant], taken: &[(usize, &str, i64)]) -> Result<(), Error> {
-    for (at, limit, tokens) in taken.iter().rev() {
-        let grant = &mut grants[*at];
-        let rest = grant.amount(limit) - MilliTokens(tokens.saturating_mul(1000));
-        let _ = grant.adjust_milli(limit, rest).await?;
-    }
-    Ok(())
-}
-
-/// Stands between two tokens; a token is base64, which does not contain it.
-const SEPARATOR: char = '.';
-/// Most tokens in a text: as many as one request can have buckets.
-const MAX_TOKENS: usize = 100;
-/// Most parts of all tokens of a text, so most writes of one settlement.
-const MAX_PARTS: usize = 1_024;
-
-/// Returns the tokens of the grants as one text.
-pub(crate) fn join(grants: Vec<Grant>) -> String {
-    let mut text = String::new();
-    for grant in grants {
-        if !text.is_empty() {
-            text.push(SEPARATOR);
-        }
-        text.push_str(&grant.into_token());
-    }
-    text
-}
-
-/// Restores the grants of a text.
-///
-/// # Errors
-/// [`Error::Invalid`] if a part is no token of this table and namespace, or there are too many.
-pub(crate) fn restore(limiter: &RateLimiter, text: &str) -> Result<Vec<Grant>, Error> {
-    let count = text.split(SEPARATOR).count();
-    if count > MAX_TOKENS {
-        return Err(Error::Invalid(format!(
-            "the grant token has {count} parts, the maximum is {MAX_TOKENS}: pass the token as it was returned"
-        )));
-    }
-    let grants = text
-        .split(SEPARATOR)
-        .map(|token| limiter.restore_grant(token))
-        .collect::<Result<Vec<_>, _>>()?;
-    check_parts(&grants)?;
-    Ok(grants)
-}
-
-/// Requires that one settlement of the grants does not write too much.
-///
-/// # Errors
-/// [`Error::Invalid`] if they have too many parts together.
-pub(super) fn check_parts(grants: &[Grant]) -> Result<(), Error> {
-    let parts: usize = grants.iter().map(Grant::parts).sum();
-    match parts <= MAX_PARTS {
-        true => Ok(()),
-        false => Err(Error::Invalid(format!(
-            "the grants of one token can have {MAX_PARTS} parts, got {parts}: settle them, and acquire again"
-        ))),
-    }
+    Ok(all)
 }

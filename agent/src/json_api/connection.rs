@@ -256,14 +256,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on all addresses.
+    /// Listens on all addresses, which the option or the variable `given` names.
     ///
     /// # Errors
     /// A sentence that names the address and the remedy.
-    pub async fn bind(addresses: &[Address], bounds: Bounds) -> Result<Self, String> {
+    pub async fn bind(addresses: &[Address], given: &str, bounds: Bounds) -> Result<Self, String> {
         let mut listeners = vec![];
         for address in addresses {
-            listeners.push(Listener::bind(address, "--listen").await?);
+            listeners.push(Listener::bind(address, given).await?);
         }
         let clients = Clients::new(bounds);
         Ok(Self { listeners, clients })

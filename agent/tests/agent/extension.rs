@@ -410,6 +410,8 @@ fn it_ends_although_dynamodb_does_not_answer() {
 #[test]
 fn what_keeps_it_from_starting_is_told_to_lambda() {
     let endpoint = database();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
     for (variables, words) in [
         (
             &[("AWS_ENDPOINT_URL_DYNAMODB", endpoint.as_str())][..],
@@ -419,6 +421,20 @@ fn what_keeps_it_from_starting_is_told_to_lambda() {
         (
             &[("WEIRGATE_TABLE", "weirgate"), ("WEIRGATE_HTTP_PORT", "x")],
             &["WEIRGATE_HTTP_PORT", "\"x\""],
+        ),
+        (
+            &[("WEIRGATE_TABLE", "weirgate"), ("WEIRGATE_HTTP_PORT", "0")],
+            &["WEIRGATE_HTTP_PORT", "1 to 65535", "\"0\""],
+        ),
+        (
+            &[
+                ("WEIRGATE_TABLE", "weirgate"),
+                ("WEIRGATE_HTTP_PORT", port.as_str()),
+            ],
+            &[
+                "WEIRGATE_HTTP_PORT 127.0.0.1",
+                "give another WEIRGATE_HTTP_PORT",
+            ],
         ),
         (
             &[
@@ -439,7 +455,9 @@ fn what_keeps_it_from_starting_is_told_to_lambda() {
         let told = error.body["errorMessage"].as_str().unwrap();
         assert!(words.iter().all(|word| told.contains(word)), "{told}");
         assert!(error.head.contains("error-type: extension."), "{error:?}");
-        assert_eq!(lambda.process.wait().unwrap().code(), Some(2));
+        let is_taken = variables.iter().any(|(_, value)| *value == port);
+        let code = if is_taken { 1 } else { 2 };
+        assert_eq!(lambda.process.wait().unwrap().code(), Some(code));
         let mut line = String::new();
         lambda
             .process

@@ -43,7 +43,7 @@ entities:
 const THROTTLE: Fault = Fault::Throttle { key_range: true };
 
 /// Sends a request of the table; returns what its answer has.
-fn ask(agent: &Agent, line: &str, grant: &mut String) -> String {
+fn ask(agent: &Agent, line: &str, (grant, kept): (&mut String, &str)) -> String {
     let (head, body) = line.split_at(line.find([' ', '{', '[']).map_or(line.len(), |_| {
         let begins = [" {", " ["].map(|begin| line.find(begin).unwrap_or(line.len()));
         begins[0].min(begins[1])
@@ -51,7 +51,10 @@ fn ask(agent: &Agent, line: &str, grant: &mut String) -> String {
     let mut words = head.split(' ');
     let (method, path) = (words.next().unwrap(), words.next().unwrap());
     let fields: Vec<_> = words.map(|word| word.split_once('=').unwrap()).collect();
-    let body = body.trim_start().replace("$grant", grant);
+    let body = body
+        .trim_start()
+        .replace("$grant", grant)
+        .replace("$kept", kept);
     let answer = agent.connect().send(method, path, &fields, &body);
     if let Some(given) = answer.body.starts_with('{').then(|| answer.json())
         && let Some(given) = given["grant"].as_str()
@@ -89,7 +92,7 @@ fn requests_are_answered_as_the_table_says() {
             Some((_, limits)) => Agent::with_limits(settings, limits),
             None => Agent::with(settings),
         };
-        let mut grant = String::new();
+        let (mut grant, mut kept) = (String::new(), String::new());
         for step in steps.split("> ").skip(1) {
             let mut lines = step.lines().filter(|line| !line.is_empty());
             let line = lines.next().unwrap();
@@ -97,6 +100,7 @@ fn requests_are_answered_as_the_table_says() {
             match *words {
                 ["restart"] => agent.restart(),
                 ["without-database"] => agent.without_database(),
+                ["keep"] => kept.clone_from(&grant),
                 ["recover"] => agent.dynamo.fail_when(|_| None),
                 ["throttle", entity] => {
                     let entity = format!("#{entity}#");
@@ -118,7 +122,7 @@ fn requests_are_answered_as_the_table_says() {
                     assert!((left - expected).abs() < 0.4, "{name}: {line}, got {left}");
                 }
                 _ => {
-                    let answer = ask(&agent, line, &mut grant);
+                    let answer = ask(&agent, line, (&mut grant, &kept));
                     let status = lines.next().unwrap();
                     assert!(answer.starts_with(status), "{name}: {line}: {answer}");
                     for has in lines {

@@ -15,6 +15,7 @@ use crate::amounts::{self, Amount};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant::{self, DAY};
+use crate::stop::Signals;
 
 /// Durations of a lease on slots.
 const SHORTEST_LEASE: Duration = Duration::from_secs(60);
@@ -94,6 +95,8 @@ impl Load {
         let lasts = self.hold.saturating_add(context.options().timeout);
         let lasts = lasts.clamp(SHORTEST_LEASE, LONGEST_LEASE);
         let lease = self.takes.iter().any(has_slots).then_some(lasts);
+        // Before the first acquire, so that no signal leaves slots behind.
+        let signals = Signals::new()?;
         let output = context.output();
         let shows_rates = output.is_watched();
         let rate = self.rate;
@@ -102,7 +105,7 @@ impl Load {
                 output.note(tally.rates(second, in_flight));
             }
         };
-        let (tally, began_for) = run::run(self, lease, limiters, show).await;
+        let (tally, began_for) = run::run(self, lease, limiters, signals, show).await;
         let report = Report::new(tally, rate, began_for);
         output.print(&report, |report| report.text(output))?;
         Ok(match report.is_incomplete() {

@@ -204,7 +204,7 @@ impl From<StartError> for Failure {
         let text = error.to_string();
         match error {
             StartError::PortTaken(_) => Self::Refused(format!("{text} (--port)")),
-            StartError::File(_) => Self::Refused(text),
+            StartError::File(_) | StartError::Name(..) => Self::Refused(text),
             StartError::Database(DatabaseError::InUse(_)) => Self::Failed(text),
             StartError::Database(_) => Self::Refused(format!("{text} (--data)")),
             StartError::Limits(error) => error.into(),

@@ -1,8 +1,10 @@
 //! Loads: every acquire that is due is counted once, with its outcome.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use super::fixtures::Table;
@@ -91,6 +93,70 @@ async fn a_lease_lasts_longer_than_its_slots_are_held() {
     load.kill().expect("it runs");
     load.wait().expect("it ends");
     assert!(u128::from(expires_at) > now + 95_000, "{expires_at} {now}");
+}
+
+/// Slots that stay held would deny other callers until their leases end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_returns_the_slots_and_another_one_counts_what_has_no_answer() {
+    for (signal, wait, is_complete) in [
+        (Signal::SIGTERM, "1s", true),
+        (Signal::SIGINT, "1s", true),
+        (Signal::SIGINT, "1h", false),
+    ] {
+        let table = Table::new().await;
+        let mut load = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+        load.args(&table.options)
+            .args(["--json", "load", "user", "gpu", "slots=1"]);
+        load.args([
+            "--limit", "slots=2", "--rate", "5", "--for", "1h", "--hold", "10h",
+        ]);
+        // With a wait of an hour, what the holds' end does not serve is without an answer.
+        load.args(["--wait", wait])
+            .env_clear()
+            .stdout(Stdio::piped());
+        let mut load = load.spawn().expect("it runs");
+        let mut begun = Instant::now();
+        let leases = || {
+            let leases = table.json("leases list user gpu");
+            leases["items"].as_array().map_or(0, Vec::len)
+        };
+        while leases() < 2 {
+            assert!(begun.elapsed() < BOUND, "no lease is taken");
+        }
+        let id = Pid::from_raw(load.id().try_into().unwrap());
+        kill(id, signal).unwrap();
+        begun = Instant::now();
+        // One within a second belongs to the first.
+        while load.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < BOUND, "{signal}: it goes on");
+            if !is_complete {
+                let _ = kill(id, signal);
+            }
+            tokio::task::yield_now().await;
+        }
+        let output = load.wait_with_output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let outcomes = report["outcomes"].as_object().unwrap().values();
+        let counted = outcomes.map(|row| row["acquires"].as_u64().unwrap());
+        assert_eq!(
+            counted.sum::<u64>(),
+            report["acquires"].as_u64().unwrap(),
+            "{report}"
+        );
+        assert!(
+            report["outcomes"]["granted"]["acquires"].as_u64() >= Some(2),
+            "{report}"
+        );
+        let failed = report["outcomes"]["failed"]["acquires"].as_u64();
+        assert_eq!(
+            output.status.code() == Some(0),
+            failed.is_none(),
+            "{report}"
+        );
+        if is_complete {
+            assert_eq!((leases(), failed), (0, None), "{signal}: {report}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

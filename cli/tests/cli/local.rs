@@ -407,6 +407,21 @@ fn a_request_for_another_host_is_refused_with_the_one_remedy() {
 }
 
 #[test]
+fn a_name_that_its_table_cannot_have_is_refused_with_the_remedy() {
+    let arn = "arn:aws:dynamodb:eu-west-1:111111111111:table/weirgate";
+    for name in ["weirgate-local", arn] {
+        for run in [
+            weirgate(["local", "--port", "0", "--table", name]),
+            weirgate_with(&[("WEIRGATE_TABLE", name)], "local --port 0"),
+        ] {
+            assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{run:?}");
+            let says = [name, "--table", "WEIRGATE_TABLE"];
+            assert!(says.iter().all(|says| run.stderr.contains(says)), "{run:?}");
+        }
+    }
+}
+
+#[test]
 fn a_folder_with_files_of_others_is_refused_and_they_stay() {
     let folder = std::env::temp_dir().join(format!("weirgate-cli-folder-{}", std::process::id()));
     let (lock, database) = (folder.join("lock"), folder.join("weirgate.sqlite"));

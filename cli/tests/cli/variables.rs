@@ -1,5 +1,9 @@
 //! What the environment sets.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::mpsc::{Receiver, channel};
+
 use crate::fixtures::{File, Table, weirgate, weirgate_with};
 
 /// Variables that the SDK reads.
@@ -86,6 +90,79 @@ fn an_endpoint_that_is_no_url_is_named() {
                 matches!(run.code, Some(1 | 2)) && run.stderr.contains("must be http"),
                 "{run:?}"
             );
+        }
+    }
+}
+
+/// Serves requests with a refusal. Returns the endpoint, and the ids of the keys that signed them.
+fn refusing() -> (String, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let (send, ids) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let (mut head, mut part) = (String::new(), [0; 4_096]);
+            while !head.contains("\r\n\r\n") {
+                let count = stream.read(&mut part).unwrap_or_default();
+                if count == 0 {
+                    break;
+                }
+                head += &String::from_utf8_lossy(&part[..count]);
+            }
+            let id = head.split_once("Credential=").unwrap_or_default().1;
+            let _ = send.send(id.split('/').next().unwrap_or_default().to_owned());
+            let body = "{\"__type\":\"com.amazon.coral.service#AccessDeniedException\"}";
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 400 Bad Request\r\ncontent-type: application/x-amz-json-1.0\r\n\
+                 content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+            );
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    (endpoint, ids)
+}
+
+/// A profile is an argument, or a variable: keys in the environment are before the variable alone.
+#[test]
+fn the_keys_of_a_profile_that_is_an_argument_sign() {
+    let credentials = "[prod]\naws_access_key_id = of-profile\naws_secret_access_key = secret\n";
+    let credentials = File::new("aws-credentials", credentials);
+    let (endpoint, ids) = refusing();
+    let files = [
+        ("AWS_SHARED_CREDENTIALS_FILE", credentials.path()),
+        ("AWS_CONFIG_FILE", "/nonexistent"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+        ("AWS_REGION", "eu-west-1"),
+        ("AWS_ENDPOINT_URL_DYNAMODB", &endpoint),
+    ];
+    let keys = [
+        ("AWS_ACCESS_KEY_ID", "of-environment"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ("AWS_SESSION_TOKEN", "token"),
+    ];
+    let profile = [("AWS_PROFILE", "prod")];
+    for (variables, option, signs) in [
+        (keys.to_vec(), "--profile prod", "of-profile"),
+        (
+            [&keys[..], &profile].concat(),
+            "--profile prod",
+            "of-profile",
+        ),
+        (keys[..1].to_vec(), "--profile prod", "of-profile"),
+        (vec![], "--profile prod", "of-profile"),
+        ([&keys[..], &profile].concat(), "", "of-environment"),
+        (keys.to_vec(), "", "of-environment"),
+        (profile.to_vec(), "", "of-profile"),
+    ] {
+        for command in ["limits list --resources", "stop --system --yes", "doctor"] {
+            let all = [&files[..], &variables].concat();
+            let run = weirgate_with(&all, format!("{option} --table limits {command}").as_str());
+            let ids: Vec<_> = ids.try_iter().collect();
+            assert!(!ids.is_empty(), "{option} {command}: {run:?}");
+            let is_expected = ids.iter().all(|id| id == signs);
+            assert!(is_expected, "{variables:?} {option} {command}: {ids:?}");
         }
     }
 }

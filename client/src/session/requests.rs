@@ -78,7 +78,7 @@ impl Session {
     }
 
     /// Awaits a request for the limiter's timeout.
-    async fn in_time<T>(
+    pub(crate) async fn in_time<T>(
         &self,
         request: &str,
         outcome: impl Future<Output = Result<T, StoreError>>,

@@ -1,6 +1,8 @@
 //! Every call of an operator leaves an audit event. The list of calls is that of the public surface.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::time::Instant;
 use weirgate_tests::stored::{set_config, set_entity, stop};
 
 use weirgate::{
@@ -8,7 +10,7 @@ use weirgate::{
     OnUnavailable, PlanName, RateLimiter,
 };
 
-use crate::fixtures::fleet::{Fleet, secs};
+use crate::fixtures::fleet::{Fleet, millis, secs};
 use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
@@ -288,6 +290,38 @@ async fn every_act_of_an_operator_leaves_an_audit_event() {
         for of in [AuditSubject::System, AuditSubject::Entity(entity("e-1"))] {
             let page = limiter.admin().audit(&of, None).await.unwrap();
             assert!(page.unreadable.is_empty(), "{name}: {:?}", page.unreadable);
+        }
+    }
+}
+
+/// An operator waits no longer than it was told, also for a table that answers nothing, or no write.
+#[tokio::test(start_paused = true)]
+async fn i9_every_act_of_an_operator_ends_within_its_timeout_on_a_silent_table() {
+    // The others read the shards of a bucket first, which an acquire bounds by its own time.
+    let is_bounded = |name: &&str| !["release_lease", "set_shards"].contains(name);
+    for (name, are_reads_answered) in ACTS
+        .into_iter()
+        .chain([STORE])
+        .filter(is_bounded)
+        .flat_map(|name| [(name, false), (name, true)])
+    {
+        let fleet = Fleet::new().await;
+        let _world = world(&fleet).await;
+        let timeout = millis(700);
+        let limiter = fleet.limiter_with(|builder| builder.timeout(timeout)).await;
+        fleet.dynamo.stall_when(move |operation, _| {
+            let is_read = ["BatchGetItem", "Query", "Scan", "GetItem"].contains(&operation);
+            !(is_read && are_reads_answered)
+        });
+        let began = Instant::now();
+        let error = act(&limiter, name).await.expect_err("nothing is written");
+        let took = began.elapsed();
+        assert!(
+            took <= timeout * 2,
+            "{name}, {are_reads_answered}: {took:?}, {error}"
+        );
+        if !are_reads_answered {
+            assert!(took <= timeout + millis(1), "{name}: {took:?}, {error}");
         }
     }
 }

@@ -1,26 +1,28 @@
 //! The open loop.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 use weirgate::{Decision, Error, Grant, RateLimiter, Settlement};
 
 use super::Load;
 use super::report::{Answer, Ending, Tally, reason};
+use crate::stop::Signals;
 
 /// How often acquires begin that are due.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Begins acquires, of such a lease, at the load's rate until its time is over or Ctrl-C, and awaits their answers;
-/// another Ctrl-C ends that too. Calls `each_second` with the counts, the second, and the number of
+/// Begins acquires, of such a lease, at the load's rate until its time is over or a signal, which also ends the
+/// holds, and awaits their answers; another signal ends that too. Calls `each_second` with the counts, the second, and the number of
 /// acquires without an answer. Returns the counts, and for how long acquires began.
 pub async fn run(
     load: Load,
     lease: Option<Duration>,
     limiters: Vec<RateLimiter>,
+    mut signals: Signals,
     mut each_second: impl FnMut(&mut Tally, u64, usize),
 ) -> (Tally, Duration) {
     let load = Arc::new(load);
@@ -31,11 +33,14 @@ pub async fn run(
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let (start, mut number, mut second) = (Instant::now(), 0, 1);
-    let mut interrupt = pin!(tokio::signal::ctrl_c());
+    let (end_holds, holds) = watch::channel(false);
     while number < planned {
         tokio::select! {
             biased;
-            _ = &mut interrupt => break,
+            () = signals.next() => {
+                end_holds.send_replace(true);
+                break;
+            }
             _ = ticks.tick() => {
                 let due = due(load.rate, start.elapsed()).min(planned);
                 for number in number..due {
@@ -43,7 +48,8 @@ pub async fn run(
                     match limiters.next() {
                         Some(limiter) if answers.len() < in_flight => {
                             let load = Arc::clone(&load);
-                            answers.spawn(acquire(load, lease, limiter.clone(), number, at));
+                            let call = (limiter.clone(), holds.clone());
+                            answers.spawn(acquire(load, lease, call, number, at));
                         }
                         _ => tally.count_not_begun(),
                     }
@@ -61,16 +67,25 @@ pub async fn run(
         true => start.elapsed(),
         false => load.duration,
     };
-    let mut interrupt = pin!(tokio::signal::ctrl_c());
     loop {
         tokio::select! {
             biased;
-            _ = &mut interrupt => break,
+            () = signals.next() => {
+                // After the load's time, the first signal ends the holds.
+                if end_holds.send_replace(true) {
+                    break;
+                }
+            }
             answer = answers.join_next() => match answer {
                 Some(answer) => tally.count(joined(answer)),
                 None => break,
             }
         }
+    }
+    for _ in 0..answers.len() {
+        let ending = Err("the load was ended before the answer".to_owned());
+        let time = start.elapsed();
+        tally.count(Answer { ending, time });
     }
     (tally, began_for)
 }
@@ -83,7 +98,7 @@ fn joined(answer: Result<Answer, JoinError>) -> Answer {
 async fn acquire(
     load: Arc<Load>,
     lease: Option<Duration>,
-    limiter: RateLimiter,
+    (limiter, holds): (RateLimiter, watch::Receiver<bool>),
     number: u64,
     due: Instant,
 ) -> Answer {
@@ -114,7 +129,7 @@ async fn acquire(
                 Some(_) => Ending::Degraded,
                 None => Ending::Granted,
             };
-            match hold(grant, load.hold).await {
+            match hold(grant, load.hold, holds).await {
                 Ok(Settlement::Applied) => Ok(ending),
                 Ok(Settlement::LeaseGone) => Err("the lease ended before its release".to_owned()),
                 Err(error) => Err(failed(error)),
@@ -129,9 +144,13 @@ async fn acquire(
     Answer { ending, time }
 }
 
-async fn hold(grant: Grant, time: Duration) -> Result<Settlement, Error> {
+async fn hold(
+    grant: Grant,
+    time: Duration,
+    mut holds: watch::Receiver<bool>,
+) -> Result<Settlement, Error> {
     if !time.is_zero() {
-        tokio::time::sleep(time).await;
+        let _ = timeout(time, holds.wait_for(|is_ended| *is_ended)).await;
     }
     grant.release().await
 }

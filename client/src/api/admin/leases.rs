@@ -178,6 +178,7 @@ impl Admin {
         let keys = (0..MAX_SHARDS).map(|shard| first.with_shard(shard).item_key());
         let keys: Vec<_> = keys.collect();
         let read = self.session.read_with(&keys, Consistency::Strong, None);
+        let read = self.session.in_time("BatchGetItem", read);
         Ok(read.await?)
     }
 
