@@ -5,7 +5,7 @@ use weirgate_tests::fleet;
 use weirgate_tests::fleet::taken;
 
 use proptest::prelude::*;
-use weirgate::{Decision, Limit, LimitMode};
+use weirgate::{Decision, Limit, LimitMode, Settlement};
 use weirgate_tests::fleet::shards::{holds, split};
 use weirgate_tests::fleet::{
     Fleet, ask, config, denied, granted, millis, pass, runtime, secs, slots, tokens,
@@ -213,7 +213,8 @@ async fn a_limit_that_shadow_mode_waived_is_not_adjusted() {
     for is_restored in [false, true] {
         let fleet = Fleet::new().await;
         let limiter = fleet.limiter().await;
-        let limits = [rpm(600), "tpm=1000/day,mode=shadow".parse().unwrap()];
+        let limits = ["rpm=600/minute", "tpm=1000/day,mode=shadow"];
+        let limits = limits.map(|text| text.parse::<Limit>().unwrap());
         let take = async || granted(&limiter, &limits, &[("rpm", 1), ("tpm", 600)]).await;
         let mut first = take().await;
         assert_eq!(first.adjust("tpm", 700).await.unwrap(), Settlement::Applied);
