@@ -429,7 +429,7 @@ pub(super) fn blocked(bucket: &Bucket, hits: i64) -> Option<LimitStatus> {
     })
 }
 
-/// Returns why a take of what was peeked would be refused for good; `None` if it would be denied for a time.
+/// Returns why a take of what was peeked would be refused permanently; `None` if it would be denied for a time.
 fn permanent(bucket: &Bucket, is_disabled: bool, limits: &[LimitStatus]) -> Option<Refusal> {
     if is_disabled {
         return Some(Refusal::Disabled(Disabled {
@@ -450,7 +450,7 @@ fn permanent(bucket: &Bucket, is_disabled: bool, limits: &[LimitStatus]) -> Opti
     }))
 }
 
-/// Adds a denial to the refusal, unless that is one for good.
+/// Adds a denial to the refusal, unless that is a permanent one.
 pub(super) fn merge(
     refusal: &mut Option<Refusal>,
     retry_after: Option<Duration>,

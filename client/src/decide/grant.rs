@@ -34,7 +34,7 @@ pub struct Grant {
     local: Vec<LocalHold>,
     would_deny: Option<Denied>,
     /// Limits that shadow mode waived for a grant that was restored.
-    waived: Vec<LimitName>,
+    waived: Box<[LimitName]>,
     degraded: Option<Degraded>,
     /// Limits of which nothing is counted.
     uncounted: Uncounted,
@@ -48,7 +48,7 @@ impl Grant {
             holds: vec![],
             local: vec![],
             would_deny: None,
-            waived: vec![],
+            waived: Box::default(),
             degraded: granted.degraded,
             uncounted: granted.uncounted,
             missing_plan: granted.missing_plan,
@@ -72,7 +72,7 @@ impl Grant {
     pub(super) const fn restored(
         holds: Vec<Hold>,
         uncounted: Uncounted,
-        waived: Vec<LimitName>,
+        waived: Box<[LimitName]>,
         degraded: Option<Degraded>,
     ) -> Self {
         Self {
@@ -113,9 +113,9 @@ impl Grant {
     pub(super) fn into_holds(mut self) -> (Vec<Hold>, Uncounted, Vec<LimitName>) {
         let short = self.would_deny.iter().flat_map(Denied::short);
         let short = short.filter_map(|short| LimitName::new(short.limit.as_str()).ok());
-        self.waived.extend(short);
-        self.uncounted.extend(self.waived.iter().cloned());
-        (self.holds, self.uncounted, self.waived)
+        let waived: Vec<_> = self.waived.into_iter().chain(short).collect();
+        self.uncounted.extend(waived.iter().cloned());
+        (self.holds, self.uncounted, waived)
     }
 
     /// Returns whether shadow mode waived a limit.

@@ -214,7 +214,7 @@ domains:
     agent
 }
 
-/// Whoever has reclaimed the lease of a reservation that has expired: its usage counts once in each bucket, and its
+/// By any process that reclaimed the lease of an expired reservation: its usage counts once in each bucket, and its
 /// slots are free.
 #[tokio::test]
 async fn i3_a_commit_after_the_expiry_counts_once_in_each_bucket_of_a_chain() {
@@ -257,7 +257,7 @@ async fn i3_a_commit_after_the_expiry_counts_once_in_each_bucket_of_a_chain() {
         for status in slots {
             assert_eq!(
                 status.available.whole_tokens(),
-                i64::from(status.capacity.whole_tokens())
+                status.capacity.whole_tokens()
             );
         }
     }

@@ -657,7 +657,7 @@ async fn every_limit_that_follows_is_lowered_whatever_its_unit_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn i9_callers_who_tell_what_the_vendor_said_are_answered_in_time() {
+async fn i9_calls_that_tell_what_the_vendor_said_are_answered_in_time() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter_with(|builder| builder.timeout(secs(1))).await;
     let grants = join_all((0..20).map(|_| take(&limiter))).await;

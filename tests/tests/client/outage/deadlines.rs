@@ -173,10 +173,10 @@ async fn i9_a_call_is_answered_in_time_whatever_is_silent() {
     }
 }
 
-/// Whoever waits for a block is decided as whoever waits for another write: what hangs is an outage, contention and
+/// A request that waits for a block is decided as one that waits for another write: what hangs is an outage, contention and
 /// what failed long ago are none.
 #[tokio::test(start_paused = true)]
-async fn i1_those_who_wait_for_a_block_are_decided_by_what_the_table_does_now() {
+async fn i1_a_request_that_waits_for_a_block_is_decided_by_what_the_table_does_now() {
     for hangs in [true, false] {
         let fleet = Fleet::new().await;
         let limits = [rpm(60_000)];
