@@ -67,6 +67,17 @@ impl<'a> ConfigEdit<'a> {
         env.no_answer(request, settings.timeout)
     }
 
+    /// Returns the error of a transaction that has no answer by the deadline, with what the one before it
+    /// was answered.
+    fn no_answer_after(&self, last: Option<&StoreError>) -> StoreError {
+        let error = self.no_answer("TransactWriteItems");
+        let reason = match last {
+            Some(last) => format!("{}; before: {last}", error.reason),
+            None => return error,
+        };
+        StoreError { reason, ..error }
+    }
+
     /// Returns the write of the change's audit event.
     pub(crate) fn record(&self, change: AuditChange) -> Action {
         self.record_operation(change, None, None)
@@ -143,14 +154,15 @@ impl<'a> ConfigEdit<'a> {
         // On drop, so that it also happens if the future is dropped or the transaction fails.
         let _forgetting = InvalidateOnDrop(self);
         let token = weirgate_store::random_id();
-        let (mut failures, mut unconfirmed) = (0, None);
+        let (mut failures, mut unconfirmed, mut last) = (0, None, None);
         loop {
             let transacted = timeout_at(self.until, self.session.transact(actions, &token)).await;
-            match transacted.unwrap_or_else(|_| Err(self.no_answer("TransactWriteItems"))) {
+            match transacted.unwrap_or_else(|_| Err(self.no_answer_after(last.as_deref()))) {
                 Ok(outcome) => return Ok(outcome),
                 Err(error) => {
                     let kind = error.kind;
                     let error = Arc::new(error);
+                    last = Some(Arc::clone(&error));
                     if kind == ErrorKind::Unconfirmed {
                         unconfirmed = Some(Arc::clone(&error));
                     }

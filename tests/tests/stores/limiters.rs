@@ -121,7 +121,7 @@ async fn limiters_side_by_side_never_take_more_than_the_limit() {
 #[tokio::test]
 async fn a_server_that_is_full_opens_the_breaker_and_takes_a_release() {
     let server = RedisServer::start();
-    let built = RateLimiter::builder(server.url()).timeout(Duration::from_millis(200));
+    let built = RateLimiter::builder(server.url()).timeout(Duration::from_millis(500));
     let limiter = built.build().await.expect("the server fits");
     let limits = scarce();
     let leased = limiter.acquire("e-1", "gpt-4").limits(&limits);

@@ -424,8 +424,8 @@ async fn i9_a_shutdown_ends_whatever_refuses_its_writes() {
             let fleet = Fleet::new().await;
             let limits = per_minute(60_000);
             let limiter = ahead(&fleet, Prefetch::default()).await;
-            split(&limiter, &limits, count).await;
             stock(&fleet, &limiter, &limits, 40).await;
+            split(&limiter, &limits, count).await;
             warm(&limiter, &limits, 20).await;
             fleet.fail_writes(fault);
             let began = Instant::now();
