@@ -140,7 +140,7 @@ test("a quota's row says what is left of it, and when it resets on the clock of 
 });
 
 test("the chart of an opened bucket says the end of the window that there is now", async (t) => {
-  await backend.run("acquire", "user-32", "report", "tpm=1", "--limit", "tpm=quota:100/h");
+  await backend.run("acquire", "user-32", "report", "tpm=1", "--limit", "tpm=quota:100/hour");
   const { page } = await open(t, SIZES.desktop, {}, "#entity/user-32", false);
   let end = "13:00";
   await page.route("**/why?*", async (route) => {
