@@ -5,6 +5,7 @@ mod decision;
 mod fallback;
 mod grant;
 mod local;
+mod settlement;
 mod stop;
 mod take_more;
 mod targets;

@@ -222,8 +222,7 @@ impl Hold {
             ..BucketRequest::of(self.limits.clone())
         };
         for (limit, amount) in more {
-            let mut known = self.limits.named().iter();
-            let Some(known) = known.find(|known| known.name().as_str() == *limit) else {
+            let Some(known) = self.brought(limit) else {
                 continue;
             };
             // A restored hold has the pools that it was taken from, without their classes.
@@ -280,10 +279,16 @@ impl Hold {
             .any(|known| known.name().as_str() == limit)
     }
 
+    /// Returns a limit that the request brought.
+    fn brought(&self, limit: &str) -> Option<&Limit> {
+        let mut named = self.limits.named().iter();
+        named.find(|known| known.name().as_str() == limit)
+    }
+
     /// Returns whether a limit that the request brought counts slots.
     pub(crate) fn has_slots(&self, limit: &str) -> bool {
-        let mut named = self.limits.named().iter();
-        named.any(|known| known.name().as_str() == limit && known.rule().kind().is_held())
+        self.brought(limit)
+            .is_some_and(|known| known.rule().kind().is_held())
     }
 
     /// Requires that the hold can have so much of a limit: of more than it has, only what may go into
@@ -309,9 +314,7 @@ impl Hold {
     /// Returns the pool from which an adjustment takes of a limit that was not taken: as what goes into debt,
     /// the first one of the caller's class.
     fn first_pool(&self, limit: &str) -> String {
-        let mut named = self.limits.named().iter();
-        let known = named.find(|known| known.name().as_str() == limit);
-        let class = self.class.as_ref();
+        let (known, class) = (self.brought(limit), self.class.as_ref());
         let choices = known.and_then(|known| known.choices(class).or_else(|| known.choices(None)));
         let first = choices.and_then(|choices| choices.into_iter().next());
         first.map_or_else(|| limit.to_owned(), |choice| choice.pool.to_string())
@@ -343,8 +346,7 @@ impl Hold {
 
     /// Returns whether the hold is of a limit that can deny.
     pub(crate) fn enforces(&self, limit: &str) -> bool {
-        let mut named = self.limits.named().iter();
-        let known = named.find(|known| known.name().as_str() == limit);
+        let known = self.brought(limit);
         let is_enforced = known.is_some_and(|known| known.mode() == LimitMode::Enforced);
         is_enforced && !self.is_shadow && !self.is_bypass() && self.has(limit)
     }

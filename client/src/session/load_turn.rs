@@ -77,53 +77,41 @@ impl LoadTurn {
         T: Send + 'static,
         L: Future<Output = T> + Send + 'static,
     {
-        let shared = timeout_at(until, self.known_or_loaded(session, until, known, load));
-        shared.await.unwrap_or(Ok(None))
-    }
-
-    async fn known_or_loaded<T, L>(
-        &self,
-        session: &Session,
-        until: Instant,
-        known: impl Fn() -> Option<T>,
-        load: impl FnOnce(u64) -> L,
-    ) -> Result<Option<T>, Error>
-    where
-        T: Send + 'static,
-        L: Future<Output = T> + Send + 'static,
-    {
-        let keeper = loop {
-            // Before the look at what is known, or a change in between would be missed.
-            let changed = self.changed.notified();
-            if let Some(known) = known() {
-                return Ok(Some(known));
-            }
-            if Instant::now() >= until {
-                return Ok(None);
-            }
-            match self.keep(session, until) {
-                Ok(keeper) => break keeper,
-                Err(end) => {
-                    drop(session.breaker.admit()?);
-                    let left = end.since(session.env.ages.now());
-                    timeout(left, changed).await.ok();
+        let shared = async {
+            let keeper = loop {
+                // Before the look at what is known, or a change in between would be missed.
+                let changed = self.changed.notified();
+                if let Some(known) = known() {
+                    return Ok(Some(known));
+                }
+                if Instant::now() >= until {
+                    return Ok(None);
+                }
+                match self.keep(session, until) {
+                    Ok(keeper) => break keeper,
+                    Err(end) => {
+                        drop(session.breaker.admit()?);
+                        let left = end.since(session.env.ages.now());
+                        timeout(left, changed).await.ok();
+                    }
+                }
+            };
+            let mut loading = pin!(self.run(session, load(keeper.turn)));
+            loop {
+                let changed = self.changed.notified();
+                tokio::select! {
+                    // A fixed order, so that a run depends only on its inputs.
+                    biased;
+                    loaded = &mut loading => return loaded.map(Some),
+                    () = changed => {}
+                }
+                // What an earlier load brings is as good.
+                if let Some(known) = known() {
+                    return Ok(Some(known));
                 }
             }
         };
-        let mut loading = pin!(self.run(session, load(keeper.turn)));
-        loop {
-            let changed = self.changed.notified();
-            tokio::select! {
-                // A fixed order, so that a run depends only on its inputs.
-                biased;
-                loaded = &mut loading => return loaded.map(Some),
-                () = changed => {}
-            }
-            // What an earlier load brings is as good.
-            if let Some(known) = known() {
-                return Ok(Some(known));
-            }
-        }
+        timeout_at(until, shared).await.unwrap_or(Ok(None))
     }
 
     /// Returns whether others wait for the load of this turn.

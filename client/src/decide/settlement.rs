@@ -1,0 +1,360 @@
+//! How a grant is settled: adjust, give back, renew, release, roll back.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use weirgate_shared::MilliTokens;
+
+use super::grant::Grant;
+use super::local::LocalHold;
+use crate::bucket::{Adjustment, Hold};
+use crate::session::Session;
+use crate::values::{
+    Denied, Error, HoldSettlement, Settlement, check_amount, check_lease, check_whole, merge_two,
+    parse_amount,
+};
+
+impl Grant {
+    /// Returns what a bucket gave of these limits above what another one gave that enforces them: the caller
+    /// uses no more than that.
+    pub(crate) async fn leveled(
+        mut self,
+        ranges: impl Iterator<Item = &str>,
+    ) -> Result<Self, Error> {
+        for limit in ranges {
+            let enforcing = self.holds.iter().filter(|hold| hold.enforces(limit));
+            let least = enforcing.map(|hold| hold.amount(limit)).min();
+            let Some(least) = least.filter(|least| *least < self.amount(limit)) else {
+                continue;
+            };
+            let places = self.places(limit)?;
+            if let Err(error) = self.change(&places, limit, Adjustment::AtMost(least)).await {
+                // A rollback goes on by itself.
+                drop(self.roll_back().await);
+                return Err(error);
+            }
+        }
+        Ok(self)
+    }
+
+    /// Corrects an estimate: `tokens` of `limit` were really used. The difference is taken, into
+    /// debt if needed, or returned. A correct estimate costs nothing. A limit of the buckets that
+    /// was not taken counts as estimated at 0.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the grant's buckets have no such limit, if it counts slots that were
+    /// not taken and the grant has no lease, or if `tokens` is negative, or above what the grant holds
+    /// and what may go into debt: the refill of 30 days or twice the capacity, 10^12 at most.
+    /// [`Error::Store`] if the outcome is not known. Without a lease, an unconfirmed write is not
+    /// repeated, and tokens to be returned count as consumed. [`Error::Halfway`] if one of several
+    /// parts failed: the grant has the amounts of the others, so the same call goes on from there.
+    pub async fn adjust(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
+        self.adjust_milli(limit, parse_amount(limit, tokens)?).await
+    }
+
+    /// Adjusts as [`adjust`](Self::adjust) does, in millitokens.
+    ///
+    /// # Errors
+    /// As [`adjust`](Self::adjust).
+    pub async fn adjust_milli(
+        &mut self,
+        limit: &str,
+        actual: MilliTokens,
+    ) -> Result<Settlement, Error> {
+        let places = self.adjustable(limit, actual)?;
+        let settled = self.change(&places, limit, Adjustment::To(actual)).await?;
+        Ok(settled.into())
+    }
+
+    /// Returns `tokens` of a limit that were taken and are not needed: slots, or tokens of a rate.
+    /// The grant keeps the rest. A bucket in which shadow mode waived more than that returns nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the grant holds fewer; the others as [`adjust`](Self::adjust).
+    pub async fn give_back(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
+        self.give_back_milli(limit, parse_amount(limit, tokens)?)
+            .await
+    }
+
+    /// Returns tokens as [`give_back`](Self::give_back) does, in millitokens.
+    ///
+    /// # Errors
+    /// As [`give_back`](Self::give_back).
+    pub async fn give_back_milli(
+        &mut self,
+        limit: &str,
+        back: MilliTokens,
+    ) -> Result<Settlement, Error> {
+        let rest = self.rest(limit, self.amount(limit), back)?;
+        let places = self.places(limit)?;
+        let settled = self.change(&places, limit, Adjustment::AtMost(rest));
+        Ok(settled.await?.into())
+    }
+
+    /// Returns what the grant keeps of a limit.
+    fn rest(
+        &self,
+        limit: &str,
+        held: MilliTokens,
+        back: MilliTokens,
+    ) -> Result<MilliTokens, Error> {
+        check_amount(limit, back)?;
+        self.places(limit)?;
+        match back <= held {
+            true => Ok(held - back),
+            false => Err(Error::Invalid(format!(
+                "grant holds {held} of {limit:?}, {back} were to be given back: give back at most {held}"
+            ))),
+        }
+    }
+
+    /// Changes the amount of a limit in the holds at these places, and in the local ones.
+    async fn change(
+        &mut self,
+        places: &[usize],
+        limit: &str,
+        adjustment: Adjustment,
+    ) -> Result<HoldSettlement, Error> {
+        let mut settled = self.lease_beside(places).await?;
+        if settled == HoldSettlement::Applied {
+            for local in &mut self.local {
+                local.adjust(limit, adjustment.of(local.amount(limit)));
+            }
+            let session = self.session();
+            let holds = self.holds.iter_mut().enumerate();
+            let holds = holds.filter(|(at, _)| places.contains(at));
+            let holds = holds.map(|(_, hold)| hold);
+            settled =
+                settle_all(session, holds, |hold| hold.adjust(limit, adjustment), drop).await?;
+        }
+        if settled == HoldSettlement::Outdated {
+            self.leave_unleased();
+        }
+        Ok(settled)
+    }
+
+    /// Returns what a lease of the grant shows if none is among the holds at these places: a change of
+    /// these alone would not show that it is gone, or has other amounts.
+    async fn lease_beside(&mut self, places: &[usize]) -> Result<HoldSettlement, Error> {
+        let Some(session) = self.session() else {
+            return Ok(HoldSettlement::Applied);
+        };
+        if places.is_empty() || places.iter().any(|at| self.holds[*at].has_lease()) {
+            return Ok(HoldSettlement::Applied);
+        }
+        match self.holds.iter_mut().find(|hold| hold.has_lease()) {
+            Some(hold) => session.at_home(hold.read_lease()).await,
+            None => Ok(HoldSettlement::Applied),
+        }
+    }
+
+    /// Leaves the buckets without a lease as they are, because their amounts are not known any more.
+    fn leave_unleased(&mut self) {
+        let (leased, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.holds)
+            .into_iter()
+            .partition(Hold::has_lease);
+        self.holds = leased;
+        let limits = others.iter().flat_map(Hold::limit_names);
+        self.uncounted.extend(limits.cloned());
+    }
+
+    /// Checks that [`adjust`](Self::adjust) can change a limit. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the grant's buckets have no such limit, or if it counts slots that were
+    /// not taken and the grant has no lease.
+    pub fn check_adjust(&self, limit: &str) -> Result<(), Error> {
+        self.places(limit).map(drop)
+    }
+
+    /// Checks that [`adjust_milli`](Self::adjust_milli) can set a limit to `actual`. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] as [`adjust`](Self::adjust).
+    pub fn check_adjust_milli(&self, limit: &str, actual: MilliTokens) -> Result<(), Error> {
+        self.adjustable(limit, actual).map(drop)
+    }
+
+    /// Returns the places of the holds that an adjustment to `actual` changes.
+    fn adjustable(&self, limit: &str, actual: MilliTokens) -> Result<Vec<usize>, Error> {
+        check_amount(limit, actual)?;
+        let places = self.places(limit)?;
+        for at in &places {
+            self.holds[*at].check_adjust(limit, actual)?;
+        }
+        Ok(places)
+    }
+
+    /// Returns the places of the holds that have a limit, or could take it; none if nothing is
+    /// counted for it.
+    pub(super) fn places(&self, limit: &str) -> Result<Vec<usize>, Error> {
+        check_whole(limit)?;
+        let is_taken = self.is_taken(limit);
+        // As a limiter that denies: it takes nothing later either.
+        if !is_taken && self.is_waived(limit) {
+            return Ok(vec![]);
+        }
+        let holds = self.holds.iter().enumerate();
+        let holds = holds.filter(|(_, hold)| hold.is_meant(limit, is_taken));
+        let places: Vec<_> = holds.map(|(at, _)| at).collect();
+        // A hold that has the limit and cannot take it has no lease for its slots.
+        let is_uncounted =
+            || !self.holds.iter().any(|hold| hold.knows(limit)) && self.uncounted.has(limit);
+        if places.is_empty() && !is_uncounted() {
+            return Err(Error::Invalid(format!(
+                "limit {limit:?} is not among this grant's limits, or counts slots and the grant has no lease: take it with the acquire"
+            )));
+        }
+        Ok(places)
+    }
+
+    /// Returns whether a hold has taken a limit.
+    fn is_taken(&self, limit: &str) -> bool {
+        self.holds.iter().any(|hold| hold.has(limit))
+    }
+
+    /// Adds what was taken later to the hold at `at`.
+    pub(super) fn merge_hold(&mut self, at: usize, more: Option<Hold>) {
+        if let Some(more) = more {
+            let hold = self.holds.remove(at);
+            self.holds.insert(at, hold.merge(more));
+        }
+    }
+
+    /// Adds a denial that shadow mode waived later.
+    pub(super) fn add_would_deny(&mut self, denied: Option<Denied>) {
+        self.would_deny = merge_two(self.would_deny.take(), denied);
+    }
+
+    /// Renews the durable lease to expire `lasts` from now; never earlier than before, also if another
+    /// process has renewed it from a [token](Self::into_token).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without a lease, [`Error::Store`] if the outcome is not known, or if the clock
+    /// was set and no response has confirmed the time since.
+    pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
+        self.check_renew(lasts)?;
+        let (session, holds) = (self.session(), self.holds.iter_mut());
+        let renewed = settle_all(session, holds, |hold| hold.renew(lasts), drop);
+        Ok(renewed.await?.into())
+    }
+
+    /// Checks that [`renew`](Self::renew) can renew the lease. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without a lease, or if `lasts` is out of range.
+    pub fn check_renew(&self, lasts: Duration) -> Result<(), Error> {
+        if self.lease_id().is_none() && self.uncounted.is_empty() && self.would_deny.is_none() {
+            return Err(Error::Invalid(
+                "this grant has no lease: take it with a lease to renew it".to_owned(),
+            ));
+        }
+        check_lease(lasts)
+    }
+
+    /// Ends the grant: its slots return, its rate tokens stay consumed. Without a lease it writes
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the outcome is not known; the lease then expires by itself.
+    pub async fn release(self) -> Result<Settlement, Error> {
+        let session = self.session();
+        let released = settle_all(session, self.holds, Hold::release, drop);
+        Ok(released.await?.into())
+    }
+
+    /// Adjusts, then gives back, then releases, as [`adjust_milli`](Self::adjust_milli),
+    /// [`give_back_milli`](Self::give_back_milli) and [`release`](Self::release) do. The end of a lease is
+    /// one write with these amounts, and the buckets without a lease change after it. So under a lease it
+    /// counts once, however often a [token](Self::into_token) repeats it.
+    ///
+    /// # Errors
+    /// Those of the three. [`Error::Invalid`] before anything is written.
+    pub async fn release_with(
+        mut self,
+        adjust: &[(&str, MilliTokens)],
+        give_back: &[(&str, MilliTokens)],
+    ) -> Result<Settlement, Error> {
+        let mut changes = vec![];
+        for (limit, actual) in adjust {
+            self.adjustable(limit, *actual)?;
+            changes.push((*limit, Adjustment::To(*actual)));
+        }
+        for (limit, back) in give_back {
+            let adjusted = adjust.iter().find(|(name, _)| name == limit);
+            let held = adjusted.map_or_else(|| self.amount(limit), |(_, actual)| *actual);
+            let rest = self.rest(limit, held, *back)?;
+            changes.retain(|(name, _)| name != limit);
+            changes.push((
+                *limit,
+                match adjusted {
+                    Some(_) => Adjustment::To(rest),
+                    None => Adjustment::AtMost(rest),
+                },
+            ));
+        }
+        for local in &mut self.local {
+            for (limit, adjustment) in &changes {
+                local.adjust(limit, adjustment.of(local.amount(limit)));
+            }
+        }
+        let taken: Vec<_> = changes
+            .iter()
+            .map(|(limit, _)| self.is_taken(limit))
+            .collect();
+        let session = self.session();
+        let release = |hold: Hold| {
+            let meant = changes.iter().zip(&taken);
+            let meant = meant.filter(|((limit, _), is_taken)| hold.is_meant(limit, **is_taken));
+            let meant = meant.map(|(change, _)| *change).collect();
+            hold.release_with(meant)
+        };
+        let released = settle_all(session, self.holds, release, drop);
+        Ok(released.await?.into())
+    }
+
+    /// Ends the grant and returns all tokens.
+    ///
+    /// # Errors
+    /// As [`adjust`](Self::adjust).
+    pub async fn roll_back(self) -> Result<Settlement, Error> {
+        let session = self.session();
+        self.local.into_iter().for_each(LocalHold::roll_back);
+        // A rollback that cannot be awaited here is made when the holds are dropped.
+        let holds = self.holds.into_iter().map(Hold::unclaim);
+        let back = settle_all(session, holds, Hold::roll_back, |left| drop(left.claim()));
+        Ok(back.await?.into())
+    }
+}
+
+/// Settles holds on the limiter's runtime, first those with a lease: only a lease remembers that the
+/// grant was settled before. If one is gone or has other amounts, `leave` gets the others, and if one could
+/// not be settled, they are dropped: so a repeated settlement counts once in their buckets too.
+async fn settle_all<H: Borrow<Hold>, S: Future<Output = Result<HoldSettlement, Error>>>(
+    session: Option<Arc<Session>>,
+    holds: impl IntoIterator<Item = H>,
+    settle: impl Fn(H) -> S,
+    leave: impl Fn(H),
+) -> Result<HoldSettlement, Error> {
+    let Some(session) = session else {
+        return Ok(HoldSettlement::Applied);
+    };
+    let has_lease = |hold: &H| hold.borrow().has_lease();
+    let (leased, others): (Vec<_>, Vec<_>) = holds.into_iter().partition(has_lease);
+    let settled = async {
+        let mut settled = join_all(leased.into_iter().map(&settle)).await;
+        let is_old = |one: &Result<_, _>| {
+            one.as_ref()
+                .is_ok_and(|one| *one != HoldSettlement::Applied)
+        };
+        if settled.iter().any(is_old) {
+            others.into_iter().for_each(leave);
+        } else if settled.iter().all(Result::is_ok) {
+            settled.extend(join_all(others.into_iter().map(&settle)).await);
+        }
+        HoldSettlement::all(settled)
+    };
+    session.at_home(settled).await
+}
