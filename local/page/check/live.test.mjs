@@ -153,14 +153,14 @@ for (const [what, cause] of [
   });
 }
 
-test("a page whose server ended says so", async (t) => {
-  const own = await Backend.start();
-  t.after(() => own.stop());
+test("a page that has read nothing and reaches no server says so, and goes on when it answers", async (t) => {
   const context = await chromium.newContext();
   t.after(() => context.close());
   const page = await context.newPage();
-  await page.goto(own.url);
-  await page.waitForFunction(() => document.querySelector("#state").textContent === "Live");
-  await own.stop();
+  await page.route("**/events*", (route) => route.abort());
+  await page.goto(backend.url);
   await page.waitForFunction(() => document.querySelector("#state").textContent === "Not connected");
+  await page.getByText("The page's server does not answer. It ends with the command that started it.").waitFor();
+  await page.unroute("**/events*");
+  await page.waitForFunction(() => document.querySelector("#state").textContent === "Live" && document.querySelector("#problem").hidden);
 });
