@@ -9,8 +9,7 @@ cargo_target := $(or $(CARGO_TARGET_DIR),target)
 thin := --config 'profile.release.lto="thin"'
 # Another one for the tools' environments: `make validate PYTHON=python3.12`.
 PYTHON ?= python3
-cargo_deny_version := 0.20.2
-cargo_deny := .tools/cargo-deny-$(cargo_deny_version)/bin/cargo-deny
+cargo_deny := .venv/validate/bin/cargo-deny
 
 .PHONY: help
 help: ## Show this
@@ -96,7 +95,7 @@ drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ##
 
 # Skips stand with their reasons beside what they are about: in the template, scripts/check_policies.py, deny.toml.
 .PHONY: validate
-validate: cargo go npm .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## Check the template, its policies, the dependencies
+validate: cargo go npm .venv/sam/.installed .venv/validate/.installed ## Check the template, its policies, the dependencies
 	.venv/validate/bin/cfn-lint template.yaml scripts/restored-table.yaml scripts/deploy-roles.yaml
 	SAM_CLI_TELEMETRY=0 .venv/sam/bin/sam validate --lint --region us-east-1
 	.venv/validate/bin/checkov --framework cloudformation --skip-download --compact --quiet --file template.yaml
@@ -132,7 +131,7 @@ fetch_advisories = GIT_TERMINAL_PROMPT=0 timeout 60 $(cargo_deny) fetch db < /de
 
 # Fails where `validate` goes on without. A mirror of the database goes into deny.toml: db-urls in [advisories].
 .PHONY: advisories
-advisories: cargo $(cargo_deny) ## Check the dependencies against the RustSec database, which must be within reach
+advisories: cargo .venv/validate/.installed ## Check the dependencies against the RustSec database, which must be within reach
 	$(deny) check advisories
 	$(deny) $(of_fuzzers) check advisories
 
@@ -423,14 +422,14 @@ mutants: cargo ## Break the pure parts line by line; each must be caught by a te
 	PROPTEST_CASES=64 cargo mutants $(or $(MUTANTS),--workspace)
 
 .PHONY: tools
-tools: .venv/stack/.installed .venv/sam/.installed .venv/validate/.installed .venv/aws/.installed .venv/moto/.installed $(cargo_deny) ## Install the pinned tools into .venv/ and .tools/
+tools: .venv/stack/.installed .venv/sam/.installed .venv/validate/.installed .venv/aws/.installed .venv/moto/.installed ## Install the pinned tools into .venv/
 
 .PHONY: tools-cross
 tools-cross: .venv/sam/.cross ## Install what `sam build` needs for Lambda itself (400 MB)
 
 .PHONY: clean
 clean: ## Remove what was built and installed
-	rm -rf target dist .aws-sam .venv .tools
+	rm -rf target dist .aws-sam .venv
 
 .PHONY: cargo
 cargo:
@@ -449,15 +448,6 @@ pip_install = pip install --quiet --disable-pip-version-check --no-deps --requir
 	@$(PYTHON) -m venv .venv/$*
 	@.venv/$*/bin/$(pip_install) $<
 	@touch $@
-
-# From its source, with its own lock file: a packaged one is too old to read what cargo says today. Without optimization,
-# as building it would take four times as long as all it ever runs.
-$(cargo_deny): | cargo
-	@echo "Installing cargo-deny $(cargo_deny_version) into .tools/"
-	@rm -rf .tools/cargo-deny-*
-	@cargo install --quiet --locked --debug --version $(cargo_deny_version) --root .tools/cargo-deny-$(cargo_deny_version) \
-		--target-dir .tools/build cargo-deny
-	@rm -rf .tools/build
 
 # Each file is compiled from its own pins, so a changed version needs a run of this. Comments are at the beginning of a file.
 .PHONY: hashes
