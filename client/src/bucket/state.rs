@@ -57,6 +57,8 @@ pub(crate) struct BucketTarget {
     pub(crate) request: BucketRequest,
     /// Whether its limits never deny, whatever their mode.
     pub(crate) is_shadow: bool,
+    /// Place of its request among several.
+    pub(crate) request_at: usize,
 }
 
 impl BucketState {

@@ -48,9 +48,14 @@ pub(crate) struct ResolvedRequest {
 }
 
 impl ResolvedRequest {
-    /// Merges two resolved requests.
+    /// Merges resolved requests with another one.
     pub(crate) fn merge(mut self, other: Self) -> Self {
-        self.targets.extend(other.targets);
+        let request_at = self.targets.last().map_or(0, |last| last.request_at + 1);
+        let targets = other.targets.into_iter();
+        self.targets.extend(targets.map(|target| BucketTarget {
+            request_at,
+            ..target
+        }));
         self.buckets.extend(other.buckets);
         let disabled = self.disabled.or(other.disabled);
         Self {
@@ -132,17 +137,6 @@ impl RequestSpec {
             return self.resolve_chain(buckets, None, age, answer_by).await;
         };
         check_limit_count(limits)?;
-        for (at, limit) in limits.iter().enumerate() {
-            if limits[..at]
-                .iter()
-                .any(|earlier| earlier.name() == limit.name())
-            {
-                return invalid(format!(
-                    "limit {:?} is in the list twice: list it once",
-                    limit.name()
-                ));
-            }
-        }
         if let Some(name) = self.missing_limit(limits.named()) {
             return invalid(format!(
                 "limit {name:?} is not among the limits given: {}; give it too",
@@ -394,6 +388,7 @@ impl RequestSpec {
             bucket,
             request,
             is_shadow,
+            request_at: 0,
         })
     }
 

@@ -103,16 +103,20 @@ impl Session {
         Ok(items.filter_map(|item| Some((item.key()?, item))).collect())
     }
 
-    /// Reads up to 100 items with this consistency. Repeats a throttled read until the deadline, if
-    /// there is one.
+    /// Reads up to 100 items with this consistency. Repeats a throttled read until the deadline, which is
+    /// its caller's; without one it ends at the limiter's timeout.
     pub(crate) async fn read_with(
         &self,
         keys: &[ItemKey],
         consistency: Consistency,
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
-        self.recorded(Sent::Read, self.table.read_by(keys, consistency, deadline))
-            .await
+        let read = self.table.read_by(keys, consistency, deadline);
+        let read = self.recorded(Sent::Read, read);
+        match deadline {
+            Some(_) => read.await,
+            None => self.in_time("BatchGetItem", read).await,
+        }
     }
 
     /// Reads one item once.
@@ -138,7 +142,8 @@ impl Session {
         keys: &[ItemKey],
         consistency: Consistency,
     ) -> Result<Vec<Item>, StoreError> {
-        self.recorded(Sent::Read, self.table.read_all(keys, consistency))
+        let read = self.table.read_all(keys, consistency);
+        self.in_time("BatchGetItem", self.recorded(Sent::Read, read))
             .await
     }
 
@@ -151,7 +156,8 @@ impl Session {
         if !self.table.is_in_redis() {
             return Ok(None);
         }
-        self.recorded(Sent::Read, self.table.delivered(now)).await
+        let read = self.recorded(Sent::Read, self.table.delivered(now));
+        self.in_time("XINFO", read).await
     }
 
     /// Reads one page of a listing.

@@ -106,15 +106,25 @@ pub(crate) fn check_whole(name: &str) -> Result<(), Error> {
     )))
 }
 
-/// Requires that a request has no more limits than one write can take from.
+/// Requires that a request has no more limits than one write can take from, and each once.
 pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
-    if limits.len() <= MAX_LIMITS {
-        return Ok(());
+    if limits.len() > MAX_LIMITS {
+        return Err(Error::Invalid(format!(
+            "a request may have {MAX_LIMITS} limits at most, those of classes among them, got {}: use fewer",
+            limits.len()
+        )));
     }
-    Err(Error::Invalid(format!(
-        "a request may have {MAX_LIMITS} limits at most, those of classes among them, got {}: use fewer",
-        limits.len()
-    )))
+    let is_twice = |(at, limit): &(usize, &Limit)| {
+        let mut earlier = limits[..*at].iter();
+        earlier.any(|earlier| earlier.name() == limit.name())
+    };
+    match limits.iter().enumerate().find(is_twice) {
+        Some((_, twice)) => Err(Error::Invalid(format!(
+            "limit {:?} is in the list twice: list it once",
+            twice.name()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Requires that this process knows the windows of quotas, and that no schedule is left to apply:

@@ -157,7 +157,7 @@ impl Admin {
         self.session
             .at_home(async {
                 let key = key(&self.session.namespace, level).item_key();
-                let items = self.session.table.read(std::slice::from_ref(&key)).await?;
+                let items = self.session.read(std::slice::from_ref(&key)).await?;
                 stored(&key, &items).map(|stored| stored.value)
             })
             .await

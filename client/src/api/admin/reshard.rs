@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use tokio::time::timeout;
 use weirgate_shared::write::{Action, Take, Update, merge, merged, split, update_min_shards};
 use weirgate_shared::{
     AuditChange, EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTokens, RefillRule, Shard,
@@ -14,7 +14,7 @@ use super::Admin;
 use crate::bucket::{BucketState, finish_split};
 use crate::config::{ConfigEdit, check_functions};
 use crate::session::{Refusals, Session, backoff, deadline, decode_shard};
-use crate::values::{Error, check_limit_count, check_windows};
+use crate::values::{Error, Limits, check_limit_count, check_windows};
 
 impl Admin {
     /// Splits a bucket into `shards` ahead of a load, or merges it back. Returns the resulting
@@ -36,6 +36,7 @@ impl Admin {
     /// # }
     /// ```
     ///
+    /// # Errors
     /// [`Error::Invalid`] if `shards` is not a power of two from 1 to 64, or so many that a shard
     /// would hold less than one token of a limit; [`Error::Store`] or [`Error::Timeout`] if the
     /// work is incomplete: finished steps stay, and another call continues.
@@ -56,13 +57,16 @@ impl Admin {
                 let bucket = self
                     .buckets
                     .bucket(entity.try_into()?, resource.try_into()?);
-                check_limit_count(limits)?;
                 check_windows(limits)?;
+                let limits = &*Limits::new(limits.into(), None);
+                check_limit_count(limits)?;
                 let until = deadline(self.session.settings.timeout);
                 check_functions(&self.session, limits.iter(), until).await?;
-                Resharding::new(&self.session, bucket, limits, shards)?
-                    .run()
-                    .await
+                let within = self.session.settings.timeout.saturating_mul(2);
+                let late = Error::timeout(&bucket.key, within, None);
+                let resharding = Resharding::new(&self.session, bucket, limits, shards)?;
+                let done = timeout(within, resharding.run()).await;
+                done.unwrap_or(Err(late))
             })
             .await
     }
@@ -75,7 +79,6 @@ struct Resharding<'a> {
     bucket: Arc<BucketState>,
     limits: &'a [Limit],
     shards: u32,
-    deadline: Instant,
 }
 
 /// One write or transaction on a bucket.
@@ -110,7 +113,6 @@ impl<'a> Resharding<'a> {
             bucket,
             limits,
             shards,
-            deadline: deadline(session.settings.timeout.saturating_mul(2)),
         })
     }
 
@@ -144,10 +146,6 @@ impl<'a> Resharding<'a> {
                     refusals.record(&self.bucket.key, version)?;
                 }
                 tokio::time::sleep(backoff(failures)).await;
-            }
-            if Instant::now() >= self.deadline {
-                let after = self.session.settings.timeout.saturating_mul(2);
-                return Err(Error::timeout(&self.bucket.key, after, None));
             }
         }
     }

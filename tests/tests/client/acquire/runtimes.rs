@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 use weirgate::blocking::Wait;
 use weirgate::{
     AuditSubject, Clock, Config, ConfigChange, ConfigFilter, ConfigLevel, ConnectOptions, Decision,
@@ -21,7 +22,7 @@ use weirgate::{
 };
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
-use weirgate_tests::fleet::{ask, millis, rpm, secs, slots};
+use weirgate_tests::fleet::{Fleet, ask, millis, rpm, secs, slots};
 use weirgate_tests::stored::{configure, entity, resource};
 
 /// What the buckets of a scenario hold.
@@ -359,19 +360,21 @@ async fn connected(endpoint: String) -> RateLimiter {
     builder.build().await.unwrap()
 }
 
+/// Returns what a call may settle.
+async fn given(limiter: &RateLimiter) -> Given {
+    let hour = secs(3_600);
+    let one = ask(limiter, &limits(), TAKES).lease(hour).send();
+    let all = limiter.acquire_all([ask(limiter, &limits(), TAKES).lease(hour)]);
+    Given {
+        grant: granted(one.await).unwrap(),
+        grants: granted(all.send().await).unwrap(),
+    }
+}
+
 /// Builds a limiter, with what each call may settle.
 async fn prepare(endpoint: String) -> (RateLimiter, Vec<Given>) {
     let limiter = connected(endpoint).await;
-    let hour = secs(3_600);
-    let all = CALLS.iter().map(async |_| {
-        let one = ask(&limiter, &limits(), TAKES).lease(hour).send();
-        let all = limiter.acquire_all([ask(&limiter, &limits(), TAKES).lease(hour)]);
-        Given {
-            grant: granted(one.await).unwrap(),
-            grants: granted(all.send().await).unwrap(),
-        }
-    });
-    let given = join_all(all).await;
+    let given = join_all(CALLS.iter().map(|_| given(&limiter))).await;
     (limiter, given)
 }
 
@@ -609,4 +612,27 @@ fn refused(name: &str, place: Place, done: Result<(), Error>, remedy: &str) {
         Err(Error::Invalid(text)) if text.contains(remedy) => {}
         other => panic!("{name} at {place:?}: {other:?}"),
     }
+}
+
+/// Whatever is called waits no longer than the limiter was told, for a table that answers nothing; but what
+/// settles awaits its write for 3 s, to know what became of it.
+#[tokio::test(start_paused = true)]
+async fn i9_every_call_ends_within_its_timeout_on_a_silent_table() {
+    let timeout = millis(700);
+    let mut late = vec![];
+    for (name, call) in CALLS {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter_with(|builder| builder.timeout(timeout)).await;
+        let given = given(&limiter).await;
+        fleet.dynamo.stall_when(|_, _| true);
+        let began = Instant::now();
+        let done = call(&limiter, given).await;
+        let took = began.elapsed();
+        let is_settling = name.starts_with("Grant") || *name == "Admin::create_table";
+        let most = if is_settling { secs(3) } else { timeout };
+        if took > most + millis(20) {
+            late.push(format!("{name}: {took:?}, {done:?}"));
+        }
+    }
+    assert_eq!(late, [""; 0]);
 }
