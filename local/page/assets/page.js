@@ -81,8 +81,11 @@ function connect() {
     list.until = list.now();
     state("off", "Not connected");
     if (opened.readyState === EventSource.CLOSED) refused(query);
+    else problem(NO_ANSWER);
   };
 }
+
+const NO_ANSWER = "The page's server does not answer. It ends with the command that started it.";
 
 // A refusal has its reason in the response, which an EventSource does not show.
 async function refused(query) {
@@ -92,7 +95,7 @@ async function refused(query) {
     if (!response.ok) problem(await response.text());
     else response.body.cancel();
   } catch {
-    problem("The page's server does not answer. It ends with the command that started it.");
+    problem(NO_ANSWER);
   }
   retryTimer = setTimeout(() => asked === source && connect(), 5000);
 }
