@@ -11,7 +11,7 @@ mod waiter;
 
 pub(crate) use driver::ShardQueue;
 pub(crate) use machine::{AMPLE_FACTOR, SLOTS_UNREAD_TTL, is_key_range_throttle};
-pub(crate) use part::{Ending, HoldPart, Portion, SettleOutcome, Taken, Windows, windows_in};
+pub(crate) use part::{HoldPart, Portion, SettleOutcome, Taken, Windows, windows_in};
 pub(crate) use shard_state::{BucketSummary, ShardState, ShardView};
 pub(crate) use waiter::Reason;
 

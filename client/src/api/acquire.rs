@@ -299,15 +299,7 @@ impl<'a> Acquire<'a> {
         let decision = pin!(self.decision());
         let decision = instrumented(session, &request.entity, &request.resource, decision).await?;
         count_decision(session, &decision);
-        Ok(match decision {
-            Decision::Granted(granted) => {
-                let grant = Grant::of(granted).leveled(request.ranges());
-                Decision::Granted(grant.await?)
-            }
-            Decision::Denied(denied) => Decision::Denied(denied),
-            Decision::NeverFits(never) => Decision::NeverFits(never),
-            Decision::Disabled(disabled) => Decision::Disabled(disabled),
-        })
+        Ok(decision.map(Grant::of))
     }
 
     async fn decision(&self) -> Result<Decision<Granted>, Error> {

@@ -147,7 +147,7 @@ impl<'a> AcquireAll<'a> {
             instrumented(session, "several", "several", decision).await?
         };
         count_decision(session, &decision);
-        let decision = decision.map(|given| {
+        Ok(decision.map(|given| {
             let mut all = given.by_bucket.into_iter();
             let grant = |part: RequestPart| {
                 let uncounted = match given.uncounted {
@@ -162,17 +162,7 @@ impl<'a> AcquireAll<'a> {
                 })
             };
             Grants(parts.into_iter().map(grant).collect())
-        });
-        match decision {
-            Decision::Granted(Grants(grants)) => {
-                let requests = self.requests.iter().map(Acquire::request);
-                let leveled = grants.into_iter().zip(requests);
-                let leveled = leveled.map(|(grant, request)| grant.leveled(request.ranges()));
-                let grants = try_join_all(leveled).await?;
-                Ok(Decision::Granted(Grants(grants)))
-            }
-            other => Ok(other),
-        }
+        }))
         }).await
     }
 

@@ -152,12 +152,18 @@ pub(crate) async fn take_all(
         join_all(all.map(|(bucket, request)| acquire(session, bucket, request, deadline))).await;
     let mut holds = vec![];
     let mut denials = vec![];
-    let mut failed = None;
+    let mut failed: Option<Error> = None;
+    let weight = |error: &Error| (!error.is_transient(), error.is_unknown());
     for (at, decision) in decisions.into_iter().enumerate() {
         match decision {
             Ok(Outcome::Granted(hold)) => holds.push(hold),
             Ok(Outcome::Denied(denied)) => denials.push((at, denied)),
-            Err(error) => failed = Some(error),
+            Err(error) => {
+                let is_lighter = |known| weight(&error) < weight(known);
+                if !failed.as_ref().is_some_and(is_lighter) {
+                    failed = Some(error);
+                }
+            }
         }
     }
     if denials.is_empty() && failed.is_none() {
@@ -170,9 +176,10 @@ pub(crate) async fn take_all(
             tracing::warn!(%error, "tokens of a request that another bucket denied could not be returned");
         }
     }
-    // What denies is a decision, whatever another bucket answers in a moment.
+    // What denies is a decision, whatever another bucket answers in a moment; but it says that nothing was
+    // taken.
     match failed {
-        Some(error) if denials.is_empty() || !error.is_transient() => Err(error),
+        Some(error) if denials.is_empty() || weight(&error) > (false, false) => Err(error),
         _ => Ok(Outcome::Denied(denials)),
     }
 }

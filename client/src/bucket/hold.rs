@@ -4,12 +4,10 @@
 mod adjust;
 mod token;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{
     Ask, Bucket, BucketKey, ClassName, EpochMillis, Limit, LimitMode, LimitName, MilliTokens,
     WriteId,
@@ -17,7 +15,7 @@ use weirgate_shared::{
 
 use super::prefetch::return_in_time;
 use super::state::{BucketState, BucketTarget};
-use crate::queue::{Ending, HoldPart, SettleOutcome, Taken};
+use crate::queue::{HoldPart, SettleOutcome, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
     Amounts, BucketRequest, Error, HoldSettlement, LimitStatus, Limits, VendorReport,
@@ -115,9 +113,8 @@ impl Hold {
     }
 
     /// Notes whether a denial of the request is only reported.
-    pub(crate) const fn in_shadow(mut self, is_shadow: bool) -> Self {
+    pub(crate) const fn set_shadow(&mut self, is_shadow: bool) {
         self.is_shadow = is_shadow;
-        self
     }
 
     /// Notes that the request queued: what was taken at once has started.
@@ -240,6 +237,7 @@ impl Hold {
             bucket: Arc::clone(&self.bucket),
             request,
             is_shadow: settings.is_shadow || self.is_shadow,
+            request_at: 0,
         }
     }
 
@@ -400,17 +398,6 @@ impl Hold {
         bucket_status(&Bucket::new(shards), &self.limits, |_| None, self.taken_at)
     }
 
-    async fn settle_part(
-        &self,
-        at: usize,
-        change: LeaseChange,
-        deltas: BTreeMap<LimitName, LimitDelta>,
-    ) -> Result<SettleOutcome, Error> {
-        self.parts[at]
-            .settle(&self.session, change, deltas, -self.counted_acquires)
-            .await
-    }
-
     /// Takes more of a limit from the pool. Returns whether the pool had enough.
     fn take_from_pool(&mut self, limit: &str, more: MilliTokens) -> bool {
         let is_served = !self.has_lease() && !self.is_bypass();
@@ -454,12 +441,6 @@ impl Hold {
         parts
     }
 
-    /// Returns the error of a settlement whose task is gone.
-    fn ended() -> Error {
-        let ended = "the runtime ended before the settlement: what was taken counts as used, and a lease ends by itself";
-        Error::Invalid(ended.to_owned())
-    }
-
     /// Merges two holds on one bucket. Either both have a lease or neither.
     pub(crate) fn merge(mut self, mut other: Self) -> Self {
         self.parts.append(&mut other.parts);
@@ -469,47 +450,90 @@ impl Hold {
 }
 
 /// How a hold ends: by a release, a rollback, or because it is dropped.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// Slots return, rate tokens stay consumed, as these limits were adjusted.
+    Release(Vec<(String, Adjustment)>),
+    /// All tokens return.
+    RollBack,
+}
+
 impl Hold {
-    /// Ends the hold: its slots return, its rate tokens stay consumed. Without a lease it writes
-    /// nothing.
-    pub(crate) async fn release(mut self) -> Result<HoldSettlement, Error> {
-        self.stage = Stage::Claimed;
-        let done = if self.has_lease() {
-            self.end(|_| Ending::Release(Amounts::new())).await
-        } else {
-            Ok(HoldSettlement::Applied)
-        };
-        // Set after the await, so a hold dropped before the response is still released.
+    /// Ends the hold. An end under a lease is one write for each part, which is repeatable: the lease is
+    /// there, or it was settled. Without a lease, a release writes only what it adjusts.
+    ///
+    /// A hold that is dropped meanwhile is not ended otherwise, so this runs in a task of its own.
+    pub(crate) async fn end(mut self, ending: Ending) -> Result<HoldSettlement, Error> {
         self.stage = Stage::Settled;
-        done
+        let _ = self.end_adjusting().await;
+        if let Ending::Release(changes) = &ending
+            && !self.has_lease()
+        {
+            for (at, (limit, adjustment)) in changes.iter().enumerate() {
+                let adjusted = self.adjust(limit, *adjustment).await;
+                adjusted.map_err(|error| error.halfway(at > 0))?;
+            }
+            return Ok(HoldSettlement::Applied);
+        }
+        let pooled = std::mem::take(&mut self.pooled_acquires);
+        if let Some(pool) = self.bucket.pool.as_ref().filter(|_| pooled != 0) {
+            pool.add_unreported(-pooled);
+        }
+        if self.parts.len() > 1 {
+            // What one part has decides what the others return.
+            for part in &mut self.parts {
+                let _ = part.end_doubt(&self.session).await;
+            }
+        }
+        let mut ended = vec![];
+        for at in 0..self.parts.len() {
+            // The first write subtracts the acquires.
+            let acquires = -std::mem::take(&mut self.counted_acquires);
+            ended.push(self.end_part(at, &ending, acquires).await);
+        }
+        HoldSettlement::all(ended)
     }
 
-    /// Adjusts limits and ends the hold as [`release`](Self::release) does. An end under a lease is one
-    /// write, which is repeatable: the lease is there, or it was settled.
-    pub(crate) async fn release_with(
-        mut self,
-        adjustments: Vec<(&str, Adjustment)>,
+    /// Ends a part by the amounts that its lease has.
+    async fn end_part(
+        &mut self,
+        at: usize,
+        ending: &Ending,
+        acquires: i64,
     ) -> Result<HoldSettlement, Error> {
-        if !self.has_lease() {
-            let mut is_begun = false;
-            for (limit, adjustment) in adjustments {
-                let adjusted = self.adjust(limit, adjustment).await;
-                adjusted.map_err(|error| error.halfway(is_begun))?;
-                is_begun = true;
-            }
-            return self.release().await;
+        if self.return_to_pool(at, self.parts[at].amounts.clone()) {
+            return Ok(HoldSettlement::Applied);
         }
-        let _ = self.end_adjusting().await;
-        let mut used = vec![Amounts::new(); self.parts.len()];
-        for (limit, adjustment) in adjustments {
-            for (at, pool, amount) in self.adjusted_parts(limit, adjustment) {
-                used[at].insert(pool, amount);
+        let mut settled = HoldSettlement::Applied;
+        loop {
+            let used = match ending {
+                Ending::Release(changes) => Some(self.used(at, changes)),
+                Ending::RollBack => None,
+            };
+            let part = &mut self.parts[at];
+            let ended = part.end(&self.session, &self.limits, used.as_ref(), acquires);
+            match ended.await? {
+                SettleOutcome::Done(done) => {
+                    part.amounts.extend(used.into_iter().flatten());
+                    return Ok(settled.max(done.into()));
+                }
+                SettleOutcome::LeaseDiffers(lease) => {
+                    if !part.record_lease(lease) {
+                        settled = HoldSettlement::Outdated;
+                    }
+                }
             }
         }
-        self.stage = Stage::Claimed;
-        let done = self.end(|at| Ending::Release(used[at].clone())).await;
-        self.stage = Stage::Settled;
-        done
+    }
+
+    /// Returns what a part has after adjustments, of the limits that they change in it. Those before it have
+    /// ended.
+    fn used(&self, at: usize, changes: &[(String, Adjustment)]) -> Amounts {
+        let adjusted = changes
+            .iter()
+            .flat_map(|(limit, adjustment)| self.adjusted_parts(limit, *adjustment, at));
+        let of_part = adjusted.filter(|(place, ..)| *place == at);
+        of_part.map(|(_, pool, amount)| (pool, amount)).collect()
     }
 
     /// Makes a drop roll the hold back, unless its token still settles it.
@@ -520,85 +544,34 @@ impl Hold {
         self
     }
 
-    /// Ends the hold and returns all tokens.
-    ///
-    /// In a task of its own that begins at once, so a rollback whose caller goes away is made too.
-    pub(crate) fn roll_back(mut self) -> impl Future<Output = Result<HoldSettlement, Error>> {
-        // The task is responsible now, so a hold that is dropped with it is not rolled back twice.
-        self.stage = Stage::Claimed;
-        let (session, (send, done)) = (Arc::clone(&self.session), oneshot::channel());
-        session.spawn(async move {
-            let ended = self.end(|_| Ending::RollBack).await;
-            self.stage = Stage::Settled;
-            drop(self);
-            // Without a caller only the log needs it.
-            if let Err(Err(error)) = send.send(ended) {
-                tracing::warn!(%error, "tokens of a dropped rollback could not be returned");
-            }
-        });
-        async { done.await.unwrap_or_else(|_| Err(Self::ended())) }
-    }
-
-    /// Ends all parts. A failed part does not stop the others.
-    async fn end(
-        &mut self,
-        ending: impl Fn(usize) -> Ending + Send,
-    ) -> Result<HoldSettlement, Error> {
-        let _ = self.end_adjusting().await;
-        let mut ended = vec![];
-        let pooled = std::mem::take(&mut self.pooled_acquires);
-        if let Some(pool) = self.bucket.pool.as_ref().filter(|_| pooled != 0) {
-            pool.add_unreported(-pooled);
-        }
-        for at in 0..self.parts.len() {
-            // The first write subtracts the acquires.
-            let acquires = -std::mem::take(&mut self.counted_acquires);
-            ended.push(self.end_part(at, &ending(at), acquires).await);
-        }
-        HoldSettlement::all(ended)
-    }
-
-    async fn end_part(
-        &mut self,
-        at: usize,
-        ending: &Ending,
-        acquires: i64,
-    ) -> Result<HoldSettlement, Error> {
-        if self.return_to_pool(at, self.parts[at].amounts.clone()) {
-            return Ok(HoldSettlement::Applied);
-        }
-        self.parts[at]
-            .end(&self.session, &self.limits, ending, acquires)
-            .await
-    }
-
-    /// Ends a hold that was dropped at this stage.
-    async fn end_dropped(mut self, stage: Stage) {
-        if stage == Stage::Unclaimed {
-            if let Err(error) = self.end(|_| Ending::RollBack).await {
-                tracing::warn!(%error, "tokens of a dropped request could not be returned");
-            }
-        } else if let Err(error) = self.end(|_| Ending::Release(Amounts::new())).await {
-            tracing::warn!(%error, "a dropped lease could not be released; it expires by itself");
-        }
+    /// Returns all tokens, in a task that begins at once.
+    pub(crate) fn roll_back(self) -> impl Future<Output = Result<HoldSettlement, Error>> {
+        let session = Arc::clone(&self.session);
+        session.in_task(self.end(Ending::RollBack))
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let stage = std::mem::replace(&mut self.stage, Stage::Settled);
-        let has_work = match stage {
-            Stage::Unclaimed => !self.parts.is_empty(),
-            Stage::Claimed => self.has_lease(),
-            Stage::Restored | Stage::Settled => false,
+        let (ending, lost) = match std::mem::replace(&mut self.stage, Stage::Settled) {
+            Stage::Unclaimed if !self.parts.is_empty() => (
+                Ending::RollBack,
+                "tokens of a dropped request could not be returned",
+            ),
+            Stage::Claimed if self.has_lease() => (
+                Ending::Release(vec![]),
+                "a dropped lease could not be released; it expires by itself",
+            ),
+            _ => return,
         };
-        if !has_work {
-            return;
-        }
         let (session, nothing) = (Arc::clone(&self.session), Limits::default());
         let mut settled = Self::new(&session, &self.bucket, vec![], nothing, self.taken_at);
         settled.stage = Stage::Settled;
         let hold = std::mem::replace(self, settled);
-        session.spawn(hold.end_dropped(stage));
+        session.spawn(async move {
+            if let Err(error) = hold.end(ending).await {
+                tracing::warn!(%error, "{lost}");
+            }
+        });
     }
 }

@@ -1,13 +1,14 @@
 //! Decides over all buckets of a request: takes from all of them, or from none.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::pending;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join, select_all};
+use futures_util::future::{join, select_all, try_join_all};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, timeout_at};
 use weirgate_shared::{
@@ -22,7 +23,9 @@ use super::local::LocalBuckets;
 use super::stop::{Known, by_cache, by_table, stopped};
 use super::targets::ResolvedRequest;
 use super::targets::{check_parts, check_targets};
-use crate::bucket::{AllOrNone, BucketState, BucketTarget, Hold, acquire, cached_denial, take_all};
+use crate::bucket::{
+    Adjustment, AllOrNone, BucketState, BucketTarget, Hold, acquire, cached_denial, take_all,
+};
 use crate::config::check_functions;
 use crate::session::{Permit, Session, deadline, quarter_left};
 use crate::values::{
@@ -191,10 +194,19 @@ impl Decider<'_> {
             // A request that waits for tokens must not hold the permit.
             permit.take();
             let denials = match answer {
-                Outcome::Granted(holds) => {
+                Outcome::Granted(mut holds) => {
                     // Buckets may have been split meanwhile; a dropped hold returns what it took.
                     let taken = holds.iter().flatten().map(Hold::part_count);
                     check_parts(taken.sum::<usize>().saturating_add(self.held))?;
+                    for (target, hold) in self.targets.iter().zip(&mut holds) {
+                        if let Some(hold) = hold {
+                            hold.set_shadow(target.is_shadow);
+                        }
+                    }
+                    let ranges = self.ranges();
+                    if !ranges.is_empty() {
+                        Box::pin(self.level(&mut holds, ranges)).await?;
+                    }
                     let would_deny = std::mem::take(&mut self.would_deny);
                     let one = |((target, hold), would_deny): ((&BucketTarget, Option<Hold>), _)| {
                         let nothing = match hold {
@@ -202,7 +214,7 @@ impl Decider<'_> {
                             None => BucketGrant::uncounted(target),
                         };
                         BucketGrant {
-                            hold: hold.map(|hold| hold.in_shadow(target.is_shadow)),
+                            hold,
                             would_deny,
                             ..nothing
                         }
@@ -371,6 +383,49 @@ impl Decider<'_> {
             .map(|(_, target)| (&target.bucket, &target.request))
             .collect();
         take_all(self.session, &buckets, self.answer_by).await
+    }
+
+    /// Returns the limits of which as much is taken as there is, each with the place of its request.
+    fn ranges(&self) -> BTreeSet<(usize, &str)> {
+        let ranges = self.targets.iter().flat_map(|target| {
+            let asks = target.request.asks.iter();
+            let ranges = asks.filter(|ask| ask.most > ask.amount);
+            ranges.map(|ask| (target.request_at, ask.limit.base()))
+        });
+        ranges.collect()
+    }
+
+    /// Returns what a bucket gave of a range above what another one of its request gave that enforces it: the
+    /// caller uses no more than that. What is not claimed yet returns as a whole if this fails, or has no time
+    /// left.
+    async fn level(
+        &self,
+        holds: &mut [Option<Hold>],
+        ranges: BTreeSet<(usize, &str)>,
+    ) -> Result<(), Error> {
+        for (request_at, limit) in ranges {
+            let of_request = self.targets.iter().zip(&mut *holds);
+            let of_request = of_request.filter(|(target, _)| target.request_at == request_at);
+            let given: Vec<_> = of_request.filter_map(|(_, hold)| hold.as_mut()).collect();
+            let enforcing = given.iter().filter(|hold| hold.enforces(limit));
+            let Some(least) = enforcing.map(|hold| hold.amount(limit)).min() else {
+                continue;
+            };
+            let above = given.into_iter().filter(|hold| hold.amount(limit) > least);
+            let level = above.map(|hold| hold.adjust(limit, Adjustment::AtMost(least)));
+            let level: Vec<_> = level.collect();
+            let Some(first) = self.targets.first().filter(|_| !level.is_empty()) else {
+                continue;
+            };
+            // What is not claimed yet returns as a whole if this fails, or has no time left.
+            let Ok(leveled) = timeout_at(self.answer_by, Box::pin(try_join_all(level))).await
+            else {
+                let (key, within) = (&first.bucket.key, first.request.timeout);
+                return Err(Error::timeout(key, within, None));
+            };
+            leveled?;
+        }
+        Ok(())
     }
 
     fn subscribe_to_returns(&self) -> Vec<Pin<Box<OwnedNotified>>> {

@@ -1,7 +1,6 @@
 //! How a grant is settled: adjust, give back, renew, release, roll back.
 
 use std::borrow::Borrow;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -9,36 +8,13 @@ use weirgate_shared::MilliTokens;
 
 use super::grant::Grant;
 use super::local::LocalHold;
-use crate::bucket::{Adjustment, Hold};
-use crate::session::Session;
+use crate::bucket::{Adjustment, Ending, Hold};
 use crate::values::{
     Denied, Error, HoldSettlement, Settlement, check_amount, check_lease, check_whole, merge_two,
     parse_amount,
 };
 
 impl Grant {
-    /// Returns what a bucket gave of these limits above what another one gave that enforces them: the caller
-    /// uses no more than that.
-    pub(crate) async fn leveled(
-        mut self,
-        ranges: impl Iterator<Item = &str>,
-    ) -> Result<Self, Error> {
-        for limit in ranges {
-            let enforcing = self.holds.iter().filter(|hold| hold.enforces(limit));
-            let least = enforcing.map(|hold| hold.amount(limit)).min();
-            let Some(least) = least.filter(|least| *least < self.amount(limit)) else {
-                continue;
-            };
-            let places = self.places(limit)?;
-            if let Err(error) = self.change(&places, limit, Adjustment::AtMost(least)).await {
-                // A rollback goes on by itself.
-                drop(self.roll_back().await);
-                return Err(error);
-            }
-        }
-        Ok(self)
-    }
-
     /// Corrects an estimate: `tokens` of `limit` were really used. The difference is taken, into
     /// debt if needed, or returned. A correct estimate costs nothing. A limit of the buckets that
     /// was not taken counts as estimated at 0.
@@ -101,9 +77,10 @@ impl Grant {
         back: MilliTokens,
     ) -> Result<MilliTokens, Error> {
         check_amount(limit, back)?;
-        self.places(limit)?;
-        match back <= held {
-            true => Ok(held - back),
+        // Of what is not counted, nothing returns.
+        let is_counted = !self.places(limit)?.is_empty() || held > MilliTokens::ZERO;
+        match back <= held || !is_counted {
+            true => Ok((held - back).max(MilliTokens::ZERO)),
             false => Err(Error::Invalid(format!(
                 "grant holds {held} of {limit:?}, {back} were to be given back: give back at most {held}"
             ))),
@@ -125,9 +102,14 @@ impl Grant {
             let session = self.session();
             let holds = self.holds.iter_mut().enumerate();
             let holds = holds.filter(|(at, _)| places.contains(at));
-            let holds = holds.map(|(_, hold)| hold);
-            settled =
-                settle_all(session, holds, |hold| hold.adjust(limit, adjustment), drop).await?;
+            let adjusted = settle_all(
+                holds.map(|(_, hold)| hold),
+                |hold| hold.adjust(limit, adjustment),
+                drop,
+            );
+            if let Some(session) = session {
+                settled = session.at_home(adjusted).await?;
+            }
         }
         if settled == HoldSettlement::Outdated {
             self.leave_unleased();
@@ -236,9 +218,11 @@ impl Grant {
     /// was set and no response has confirmed the time since.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
         self.check_renew(lasts)?;
-        let (session, holds) = (self.session(), self.holds.iter_mut());
-        let renewed = settle_all(session, holds, |hold| hold.renew(lasts), drop);
-        Ok(renewed.await?.into())
+        let Some(session) = self.session() else {
+            return Ok(Settlement::Applied);
+        };
+        let renewed = settle_all(self.holds.iter_mut(), |hold| hold.renew(lasts), drop);
+        Ok(session.at_home(renewed).await?.into())
     }
 
     /// Checks that [`renew`](Self::renew) can renew the lease. Sends nothing.
@@ -260,9 +244,7 @@ impl Grant {
     /// # Errors
     /// [`Error::Store`] if the outcome is not known; the lease then expires by itself.
     pub async fn release(self) -> Result<Settlement, Error> {
-        let session = self.session();
-        let released = settle_all(session, self.holds, Hold::release, drop);
-        Ok(released.await?.into())
+        self.end(|_| Ending::Release(vec![])).await
     }
 
     /// Adjusts, then gives back, then releases, as [`adjust_milli`](Self::adjust_milli),
@@ -304,57 +286,90 @@ impl Grant {
             .iter()
             .map(|(limit, _)| self.is_taken(limit))
             .collect();
-        let session = self.session();
-        let release = |hold: Hold| {
+        self.end(|hold| {
             let meant = changes.iter().zip(&taken);
             let meant = meant.filter(|((limit, _), is_taken)| hold.is_meant(limit, **is_taken));
-            let meant = meant.map(|(change, _)| *change).collect();
-            hold.release_with(meant)
-        };
-        let released = settle_all(session, self.holds, release, drop);
-        Ok(released.await?.into())
+            let meant = meant.map(|((limit, change), _)| ((*limit).to_owned(), *change));
+            Ending::Release(meant.collect())
+        })
+        .await
     }
 
     /// Ends the grant and returns all tokens.
     ///
     /// # Errors
     /// As [`adjust`](Self::adjust).
-    pub async fn roll_back(self) -> Result<Settlement, Error> {
-        let session = self.session();
-        self.local.into_iter().for_each(LocalHold::roll_back);
+    pub async fn roll_back(mut self) -> Result<Settlement, Error> {
+        let local = std::mem::take(&mut self.local);
+        local.into_iter().for_each(LocalHold::roll_back);
         // A rollback that cannot be awaited here is made when the holds are dropped.
-        let holds = self.holds.into_iter().map(Hold::unclaim);
-        let back = settle_all(session, holds, Hold::roll_back, |left| drop(left.claim()));
-        Ok(back.await?.into())
+        let holds = std::mem::take(&mut self.holds);
+        self.holds = holds.into_iter().map(Hold::unclaim).collect();
+        self.end(|_| Ending::RollBack).await
+    }
+
+    /// Ends the holds, in a task that goes on if the caller goes away.
+    async fn end(self, ending: impl Fn(&Hold) -> Ending) -> Result<Settlement, Error> {
+        let session = self.session();
+        let endings = self.holds.into_iter().map(|hold| Leaving {
+            ending: ending(&hold),
+            hold,
+        });
+        let endings: Vec<_> = endings.collect();
+        let Some(session) = session.filter(|_| endings.iter().any(Leaving::has_work)) else {
+            return Ok(Settlement::Applied);
+        };
+        let ended = settle_all(
+            endings,
+            |leaving| leaving.hold.end(leaving.ending),
+            |left| drop(left.hold.claim()),
+        );
+        let ended = session.at_home(async { session.in_task(ended).await });
+        Ok(ended.await?.into())
     }
 }
 
-/// Settles holds on the limiter's runtime, first those with a lease: only a lease remembers that the
-/// grant was settled before. If one is gone or has other amounts, `leave` gets the others, and if one could
-/// not be settled, they are dropped: so a repeated settlement counts once in their buckets too.
+/// A hold and how it is to end.
+struct Leaving {
+    hold: Hold,
+    ending: Ending,
+}
+
+impl Leaving {
+    /// Returns whether anything is to be written.
+    fn has_work(&self) -> bool {
+        match &self.ending {
+            Ending::Release(changes) => self.hold.has_lease() || !changes.is_empty(),
+            Ending::RollBack => true,
+        }
+    }
+}
+
+impl Borrow<Hold> for Leaving {
+    fn borrow(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+/// Settles holds, first those with a lease: only a lease remembers that the grant was settled before. If one
+/// is gone or has other amounts, `leave` gets the others, and if one could not be settled, they are dropped:
+/// so a repeated settlement counts once in their buckets too.
 async fn settle_all<H: Borrow<Hold>, S: Future<Output = Result<HoldSettlement, Error>>>(
-    session: Option<Arc<Session>>,
     holds: impl IntoIterator<Item = H>,
     settle: impl Fn(H) -> S,
     leave: impl Fn(H),
 ) -> Result<HoldSettlement, Error> {
-    let Some(session) = session else {
-        return Ok(HoldSettlement::Applied);
-    };
     let has_lease = |hold: &H| hold.borrow().has_lease();
     let (leased, others): (Vec<_>, Vec<_>) = holds.into_iter().partition(has_lease);
-    let settled = async {
-        let mut settled = join_all(leased.into_iter().map(&settle)).await;
-        let is_old = |one: &Result<_, _>| {
-            one.as_ref()
-                .is_ok_and(|one| *one != HoldSettlement::Applied)
-        };
-        if settled.iter().any(is_old) {
-            others.into_iter().for_each(leave);
-        } else if settled.iter().all(Result::is_ok) {
-            settled.extend(join_all(others.into_iter().map(&settle)).await);
-        }
-        HoldSettlement::all(settled)
+    let mut settled = join_all(leased.into_iter().map(&settle)).await;
+    let is_old = |one: &Result<_, _>| {
+        one.as_ref()
+            .is_ok_and(|one| *one != HoldSettlement::Applied)
     };
-    session.at_home(settled).await
+    if settled.iter().any(is_old) {
+        others.into_iter().for_each(leave);
+    } else if settled.iter().all(Result::is_ok) {
+        settled.extend(join_all(others.into_iter().map(&settle)).await);
+    }
+    HoldSettlement::all(settled)
 }

@@ -50,15 +50,6 @@ pub(crate) struct HoldPart {
     pub(crate) is_in_doubt: bool,
 }
 
-/// How a part ends.
-#[derive(Debug, Clone)]
-pub(crate) enum Ending {
-    /// Slots return, rate tokens stay consumed. Of these limits so much was used.
-    Release(Amounts),
-    /// All tokens return.
-    RollBack,
-}
-
 impl HoldPart {
     /// Returns a part of the shard after the take, without a lease and of no window.
     pub(crate) const fn of(state: Arc<ShardState>, shard: Arc<Shard>, amounts: Amounts) -> Self {
@@ -130,11 +121,11 @@ impl HoldPart {
     }
 
     /// Returns the changes of an end, by limit.
-    fn end_deltas(&self, limits: &Limits, ending: &Ending) -> BTreeMap<LimitName, LimitDelta> {
-        let used = match ending {
-            Ending::Release(used) => Some(used),
-            Ending::RollBack => None,
-        };
+    fn end_deltas(
+        &self,
+        limits: &Limits,
+        used: Option<&Amounts>,
+    ) -> BTreeMap<LimitName, LimitDelta> {
         let delta = |limit: &LimitName| {
             let taken = self.amounts.get(limit).copied().unwrap_or_default();
             let corrected = used.map(|used| used.get(limit).copied());
@@ -152,36 +143,30 @@ impl HoldPart {
             }
             Some((limit.clone(), delta))
         };
-        let names = self
-            .amounts
-            .keys()
-            .chain(used.into_iter().flatten().map(|(limit, _)| limit));
+        let used = used.into_iter().flatten();
+        let names = self.amounts.keys().chain(used.map(|(limit, _)| limit));
         names.filter_map(delta).collect()
     }
 
-    /// Ends the part, and adds `acquires` to the counters.
+    /// Ends the part by one write, and adds `acquires` to the counters. Of the limits in `used` so much was
+    /// used, slots return and other tokens stay consumed; without it all tokens return.
     pub(crate) async fn end(
-        &mut self,
+        &self,
         session: &Session,
         limits: &Limits,
-        ending: &Ending,
+        used: Option<&Amounts>,
         acquires: i64,
-    ) -> Result<HoldSettlement, Error> {
-        let mut settled = HoldSettlement::Applied;
-        loop {
-            let returned = self.end_deltas(limits, ending);
-            let attempt = self.settle_attempt(session, LeaseChange::End, returned, acquires);
-            match attempt.run().await? {
-                SettleOutcome::Done(done) => return Ok(settled.max(done.into())),
-                SettleOutcome::LeaseDiffers(lease) => {
-                    // An unconfirmed adjustment was applied, or was not: the lease has the real amounts.
-                    if !std::mem::take(&mut self.is_in_doubt) {
-                        settled = HoldSettlement::Outdated;
-                    }
-                    self.amounts = lease.tokens;
-                }
-            }
-        }
+    ) -> Result<SettleOutcome, Error> {
+        let returned = self.end_deltas(limits, used);
+        let attempt = self.settle_attempt(session, LeaseChange::End, returned, acquires);
+        attempt.run().await
+    }
+
+    /// Takes over the amounts of the lease. Returns whether it was in doubt which these are: an adjustment
+    /// was applied, or was not.
+    pub(crate) fn record_lease(&mut self, lease: Lease) -> bool {
+        self.amounts = lease.tokens;
+        std::mem::take(&mut self.is_in_doubt)
     }
 
     /// Changes the part's lease and the limits by `deltas`, and adds `acquires` to the counters.
@@ -211,8 +196,7 @@ impl HoldPart {
         let Some(lease) = lease.and_then(|((id, _), mut leases)| leases.remove(id)) else {
             return Ok(false);
         };
-        (self.amounts, self.is_in_doubt) = (lease.tokens, false);
-        Ok(true)
+        Ok(self.record_lease(lease))
     }
 
     fn settle_attempt<'a>(
@@ -509,9 +493,13 @@ pub(crate) struct Portion {
 
 impl Portion {
     async fn roll_back(mut self, session: &Session) -> Result<HoldSettlement, Error> {
-        let (part, acquires) = (&mut self.part, -self.acquires);
-        part.end(session, &self.limits, &Ending::RollBack, acquires)
-            .await
+        loop {
+            let ended = self.part.end(session, &self.limits, None, -self.acquires);
+            match ended.await? {
+                SettleOutcome::Done(done) => return Ok(done.into()),
+                SettleOutcome::LeaseDiffers(lease) => drop(self.part.record_lease(lease)),
+            };
+        }
     }
 }
 

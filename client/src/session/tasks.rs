@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::Session;
@@ -84,6 +84,12 @@ impl Home {
     }
 }
 
+/// Returns the error of a settlement whose task is gone.
+pub(crate) fn ended() -> Error {
+    let ended = "the runtime ended before the settlement: what was taken counts as used, and a lease ends by itself";
+    Error::Invalid(ended.to_owned())
+}
+
 pin_project! {
     /// A call of a limiter, on the limiter's runtime.
     pub(crate) struct AtHome<'a, F> {
@@ -95,6 +101,24 @@ pin_project! {
 }
 
 impl Session {
+    /// Begins a settlement at once, in a task that goes on if its caller goes away.
+    pub(crate) fn in_task<T: Send + 'static, S>(
+        self: &Arc<Self>,
+        settling: S,
+    ) -> impl Future<Output = Result<T, Error>> + use<T, S>
+    where
+        S: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let (send, done) = oneshot::channel();
+        self.spawn(async move {
+            // Without a caller only the log needs it.
+            if let Err(Err(error)) = send.send(settling.await) {
+                tracing::warn!(%error, "a settlement whose caller is gone failed");
+            }
+        });
+        async { done.await.unwrap_or_else(|_| Err(ended())) }
+    }
+
     /// Runs a call on the limiter's runtime. From elsewhere, that runtime's own threads drive its
     /// connections and timers; if it has none or has ended, the call fails at once.
     pub(crate) const fn at_home<F>(&self, call: F) -> AtHome<'_, F> {

@@ -121,13 +121,6 @@ impl RequestSpec {
         self.check()
     }
 
-    /// Iterates over the limits of which it takes as much as there is.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = &str> {
-        let ranges = self.amounts.iter();
-        let ranges = ranges.filter(|(_, amount)| matches!(amount, Amount::UpTo(..)));
-        ranges.map(|(limit, _)| limit.as_str())
-    }
-
     /// Checks the amounts and the options, without looking at limits.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if let Some(lasts) = self.lease {

@@ -11,7 +11,7 @@ use weirgate_store::{Consistency, Item};
 
 use super::Admin;
 use crate::api::page::{Page, Unreadable};
-use crate::bucket::{BucketState, Hold, refresh_all};
+use crate::bucket::{BucketState, Ending, Hold, refresh_all};
 use crate::config::ConfigEdit;
 use crate::queue::HoldPart;
 use crate::session::decode_shard;
@@ -162,7 +162,8 @@ impl Admin {
                     limits,
                     self.session.now(),
                 );
-                Ok(hold.release().await? != HoldSettlement::LeaseGone)
+                let ended = self.session.in_task(hold.end(Ending::Release(vec![])));
+                Ok(ended.await? != HoldSettlement::LeaseGone)
             })
             .await
     }
@@ -177,9 +178,10 @@ impl Admin {
         };
         let keys = (0..MAX_SHARDS).map(|shard| first.with_shard(shard).item_key());
         let keys: Vec<_> = keys.collect();
-        let read = self.session.read_with(&keys, Consistency::Strong, None);
-        let read = self.session.in_time("BatchGetItem", read);
-        Ok(read.await?)
+        Ok(self
+            .session
+            .read_with(&keys, Consistency::Strong, None)
+            .await?)
     }
 
     /// Reads all shards of a bucket.

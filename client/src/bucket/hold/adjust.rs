@@ -10,6 +10,7 @@ use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
 
 use super::{Adjusting, Hold};
 use crate::queue::{HoldPart, SettleOutcome};
+use crate::session::ended;
 use crate::values::{Amounts, Error, HoldSettlement, Settlement};
 
 /// A change of the amount that a hold has of a limit.
@@ -52,14 +53,14 @@ impl Hold {
             return Ok(HoldSettlement::Applied);
         }
         let mut is_begun = false;
-        for (at, pool, amount) in self.adjusted_parts(limit, adjustment) {
+        for (at, pool, amount) in self.adjusted_parts(limit, adjustment, 0) {
             let adjusted = self.adjust_part(at, &pool, amount).await;
             match adjusted.map_err(|error| error.halfway(is_begun))? {
                 SettleOutcome::Done(Settlement::Applied) => {}
                 SettleOutcome::Done(gone) => return Ok(gone.into()),
                 // Another adjustment of the lease was applied: by a token, or later than thought.
                 SettleOutcome::LeaseDiffers(lease) => {
-                    self.parts[at].amounts = lease.tokens;
+                    self.parts[at].record_lease(lease);
                     let again = Box::pin(self.adjust(limit, adjustment)).await?;
                     return Ok(again.max(HoldSettlement::Outdated));
                 }
@@ -69,11 +70,13 @@ impl Hold {
         Ok(HoldSettlement::Applied)
     }
 
-    /// Returns the parts that change by an adjustment: their places, the pool, and the amount after.
+    /// Returns the parts that change by an adjustment, from the one at `from` on, because those before have
+    /// ended: their places, the pool, and the amount after.
     pub(super) fn adjusted_parts(
         &self,
         limit: &str,
         adjustment: Adjustment,
+        from: usize,
     ) -> Vec<(usize, LimitName, MilliTokens)> {
         let held = self.amount(limit);
         let mut more = adjustment.of(held) - held;
@@ -82,12 +85,13 @@ impl Hold {
             let pools = pools.map(|(pool, taken)| (at, pool.clone(), *taken));
             pools.collect::<Vec<_>>()
         };
-        let mut taken: Vec<_> = self.parts.iter().enumerate().flat_map(of_part).collect();
-        if let Some(first) = self.parts.first()
+        let parts = self.parts.iter().enumerate().skip(from);
+        let mut taken: Vec<_> = parts.flat_map(of_part).collect();
+        if let Some(first) = self.parts.get(from)
             && taken.is_empty()
             && let Some((pool, _)) = first.shard.limits.get_key_value(&*self.first_pool(limit))
         {
-            taken.push((0, pool.clone(), MilliTokens::ZERO));
+            taken.push((from, pool.clone(), MilliTokens::ZERO));
         }
         // What was taken last is not used, and a quota's window may have ended since the first take.
         if more < MilliTokens::ZERO {
@@ -153,12 +157,9 @@ impl Hold {
         part.amounts.insert(limit.clone(), taken.min(actual));
         let (send, done) = oneshot::channel();
         let (session, part) = (Arc::clone(&self.session), part.clone());
-        let (deltas, acquires) = (
-            BTreeMap::from([(limit.clone(), settled)]),
-            -self.counted_acquires,
-        );
+        let deltas = BTreeMap::from([(limit.clone(), settled)]);
         self.session.spawn(async move {
-            let settled = part.settle(&session, change, deltas, acquires).await;
+            let settled = part.settle(&session, change, deltas, 0).await;
             // Without a caller, the hold's next settlement looks.
             let _ = send.send(settled);
         });
@@ -179,7 +180,7 @@ impl Hold {
         };
         let done = (&mut adjusting.done).await;
         let (Ok(done), Some(adjusting)) = (done, self.adjusting.take()) else {
-            return Err(Hold::ended());
+            return Err(ended());
         };
         let part = &mut self.parts[adjusting.at];
         let known = match &done {
@@ -212,8 +213,9 @@ impl Hold {
 
     async fn renew_until(&mut self, expires: EpochMillis) -> Result<HoldSettlement, Error> {
         for at in 0..self.parts.len() {
-            let renewed = self
-                .settle_part(at, LeaseChange::Renew(expires), BTreeMap::new())
+            let (renewal, nothing) = (LeaseChange::Renew(expires), BTreeMap::new());
+            let renewed = self.parts[at]
+                .settle(&self.session, renewal, nothing, 0)
                 .await
                 .map_err(|error| error.halfway(at > 0))?;
             let lasts_until = match renewed {

@@ -74,12 +74,17 @@ async fn i7_an_adjustment_after_one_in_doubt_answers_the_truth() {
     let doubts = [Doubt::Applied, Doubt::Lost].into_iter();
     for doubt in doubts.chain((1..25).step_by(3).map(Doubt::Dropped)) {
         for first in [200, 800] {
-            for (next, by_token) in [200, 500, 600, 800]
-                .into_iter()
-                .flat_map(|to| [(to, false), (to, true)])
-            {
-                let what =
-                    format!("500 to {first} {doubt:?}, then to {next}, by token: {by_token}");
+            for (next, by_token, is_end) in [200, 500, 600, 800].into_iter().flat_map(|to| {
+                [
+                    (to, false, false),
+                    (to, true, false),
+                    (to, false, true),
+                    (to, true, true),
+                ]
+            }) {
+                let what = format!(
+                    "500 to {first} {doubt:?}, then to {next}, by token: {by_token}, an end: {is_end}"
+                );
                 let fleet = Fleet::slow(LATENCY).await;
                 let limiter = builder(&fleet).await;
                 let mut grant = leased(&limiter, &limits(), &[("tpm", 500)], secs(600)).await;
@@ -87,6 +92,12 @@ async fn i7_an_adjustment_after_one_in_doubt_answers_the_truth() {
                 if by_token {
                     let token = grant.into_token();
                     grant = builder(&fleet).await.restore_grant(&token).unwrap();
+                }
+                if is_end {
+                    let done = grant.release_with(&[("tpm", tokens(next))], &[]).await;
+                    assert_eq!(done.unwrap(), Settlement::Applied, "{what}");
+                    assert_eq!(stored(&fleet).await, (next, vec![]), "{what}");
+                    continue;
                 }
                 let done = grant.adjust("tpm", next).await.unwrap();
                 assert_eq!(done, Settlement::Applied, "{what}");
@@ -100,6 +111,23 @@ async fn i7_an_adjustment_after_one_in_doubt_answers_the_truth() {
                 assert_eq!(stored(&fleet).await, (next, vec![]), "{what}");
             }
         }
+    }
+}
+
+/// An old token ends the grant by what the lease has.
+#[tokio::test(start_paused = true)]
+async fn i7_an_end_by_an_old_token_changes_what_the_lease_has() {
+    for (adjusted, back, left) in [(400, 200, 300), (40, 200, 40), (800, 200, 300)] {
+        let (fleet, [limiter]) = Fleet::of().await;
+        let grant = leased(&limiter, &limits(), &[("tpm", 500)], secs(600)).await;
+        let token = grant.into_token();
+        let mut one = limiter.restore_grant(&token).unwrap();
+        let done = one.adjust("tpm", adjusted).await.unwrap();
+        assert_eq!(done, Settlement::Applied);
+        let other = limiter.restore_grant(&token).unwrap();
+        let done = other.release_with(&[], &[("tpm", tokens(back))]).await;
+        assert_eq!(done.unwrap(), Settlement::Applied);
+        assert_eq!(stored(&fleet).await, (left, vec![]), "{adjusted}");
     }
 }
 

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tokio::sync::Notify;
 use weirgate::{
-    Class, Decision, Error, Every, Grant, Grants, Limit, LimitMode, OnUnavailable, Prefetch,
-    RateLimiter,
+    Class, Decision, Error, Every, Grant, Grants, Limit, LimitMode, MilliTokens, OnUnavailable,
+    Prefetch, RateLimiter,
 };
 use weirgate_shared::{BucketKey, EpochMillis, MAX_PERIOD_MS, Shard};
 use weirgate_testkit::Fault;
@@ -73,6 +73,8 @@ enum Mode {
     /// From the shared pool, because the class's own pool has fewer.
     ClassShared,
     UpTo,
+    /// The parent has less than the child.
+    UpToCascading,
     Soft,
     IntoDebt,
     Bypass,
@@ -80,7 +82,7 @@ enum Mode {
     Local,
 }
 
-const MODES: [Mode; 22] = [
+const MODES: [Mode; 23] = [
     Mode::Rate,
     Mode::Slots,
     Mode::Leased,
@@ -98,6 +100,7 @@ const MODES: [Mode; 22] = [
     Mode::Class,
     Mode::ClassShared,
     Mode::UpTo,
+    Mode::UpToCascading,
     Mode::Soft,
     Mode::IntoDebt,
     Mode::Bypass,
@@ -106,6 +109,10 @@ const MODES: [Mode; 22] = [
 ];
 
 impl Mode {
+    fn is_cascading(self) -> bool {
+        matches!(self, Self::Cascading | Self::UpToCascading)
+    }
+
     fn is_queued(self) -> bool {
         matches!(self, Self::Queued | Self::QueuedNow)
     }
@@ -189,7 +196,7 @@ fn request() -> impl Strategy<Value = (Mode, Cut)> {
 /// No fault, or one of the first writes meets one.
 fn trouble() -> impl Strategy<Value = Option<(u32, Fault)>> {
     let faults = vec![Fault::LoseRequest, Fault::LoseAnswer, Fault::Conflict];
-    prop::option::weighted(0.7, (1..3_u32, select(faults)))
+    prop::option::weighted(0.7, (1..4_u32, select(faults)))
 }
 
 /// What a request was granted.
@@ -246,10 +253,10 @@ impl World {
     async fn new(mode: Mode) -> Self {
         let fleet = Fleet::slow(LATENCY).await;
         let other = fleet.limiter().await;
-        if matches!(mode, Mode::Configured | Mode::Cascading) {
+        if mode == Mode::Configured || mode.is_cascading() {
             configure(&other, &of_resource("gpt-4"), limits(mode)).await;
         }
-        if mode == Mode::Cascading {
+        if mode.is_cascading() {
             set_entity(&other, &child("e-1", "p-1")).await;
         }
         if matches!(mode, Mode::Spread | Mode::SpreadLeased) {
@@ -258,6 +265,10 @@ impl World {
         for entity in ENTITIES {
             let taken = other.acquire(entity, "gpt-4").limits(&limits(mode));
             let taken = taken.take("tpm", OTHERS).take("soft", OTHERS).send();
+            assert!(taken.await.unwrap().is_granted());
+        }
+        if mode == Mode::UpToCascading {
+            let taken = other.acquire("p-1", "gpt-4").take("tpm", 500).send();
             assert!(taken.await.unwrap().is_granted());
         }
         let all = match mode {
@@ -334,6 +345,10 @@ impl World {
                 .acquire("e-1", "gpt-4")
                 .limits(&limits(self.mode))
                 .take_up_to("tpm", 100, 400),
+            Mode::UpToCascading => {
+                let request = self.limiter.acquire("e-1", "gpt-4");
+                request.take_up_to("tpm", 100, 400)
+            }
             Mode::Soft => one(&[("soft", 1_000)]),
             Mode::IntoDebt => one(&[("tpm", 1_000)]).into_debt(),
             Mode::Bypass => one(&[("tpm", 1_000)]).bypass(),
@@ -431,14 +446,14 @@ async fn drop_request(mode: Mode, trouble: Option<(u32, Fault)>, cut: Cut) {
     let amount = |limit| held.as_ref().map_or(0, |held| held.amount(limit));
     let mut used = match (mode, &held) {
         // The parent has given as much.
-        (Mode::Cascading, Some(_)) => [2 * amount("tpm"), 0],
+        (mode, Some(_)) if mode.is_cascading() => [2 * amount("tpm"), 0],
         (Mode::Local, Some(Held::One(grant))) if grant.degraded().is_some() => [0, 0],
         _ => [amount("tpm"), amount("soft")],
     };
     let mut acquires = match (mode, granted) {
         (_, 0) | (Mode::IntoDebt, _) => 0,
         (Mode::Local, _) if used == [0, 0] => 0,
-        (Mode::Cascading, _) => 2,
+        (mode, _) if mode.is_cascading() => 2,
         (_, granted) => i128::try_from(granted).unwrap(),
     };
     if let (Mode::QueuedNow, Cut::Ms(ms)) = (mode, cut) {
@@ -468,6 +483,7 @@ enum Settling {
     Adjust(i64),
     Renew,
     Release,
+    ReleaseWith(i64),
     RollBack,
     TakeMore,
     GiveBack,
@@ -484,7 +500,7 @@ enum Next {
 }
 
 /// All that may settle at once: a grant of [`Mode::QueuedNow`] may not before its start.
-const GRANTS: [Mode; 11] = [
+const GRANTS: [Mode; 12] = [
     Mode::Rate,
     Mode::Leased,
     Mode::Cascading,
@@ -495,10 +511,11 @@ const GRANTS: [Mode; 11] = [
     Mode::Quota,
     Mode::Class,
     Mode::ClassShared,
+    Mode::UpToCascading,
     Mode::Bypass,
 ];
 const NEXT: [Next; 4] = [Next::Drop, Next::Release, Next::RollBack, Next::Adjust];
-const SETTLINGS: [Settling; 10] = [
+const SETTLINGS: [Settling; 12] = [
     // Both above and below what was taken.
     Settling::Adjust(1_100),
     // Within the debt that a class may have.
@@ -507,6 +524,8 @@ const SETTLINGS: [Settling; 10] = [
     Settling::Adjust(0),
     Settling::Renew,
     Settling::Release,
+    Settling::ReleaseWith(600),
+    Settling::ReleaseWith(3),
     Settling::RollBack,
     Settling::TakeMore,
     Settling::GiveBack,
@@ -534,6 +553,12 @@ impl Settling {
             }
             Self::Release => {
                 let _ = cut.apply(fleet, None, grant.release()).await;
+                return None;
+            }
+            Self::ReleaseWith(to) => {
+                let used = [("tpm", MilliTokens(to * 1_000))];
+                let released = grant.release_with(&used, &[]);
+                let _ = cut.apply(fleet, None, released).await;
                 return None;
             }
             Self::RollBack => {
@@ -573,12 +598,12 @@ async fn drop_settlement(mode: Mode, settling: Settling, next: Next, cut: Cut) {
     }
     pass(BACKGROUND).await;
     let after = world.ledger().await;
-    let each = if mode == Mode::Cascading { 2 } else { 1 };
+    let each = if mode.is_cascading() { 2 } else { 1 };
     let used = after.consumed[0] - before.consumed[0];
     let refunded = [0, -30_000 * i64::from(settling == Settling::Refund)];
     let possible: Vec<_> = match (known, settling) {
         (Some(known), _) => vec![known],
-        (None, Settling::Adjust(to)) => vec![taken, to * 1_000],
+        (None, Settling::Adjust(to) | Settling::ReleaseWith(to)) => vec![taken, to * 1_000],
         (None, Settling::RollBack) => vec![taken, 0],
         (None, Settling::TakeMore) => vec![taken, taken + 20_000],
         (None, Settling::GiveBack) => vec![taken, taken - 5_000],
@@ -594,11 +619,15 @@ async fn drop_settlement(mode: Mode, settling: Settling, next: Next, cut: Cut) {
             .flat_map(|refund| possible.iter().map(move |used| each * used + refund))
             .any(|possible| possible == used)
     };
-    // A rollback that has begun is made.
-    let is_rolled_back =
-        settling == Settling::RollBack && !matches!(cut, Cut::Polls(0) | Cut::Ms(0));
+    // An end that has begun is made.
+    let is_begun = !matches!(cut, Cut::Polls(0) | Cut::Ms(0));
+    let ended_at = match settling {
+        Settling::RollBack if is_begun => Some(0),
+        Settling::ReleaseWith(to) if is_begun => Some(each * to * 1_000),
+        _ => None,
+    };
     assert!(
-        (is_part || is_possible(used)) && !(is_rolled_back && used != 0),
+        (is_part || is_possible(used)) && ended_at.is_none_or(|end| end == used),
         "{what}: {used} used of {taken}"
     );
     let soft = after.consumed[1] - before.consumed[1];
