@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{EntityId, EpochMillis, LimitName, MilliTokens, PlanName, Resource};
+use weirgate_shared::{EpochMillis, LimitName, MilliTokens, PlanName};
 
 use super::local::LocalHold;
 use crate::bucket::{BucketTarget, Hold};
@@ -168,14 +168,6 @@ impl Grant {
         self.holds.iter().any(has_expired)
     }
 
-    /// Returns the entity and the resource of the requested bucket. `None` if nothing was taken from
-    /// the table.
-    #[must_use]
-    pub fn bucket(&self) -> Option<(&EntityId, &Resource)> {
-        let key = self.holds.first()?.key();
-        Some((&key.entity, &key.resource))
-    }
-
     /// Returns the amount taken of a limit, as adjusted. Of a limit that several buckets of a cascade
     /// have, it is the largest: shadow mode may have waived a part of it in the others.
     #[must_use]
@@ -193,12 +185,6 @@ impl Grant {
         held.chain(local)
             .map(|pool| (pool.whole(), self.amount(pool.base())))
             .collect()
-    }
-
-    /// Returns whether a limit of the request counts slots, which are held until the grant ends.
-    #[must_use]
-    pub fn has_slots(&self, limit: &str) -> bool {
-        self.holds.iter().any(|hold| hold.has_slots(limit))
     }
 
     /// Returns the number of the grant's parts. A settlement changes each by a write of its own.
