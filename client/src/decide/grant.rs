@@ -122,10 +122,12 @@ impl Grant {
         self.would_deny.as_ref()
     }
 
-    /// Returns the id of the durable lease in the requested bucket, in the first shard of the hold.
+    /// Returns the id of the durable lease in the first bucket that has one, in its first shard.
     #[must_use]
     pub fn lease_id(&self) -> Option<&str> {
-        self.holds.first()?.lease().map(|(id, _)| id.as_str())
+        self.holds
+            .iter()
+            .find_map(|hold| hold.lease().map(|(id, _)| id.as_str()))
     }
 
     /// Returns the earliest expiry of the durable leases.
