@@ -269,7 +269,6 @@ impl Running {
         }
         let answers = rls::Options {
             timeout: options.timeout,
-            on_unavailable: options.on_unavailable,
         };
         let service =
             RateLimitService::new(Arc::clone(&self.gated), rules, answers).with_token(token);

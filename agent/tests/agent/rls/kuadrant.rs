@@ -102,7 +102,6 @@ async fn an_absurd_commit_is_refused_and_its_reservation_stays() {
 async fn a_commit_is_finished_although_its_time_is_over() {
     let short = Options {
         timeout: std::time::Duration::from_millis(300),
-        ..Options::default()
     };
     let agent = Agent::with(RULES, short, |builder| builder).await;
     let held = reserve(&agent, 800, 60).await.unwrap();
@@ -141,7 +140,6 @@ fn both(names: [&str; 2], amount: u64) -> (messages::ReserveRequest, messages::C
 async fn a_commit_that_failed_for_one_of_two_buckets_is_repeated_and_counts_once() {
     let patient = Options {
         timeout: std::time::Duration::from_secs(60),
-        ..Options::default()
     };
     let settings = |builder: weirgate::Builder| {
         let never = weirgate::CircuitBreakerConfig {
