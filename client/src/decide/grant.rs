@@ -130,6 +130,13 @@ impl Grant {
             .find_map(|hold| hold.lease().map(|(id, _)| id.as_str()))
     }
 
+    /// Returns whether every bucket has a durable lease. Without one, a settlement that may have been
+    /// applied must not be repeated.
+    #[must_use]
+    pub fn is_leased(&self) -> bool {
+        self.holds.iter().all(Hold::has_lease)
+    }
+
     /// Returns the earliest expiry of the durable leases.
     #[must_use]
     pub fn expires_at(&self) -> Option<EpochMillis> {

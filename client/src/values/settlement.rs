@@ -64,7 +64,8 @@ impl HoldSettlement {
     /// others.
     ///
     /// # Errors
-    /// The first one; [`Error::Halfway`] if other writes were applied, or may have been.
+    /// The first one that is unconfirmed, or else the first one; that is [`Error::Halfway`] if other writes
+    /// were applied.
     pub(crate) fn all(
         settled: impl IntoIterator<Item = Result<Self, Error>>,
     ) -> Result<Self, Error> {
@@ -77,7 +78,12 @@ impl HoldSettlement {
                 }
                 Err(error) => {
                     is_begun |= error.is_unknown();
-                    failed.get_or_insert(error);
+                    let is_first = failed.as_ref().is_none_or(|known: &Error| {
+                        error.is_unconfirmed() && !known.is_unconfirmed()
+                    });
+                    if is_first {
+                        failed = Some(error);
+                    }
                 }
             }
         }
