@@ -227,14 +227,20 @@ impl Running {
             tracing::info!(%address, table, namespace, "listening");
         }
         let clients = server.clients().clone();
-        // Requests that wait have three quarters of the connections at most, settlements an eighth, so
-        // some are left for health checks.
-        let eighth = (clients.max() / 8).max(1);
-        let most = clients.max().saturating_sub(eighth * 2).max(1);
+        // Of the connections, an eighth at least is left for health checks.
+        let parts = |eighths: u32| (clients.max() * eighths / 8).max(1);
+        let (most, most_settling) = (parts(5), parts(2));
+        if options.max_in_flight > most_settling {
+            tracing::warn!(
+                requests = options.max_in_flight.min(most),
+                settlements = most_settling,
+                "--max-connections allows fewer in flight than --max-in-flight: raise it, or the limit of open files"
+            );
+        }
         let gated = Arc::new(GatedLimiter::with(
             limiter.clone(),
             options.max_in_flight.min(most),
-            options.max_in_flight.min(eighth),
+            options.max_in_flight.min(most_settling),
         ));
         let health = Arc::new(Health::default());
         let api = Api::new(Arc::clone(&gated), token, Arc::clone(&health))
