@@ -13,8 +13,9 @@ use super::error::Error;
 pub enum Settlement {
     /// Applied exactly once.
     Applied,
-    /// The lease had already ended: it was released, or it expired and its tokens returned. Or
-    /// the bucket was deleted, and has no such limit since. Nothing changed.
+    /// A lease had already ended: it was released, or it expired and its tokens returned. Or
+    /// the bucket was deleted, and has no such limit since. Nothing of that bucket changed, nor of buckets
+    /// without a lease. Of several buckets, those whose lease was there are settled.
     LeaseGone,
 }
 
