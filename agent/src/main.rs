@@ -180,11 +180,6 @@ async fn run_extension(
 async fn start_extension(options: Result<Options, Failure>) -> Result<Running, Failure> {
     let options = options?;
     log::start(options.log_level);
-    if options.functions {
-        let text = "--functions must not be set in a Lambda extension, which runs with its function alone; run an \
-                    agent with it elsewhere";
-        return Err(Failure::Refused(text.to_owned()));
-    }
     extension::check_variables(variable).map_err(Failure::Refused)?;
     let address = extension_address(variable(HTTP_PORT)).map_err(Failure::Refused)?;
     let token = extension::token(variable).map_err(Failure::Refused)?;
