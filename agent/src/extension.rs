@@ -22,8 +22,8 @@ pub const SHUTDOWN_GRACE: Duration = Duration::from_millis(200);
 pub const SHUTDOWN_TIME: Duration = Duration::from_millis(1_200);
 
 /// Variables of the agent that an extension does not take: it listens on one port, with the
-/// function's secret, on one thread, and ends in the time that Lambda gives.
-pub const REFUSED: [&str; 9] = [
+/// function's secret, on one thread, runs with its function alone, and ends in the time that Lambda gives.
+pub const REFUSED: [&str; 10] = [
     "WEIRGATE_AGENT_LISTEN",
     "WEIRGATE_AGENT_UNIX_SOCKET",
     "WEIRGATE_AGENT_GRPC",
@@ -33,6 +33,7 @@ pub const REFUSED: [&str; 9] = [
     "WEIRGATE_AGENT_TOKEN_FILE",
     "WEIRGATE_AGENT_GRACE",
     "WEIRGATE_AGENT_THREADS",
+    "WEIRGATE_AGENT_FUNCTIONS",
 ];
 /// How often a lost connection is replaced while the extension waits for an event.
 const RETRIES: u32 = 3;

@@ -180,11 +180,6 @@ async fn run_extension(
 async fn start_extension(options: Result<Options, Failure>) -> Result<Running, Failure> {
     let options = options?;
     log::start(options.log_level);
-    if options.functions {
-        let text = "--functions must not be set in a Lambda extension, which runs with its function alone; run an \
-                    agent with it elsewhere";
-        return Err(Failure::Refused(text.to_owned()));
-    }
     extension::check_variables(variable).map_err(Failure::Refused)?;
     let address = extension_address(variable(HTTP_PORT)).map_err(Failure::Refused)?;
     let token = extension::token(variable).map_err(Failure::Refused)?;
@@ -227,14 +222,20 @@ impl Running {
             tracing::info!(%address, table, namespace, "listening");
         }
         let clients = server.clients().clone();
-        // Requests that wait have three quarters of the connections at most, settlements an eighth, so
-        // some are left for health checks.
-        let eighth = (clients.max() / 8).max(1);
-        let most = clients.max().saturating_sub(eighth * 2).max(1);
+        // Of the connections, an eighth at least is left for health checks.
+        let parts = |eighths: u32| (clients.max() * eighths / 8).max(1);
+        let (most, most_settling) = (parts(5), parts(2));
+        if options.max_in_flight > most_settling {
+            tracing::warn!(
+                requests = options.max_in_flight.min(most),
+                settlements = most_settling,
+                "--max-connections allows fewer in flight than --max-in-flight: raise it, or the limit of open files"
+            );
+        }
         let gated = Arc::new(GatedLimiter::with(
             limiter.clone(),
             options.max_in_flight.min(most),
-            options.max_in_flight.min(eighth),
+            options.max_in_flight.min(most_settling),
         ));
         let health = Arc::new(Health::default());
         let api = Api::new(Arc::clone(&gated), token, Arc::clone(&health))
@@ -269,7 +270,6 @@ impl Running {
         }
         let answers = rls::Options {
             timeout: options.timeout,
-            on_unavailable: options.on_unavailable,
         };
         let service =
             RateLimitService::new(Arc::clone(&self.gated), rules, answers).with_token(token);

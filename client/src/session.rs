@@ -110,6 +110,14 @@ impl Session {
         }
     }
 
+    /// Returns the decision while DynamoDB is unavailable: the stored one as far as is known, or else the
+    /// one that is `set`.
+    pub(crate) fn on_unavailable(&self, set: OnUnavailable) -> OnUnavailable {
+        let switches = self.config_cache.switches.known(self).latest;
+        let stored = switches.and_then(|switches| switches.on_unavailable);
+        stored.unwrap_or(set)
+    }
+
     /// Returns the levels of the limits file now, if the limiter has one.
     #[cfg(feature = "yaml")]
     pub(crate) fn file_levels(&self) -> Option<Arc<FileLevels>> {

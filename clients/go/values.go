@@ -287,7 +287,7 @@ type Settlement string
 const (
 	// Settled says that the settlement was applied.
 	Settled Settlement = "settled"
-	// LeaseGone says that the lease had already ended, by a release or by its expiry. Nothing changed.
+	// LeaseGone says that a lease had already ended, by a release or by its expiry. Nothing of its bucket changed.
 	LeaseGone Settlement = "lease_gone"
 )
 

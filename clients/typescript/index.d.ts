@@ -326,7 +326,7 @@ export interface LimitsChange {
   readonly after: Config | null;
 }
 
-/** `"lease_gone"`: the lease had already ended, by a release or by its expiry. Nothing changed. */
+/** `"lease_gone"`: a lease had already ended, by a release or by its expiry. Nothing of its bucket changed. */
 export type Settlement = "settled" | "lease_gone";
 
 /** Acquires by the agent. Share one in a process. */

@@ -134,7 +134,7 @@ pub struct SettleError {
     pub error: Box<Error>,
     /// Whether some change was applied, or may have been.
     pub may_be_applied: bool,
-    /// The grant as it is now, if it has changed and may not have ended.
+    /// The grant as it is now, if it has changed and may not have ended, and going on with it counts once.
     pub grant: Option<String>,
 }
 
@@ -221,18 +221,19 @@ async fn change_and_end(
             if let Some(grant) = &grants[*at] {
                 amounts[*at] = grant.amounts();
             }
-            if !is_changed {
-                steps.correct(*at, &mut amounts[*at]);
-            }
         }
         if let (Ok(()), Some(end)) = (&settled, end) {
-            let all = (&mut *grants, &places[..], &steps);
-            settled = end_all(limiter, all, end, &mut progress).await;
+            let ended = end_all(limiter, (&mut grants, &places), &steps, end).await;
+            for (at, corrected, _) in &ended {
+                amounts[*at].clone_from(corrected);
+            }
+            settled = progress.add(ended.into_iter().map(|(_, _, written)| written));
         }
         if let Err(mut error) = settled {
             // The text that the client has is of the amounts before.
             let left: Vec<_> = grants.into_iter().flatten().collect();
-            error.grant = (error.may_be_applied && !left.is_empty()).then(|| join(left));
+            let is_changed = error.may_be_applied && !left.is_empty();
+            error.grant = (is_changed && !progress.is_in_doubt).then(|| join(left));
             return Err(error);
         }
         if progress.settlement == Settlement::LeaseGone {
@@ -258,50 +259,48 @@ async fn change(
     for (of_step, limit, actual) in &steps.adjust {
         let changes = at(grants, |at| places.contains(at) && of_step.contains(at));
         let changes = changes.map(|grant| async {
-            let parts = grant.parts();
-            (parts, grant.adjust_milli(limit, *actual).await)
+            let changed = grant.adjust_milli(limit, *actual).await;
+            Written::of(grant, changed)
         });
         progress.add(join_all(changes).await)?;
     }
     for (of_step, limit, back) in &steps.give_back {
         for grant in at(grants, |at| places.contains(at) && of_step == at) {
-            let parts = grant.parts();
-            progress.add([(parts, grant.give_back_milli(limit, *back).await)])?;
+            let changed = grant.give_back_milli(limit, *back).await;
+            progress.add([Written::of(grant, changed)])?;
         }
     }
     if let Some((of_step, lasts)) = &steps.renew {
         let renewals = at(grants, |at| places.contains(at) && of_step.contains(at));
         let renewals = renewals.map(|grant| async {
-            let parts = grant.parts();
-            (parts, grant.renew(*lasts).await)
+            // One that is repeated counts once.
+            Written::repeatable(grant.parts(), grant.renew(*lasts).await)
         });
         progress.add(join_all(renewals).await)?;
     }
     Ok(())
 }
 
+/// An end of the grant at a place: its amounts after it, and the outcome.
+type Ended = (usize, BTreeMap<LimitName, MilliTokens>, Written);
+
 /// Ends the grants at these places. Of those that fail, the ones stay that can be ended again.
 async fn end_all(
     limiter: &RateLimiter,
-    (grants, places, steps): (&mut [Option<Grant>], &[usize], &Steps),
+    (grants, places): (&mut [Option<Grant>], &[usize]),
+    steps: &Steps,
     end: End,
-    progress: &mut Progress,
-) -> Result<(), SettleError> {
+) -> Vec<Ended> {
     let ending = places
         .iter()
         .filter_map(|at| Some((*at, grants[*at].take()?)));
     let ended = ending.map(|(at, grant)| ended(limiter, (at, grant), steps, end));
-    let ended = join_all(ended).await;
-    let mut outcomes = vec![];
-    for (at, left, outcome) in ended {
-        grants[at] = left;
-        outcomes.push(outcome);
-    }
-    progress.add(outcomes)
+    let ended = join_all(ended).await.into_iter().map(|(left, ended)| {
+        grants[ended.0] = left;
+        ended
+    });
+    ended.collect()
 }
-
-/// The number of a grant's writes, and their outcome.
-type Written = (usize, Result<Settlement, Error>);
 
 /// Ends the grant at a place. Returns it if it failed and another end cannot count twice: a release without
 /// a lease writes nothing, and one with a lease ends once.
@@ -310,10 +309,12 @@ async fn ended(
     (at, grant): (usize, Grant),
     steps: &Steps,
     end: End,
-) -> (usize, Option<Grant>, Written) {
+) -> (Option<Grant>, Ended) {
     let (parts, has_lease) = (grant.parts(), grant.expires_at().is_some());
+    let mut amounts = grant.amounts();
     if end == End::Release && !has_lease {
-        return (at, None, (0, grant.release().await));
+        let released = Written::repeatable(0, grant.release().await);
+        return (None, (at, amounts, released));
     }
     let token = grant.into_token();
     let restored = || limiter.restore_grant(&token);
@@ -325,10 +326,13 @@ async fn ended(
         (Ok(grant), End::RollBack) => grant.roll_back().await,
         (Err(error), _) => Err(error),
     };
+    if let Ok(Settlement::Applied) = outcome {
+        steps.correct(at, &mut amounts);
+    }
     let can_repeat = |error: &Error| has_lease || !may_be_applied(error);
     let left = outcome.as_ref().err().filter(|error| can_repeat(error));
     let left = left.and_then(|_| restored().ok());
-    (at, left, (parts, outcome))
+    (left, (at, amounts, Written::repeatable(parts, outcome)))
 }
 
 /// Returns the grants whose places are meant.
@@ -341,10 +345,46 @@ fn at<'a>(
     meant.filter_map(|(_, grant)| grant.as_mut())
 }
 
+/// A settlement of one grant.
+struct Written {
+    /// Number of its writes.
+    writes: usize,
+    outcome: Result<Settlement, Error>,
+    /// Whether the grant may have other amounts than it says.
+    is_in_doubt: bool,
+}
+
+impl Written {
+    /// Returns the change of a grant.
+    fn of(grant: &Grant, outcome: Result<Settlement, Error>) -> Self {
+        let error = outcome.as_ref().err();
+        Self {
+            is_in_doubt: error.is_some_and(|error| counts_twice(error, grant)),
+            ..Self::repeatable(grant.parts(), outcome)
+        }
+    }
+
+    /// Returns a settlement that leaves nothing which another one counts twice.
+    const fn repeatable(writes: usize, outcome: Result<Settlement, Error>) -> Self {
+        Self {
+            writes,
+            outcome,
+            is_in_doubt: false,
+        }
+    }
+}
+
+/// Returns whether a change that failed counts twice if it is made again: it may be applied, and no lease
+/// tells. One that stopped halfway goes on.
+pub(super) fn counts_twice(error: &Error, grant: &Grant) -> bool {
+    may_be_applied(error) && !matches!(error, Error::Halfway(_)) && !grant.is_leased()
+}
+
 /// What was settled so far.
 struct Progress {
     settlement: Settlement,
     is_begun: bool,
+    is_in_doubt: bool,
 }
 
 impl Default for Progress {
@@ -352,22 +392,20 @@ impl Default for Progress {
         Self {
             settlement: Settlement::Applied,
             is_begun: false,
+            is_in_doubt: false,
         }
     }
 }
 
 impl Progress {
-    /// Adds the outcomes of one step: for each grant the number of its writes, and their outcome.
-    /// Returns the first error.
-    fn add(
-        &mut self,
-        done: impl IntoIterator<Item = (usize, Result<Settlement, Error>)>,
-    ) -> Result<(), SettleError> {
+    /// Adds the outcomes of one step. Returns the first error.
+    fn add(&mut self, done: impl IntoIterator<Item = Written>) -> Result<(), SettleError> {
         let mut failed = None;
-        for (writes, done) in done {
-            match done {
+        for written in done {
+            self.is_in_doubt |= written.is_in_doubt;
+            match written.outcome {
                 Ok(settlement) => {
-                    self.is_begun |= writes > 0;
+                    self.is_begun |= written.writes > 0;
                     if settlement == Settlement::LeaseGone {
                         self.settlement = settlement;
                     }
@@ -457,7 +495,8 @@ impl Steps {
         let renew = match settle.renew {
             None => None,
             Some(lasts) => {
-                let places = possible(grants, &targets, |grant| grant.check_renew(lasts))?;
+                let check = |grant: &Grant| grant.check_renew(lasts).map(|()| true);
+                let places = possible(grants, &targets, check)?;
                 Some((places, lasts))
             }
         };
@@ -469,21 +508,25 @@ impl Steps {
     }
 }
 
-/// Returns the places of the grants that pass a check. One that does not counts only if none does.
+/// Returns the places of the grants that a change concerns by a check. An error of one counts only if no
+/// other passes.
 pub(super) fn possible(
     grants: &[Grant],
     places: &[usize],
-    check: impl Fn(&Grant) -> Result<(), Error>,
+    check: impl Fn(&Grant) -> Result<bool, Error>,
 ) -> Result<Vec<usize>, Error> {
-    let (mut possible, mut refused) = (vec![], None);
+    let (mut possible, mut passes, mut refused) = (vec![], false, None);
     for at in places {
         match check(&grants[*at]) {
-            Ok(()) => possible.push(*at),
+            Ok(is_changed) => {
+                passes = true;
+                possible.extend(is_changed.then_some(*at));
+            }
             Err(error) => refused = refused.or(Some(error)),
         }
     }
     match refused {
-        Some(error) if possible.is_empty() => Err(error),
+        Some(error) if !passes => Err(error),
         _ => Ok(possible),
     }
 }
@@ -512,9 +555,6 @@ impl Steps {
     /// Changes the amounts of the grant at a place as its end does.
     fn correct(&self, at: usize, amounts: &mut BTreeMap<LimitName, MilliTokens>) {
         let (adjust, give_back) = self.of(at);
-        if amounts.is_empty() {
-            return;
-        }
         for (limit, actual) in adjust {
             amounts.extend(LimitName::new(limit).ok().map(|limit| (limit, actual)));
         }

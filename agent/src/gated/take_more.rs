@@ -4,7 +4,7 @@ use weirgate::{Decision, Grant, RateLimiter, Settlement};
 
 use super::grants::restore;
 use super::settlement::{
-    Granted, SettleError, Settled, before, holders, may_be_applied, possible, targets,
+    Granted, SettleError, Settled, before, counts_twice, holders, may_be_applied, possible, targets,
 };
 
 /// More tokens within a grant, all or nothing.
@@ -28,17 +28,21 @@ pub(super) async fn take_more(
     let mut all = vec![];
     for (limit, tokens) in &more.amounts {
         let holders = holders(&grants, &targets, limit);
-        let places = possible(&grants, &holders, |grant| grant.check_adjust(limit));
+        // Also if nothing is counted of the limit: more of an outage's grant is refused.
+        let check = |grant: &Grant| grant.check_adjust(limit).map(|_| true);
+        let places = possible(&grants, &holders, check);
         let places = places.map_err(before)?.into_iter();
         all.extend(places.map(|at| (at, limit.as_str(), *tokens)));
     }
     let decision = Grant::take_more_of(&mut grants, &all).await;
     let decision = decision.map_err(|error| {
         let may_be_applied = may_be_applied(&error);
+        let mut changed = all.iter().map(|(at, ..)| &grants[*at]);
+        let counts_twice = changed.any(|grant| counts_twice(&error, grant));
         SettleError {
             error: Box::new(error),
             may_be_applied,
-            grant: may_be_applied.then_some(more.grant),
+            grant: (may_be_applied && !counts_twice).then_some(more.grant),
         }
     })?;
     let granted = Granted(grants);

@@ -25,8 +25,8 @@ pub(super) fn text(gated: &GatedLimiter, connections: u64) -> String {
         ),
         (
             "weirgate_agent_in_flight_max",
-            "Requests that may be in flight; more are refused.",
-            &gated.gate.max(),
+            "Requests that may be in flight, those that settle included; more are refused.",
+            &(u64::from(gated.gate.max()) + u64::from(gated.settling.max())),
         ),
         (
             "weirgate_agent_connections",

@@ -42,18 +42,15 @@ pub(super) async fn decide(
     plan: &Plan,
     deadline: Deadline,
     lease: Option<Duration>,
-    on_unavailable: OnUnavailable,
 ) -> Result<Decided, Error> {
     let mut decided = Decided::begin(plan, limiter);
-    let within = match (on_unavailable, asks(plan).next()) {
+    let within = match (limiter.on_unavailable(), asks(plan).next()) {
         // Without an answer in time there is no decision.
         (OnUnavailable::Error, _) => Duration::MAX,
         (_, None) => deadline.decision(),
         (_, Some(_)) => deadline.half(),
     };
-    decided
-        .peek_all(limiter, plan, within, on_unavailable)
-        .await?;
+    decided.peek_all(limiter, plan, within).await?;
     if decided.refusal.is_none() {
         let timeout = deadline.decision();
         decided.ask_all(limiter, plan, timeout, lease).await?;
@@ -114,14 +111,13 @@ impl Decided {
         }
     }
 
-    /// Peeks `within` this time. A peek that fails because DynamoDB is unavailable is answered by the
-    /// option; a local bucket has no debt, so it lets a peek pass.
+    /// Peeks `within` this time. A peek that fails because DynamoDB is unavailable is answered as the limiter
+    /// decides then; a local bucket has no debt, so it lets a peek pass.
     async fn peek_all(
         &mut self,
         limiter: &RateLimiter,
         plan: &Plan,
         within: Duration,
-        on_unavailable: OnUnavailable,
     ) -> Result<(), Error> {
         let peeks = plan.steps.iter().enumerate();
         let peeks = peeks.filter_map(|(at, step)| match step {
@@ -136,7 +132,10 @@ impl Decided {
         if peeks.is_empty() {
             return Ok(());
         }
-        for (at, part, balances) in join_all(peeks).await {
+        let peeked = join_all(peeks).await;
+        // A peek reads what is stored.
+        let on_unavailable = limiter.on_unavailable();
+        for (at, part, balances) in peeked {
             let balances = match balances {
                 Ok(Err(error)) if on_unavailable == OnUnavailable::Error => return Err(error),
                 Ok(Err(error)) if !error.is_transient() => return Err(error),

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
-use weirgate::{Error, Grant, Settlement};
+use weirgate::{Error, Grant, RateLimiter, Settlement};
 
 use super::messages::{
     Code, CommitRequest, CommitResponse, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
@@ -20,7 +21,7 @@ use super::reports::record;
 use super::service::{RateLimitService, outcome};
 use super::without_decision::status_of;
 use crate::gated::{Call, GatedLimiter, Outcome, join_grants, restore_grants};
-use crate::rules::Amount;
+use crate::rules::{Amount, Bucket};
 
 /// How long a reservation without a time is held, a minute.
 const DEFAULT_TTL: Duration = Duration::from_secs(60);
@@ -98,12 +99,11 @@ impl RateLimitService {
                 })
         })?;
         let decided = self.decided(&plan, deadline, Some(ttl)).await?;
-        let grants = decided.grants.into_iter().map(|(_, grant)| grant).collect();
         let is_denied = decided.refusal.is_some();
         let code = if is_denied { Code::OverLimit } else { Code::Ok };
         Ok(Response::new(ReserveResponse {
             code: code.into(),
-            reservation_id: join_grants(grants),
+            reservation_id: join(&plan, decided.grants),
         }))
     }
 
@@ -185,8 +185,45 @@ enum Ended {
     Expired(Step),
 }
 
-/// Ends all grants of a reservation, and debits what was used of those that have expired. Returns
-/// whether a grant was still held.
+/// Stands before the key of each grant, behind the grants; no grant as text contains it.
+const KEY: char = '~';
+/// Bytes of a key.
+const KEY_BYTES: usize = 8;
+
+/// Returns the id of a reservation: the grants as text, and the key of what each was asked for. The text
+/// alone does not tell that: an unlimited entity or a waived limit gives nothing.
+fn join(plan: &Plan, grants: Vec<(usize, Grant)>) -> String {
+    let keys = grants.iter().map(|(at, _)| key(&plan.steps[*at]));
+    let keys: String = keys.flat_map(|key| [KEY.to_string(), key]).collect();
+    join_grants(grants.into_iter().map(|(_, grant)| grant).collect()) + &keys
+}
+
+/// Returns the grants of a reservation with their keys; none if the id is unknown.
+fn restore(limiter: &RateLimiter, id: &str) -> Vec<(Grant, String)> {
+    let mut parts = id.split(KEY);
+    let grants = restore_grants(limiter, parts.next().unwrap_or_default());
+    let keys = parts.map(str::to_owned);
+    grants.unwrap_or_default().into_iter().zip(keys).collect()
+}
+
+/// Returns the same short text for steps that take the same limits of the same bucket.
+fn key(step: &Step) -> String {
+    let (Step::Ask(part) | Step::Settle(part)) = step else {
+        return String::new();
+    };
+    let Bucket {
+        entity, resource, ..
+    } = &part.bucket;
+    let limits = part.amounts().map(|(limit, _)| limit);
+    let names = [entity, resource].map(String::as_str).into_iter();
+    // No name contains the separator.
+    let hash = Sha256::digest(names.chain(limits).collect::<Vec<_>>().join("#"));
+    let bytes = hash[..KEY_BYTES].iter();
+    bytes.map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Ends all grants of a reservation, and debits what was used of those that have expired, and of what
+/// no grant is of. Returns whether a grant was still held.
 ///
 /// A repeated commit counts nothing twice: what an earlier one has ended is left alone.
 async fn commit(
@@ -197,10 +234,16 @@ async fn commit(
     deadline: Instant,
 ) -> Result<bool, Status> {
     let mut steps = plan.steps;
-    let grants = restore_grants(&gated.limiter, reservation).unwrap_or_default();
-    let ends = grants.into_iter().map(|grant| {
-        let at = steps.iter().position(|step| is_of(&grant, step));
-        let step = at.map(|at| steps.remove(at));
+    let mut keys: Vec<_> = steps.iter().map(key).collect();
+    let grants = restore(&gated.limiter, reservation).into_iter();
+    let ends = grants.map(|(grant, of_grant)| {
+        // Nothing was counted of a decision without the table, so its usage is a report.
+        let is_counted = grant.degraded().is_none();
+        let at = keys.iter().position(|key| *key == of_grant && is_counted);
+        let step = at.map(|at| {
+            keys.remove(at);
+            steps.remove(at)
+        });
         end(grant, step, used)
     });
     let ends: Vec<_> = ends.collect();
@@ -222,28 +265,8 @@ async fn commit(
     }
 }
 
-/// Returns whether a step reports of the grant's bucket.
-fn is_of(grant: &Grant, step: &Step) -> bool {
-    let (Step::Settle(part), Some((entity, resource))) = (step, grant.bucket()) else {
-        return false;
-    };
-    *part.bucket.entity == *entity.as_str() && *part.bucket.resource == *resource.as_str()
-}
-
-/// Returns the step without the slots, which are over with the grant: a report debits rates.
-fn without_slots(mut step: Step, grant: &Grant) -> Step {
-    if let Step::Settle(part) = &mut step {
-        let takes = part.bucket.terms.takes.iter().zip(&mut part.tokens);
-        for (_, tokens) in takes.filter(|(take, _)| grant.has_slots(&take.limit)) {
-            *tokens = 0;
-        }
-    }
-    step
-}
-
 /// Sets what a grant has of the limits that count hits, and ends it.
 async fn end(mut grant: Grant, step: Option<Step>, used: i64) -> Result<Ended, Error> {
-    let step = step.map(|step| without_slots(step, &grant));
     if grant.has_expired()
         && let Some(step) = step
     {

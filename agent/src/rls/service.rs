@@ -23,15 +23,12 @@ use crate::token::Token;
 pub struct Options {
     /// Longest time for an answer, 1 s by default, if the caller gives no earlier deadline.
     pub timeout: Duration,
-    /// Answer if there is no decision in time: that of the limiter.
-    pub on_unavailable: OnUnavailable,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(1),
-            on_unavailable: OnUnavailable::Error,
         }
     }
 }
@@ -133,26 +130,25 @@ impl RateLimitService {
         Ok((Deadline::new(request, self.options.timeout), permit))
     }
 
-    /// Returns the decision, or that of the option if there is none in time.
+    /// Returns the decision, or that of the limiter for an outage if there is none in time.
     pub(super) async fn decided(
         &self,
         plan: &Plan,
         deadline: Deadline,
         lease: Option<Duration>,
     ) -> Result<Decided, Status> {
-        let on_unavailable = self.options.on_unavailable;
-        let decision = decide(&self.gated.limiter, plan, deadline, lease, on_unavailable);
+        let decision = decide(&self.gated.limiter, plan, deadline, lease);
         match tokio::time::timeout_at(deadline.at, decision).await {
             Ok(decided) => decided.map_err(|error| status_of(&error)),
             Err(_) => self.undecided(plan),
         }
     }
 
-    /// Returns the answer of the option to a call without a decision.
+    /// Returns the answer to a call without a decision.
     fn undecided(&self, plan: &Plan) -> Result<Decided, Status> {
         let limiter = &self.gated.limiter;
         let mut decided = Decided::begin(plan, limiter);
-        match self.options.on_unavailable {
+        match limiter.on_unavailable() {
             OnUnavailable::Allow => {}
             OnUnavailable::Deny => decided.deny(plan, limiter),
             // A local bucket decides in the limiter, which had no time for it.

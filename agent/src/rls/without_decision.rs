@@ -89,7 +89,9 @@ pub(super) const OVERLOADED: &str = "weirgate-overloaded";
 
 /// Returns the status for a call too many.
 pub(super) fn overloaded(full: Full) -> Status {
-    too_many(format!("{full}: try again, or raise --max-in-flight"))
+    too_many(format!(
+        "{full}: try again, or raise --max-in-flight and --max-connections"
+    ))
 }
 
 /// Returns the status for a call that arrived so slowly that others took its room.

@@ -632,11 +632,12 @@ fn requests_that_wait_leave_room_for_health_and_settlements() {
     let held = agent.acquire(&slots);
     // All of them find slots once those are released.
     let wait = json!({"entity": "e", "resource": "r", "take": {"slots": 2}, "wait_ms": 60_000});
-    let mut waiting: Vec<Client> = (0..6).map(|_| agent.connect()).collect();
+    let mut waiting: Vec<Client> = (0..5).map(|_| agent.connect()).collect();
     for client in &mut waiting {
         client.write("POST", "/v1/acquire", &[], &wait.to_string());
     }
-    agent.wait_for("weirgate_agent_in_flight", |number| number == 6.0);
+    agent.wait_for("weirgate_agent_in_flight", |number| number == 5.0);
+    assert_eq!(agent.metric("weirgate_agent_in_flight_max"), 7.0);
     for _ in 0..20 {
         let refused = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
         assert_eq!(refused.status, 503, "{refused:?}");

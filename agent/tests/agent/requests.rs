@@ -102,10 +102,14 @@ fn requests_are_answered_as_the_table_says() {
                 ["without-database"] => agent.without_database(),
                 ["keep"] => kept.clone_from(&grant),
                 ["recover"] => agent.dynamo.fail_when(|_| None),
-                ["throttle", entity] => {
+                [fault @ ("throttle" | "lose"), entity] => {
+                    let fault = match fault {
+                        "lose" => Fault::LoseRequest,
+                        _ => THROTTLE,
+                    };
                     let entity = format!("#{entity}#");
                     agent.dynamo.fail_when(move |request| {
-                        request.to_string().contains(&entity).then_some(THROTTLE)
+                        request.to_string().contains(&entity).then_some(fault)
                     });
                 }
                 ["throttle-after", writes] => {

@@ -182,8 +182,8 @@ impl<'a> Acquire<'a> {
     /// the table says: there is nothing to decide, and its amounts would be lost. Of several requests
     /// in one decision, this holds if all of them are into debt; otherwise the others decide.
     ///
-    /// Rates only: slots are held by a grant. Prefetched tokens are left alone. With
-    /// [`bypass`](Self::bypass) it is an error.
+    /// Rates only: slots are left out, because usage that has happened holds none. Prefetched tokens are
+    /// left alone. With [`bypass`](Self::bypass) it is an error.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {

@@ -10,7 +10,7 @@ use super::admin::Admin;
 use crate::bucket::{BucketRegistry, drain};
 use crate::decide::LocalBuckets;
 use crate::session::{CacheStats, Session};
-use crate::values::{Amounts, Error, Stats, VendorAdvice, VendorReport};
+use crate::values::{Amounts, Error, OnUnavailable, Stats, VendorAdvice, VendorReport};
 
 /// Limits rates and concurrency through one DynamoDB table. Clones are cheap and share everything.
 /// [`Builder::build`](crate::Builder::build) says from which threads it can be used.
@@ -123,6 +123,15 @@ impl RateLimiter {
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.session.settings.timeout
+    }
+
+    /// Returns the decision while DynamoDB is unavailable: that [stored](crate::Admin::store_on_unavailable)
+    /// for the namespace as far as this limiter knows it, or else
+    /// [its own](crate::Builder::on_unavailable).
+    #[must_use]
+    pub fn on_unavailable(&self) -> OnUnavailable {
+        self.session
+            .on_unavailable(self.session.settings.on_unavailable)
     }
 
     /// Returns the counters of this limiter since it was built, and its gauges.

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use weirgate_shared::{
-    Ask, Bucket, BucketKey, ClassName, EpochMillis, Limit, LimitMode, LimitName, MilliTokens,
-    WriteId,
+    Ask, Bucket, ClassName, EpochMillis, Limit, LimitMode, LimitName, MilliTokens, WriteId,
 };
 
 use super::prefetch::return_in_time;
@@ -181,11 +180,6 @@ impl Hold {
         self.starts_at
     }
 
-    /// Returns the key of the bucket.
-    pub(crate) fn key(&self) -> &BucketKey {
-        &self.bucket.key
-    }
-
     /// Tells the bucket what its vendor said. Returns when its pause ends.
     pub(crate) fn vendor_said(
         &self,
@@ -281,12 +275,6 @@ impl Hold {
     fn brought(&self, limit: &str) -> Option<&Limit> {
         let mut named = self.limits.named().iter();
         named.find(|known| known.name().as_str() == limit)
-    }
-
-    /// Returns whether a limit that the request brought counts slots.
-    pub(crate) fn has_slots(&self, limit: &str) -> bool {
-        self.brought(limit)
-            .is_some_and(|known| known.rule().kind().is_held())
     }
 
     /// Requires that the hold can have so much of a limit: of more than it has, only what may go into

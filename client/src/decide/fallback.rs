@@ -49,12 +49,9 @@ pub(crate) fn fall_back(
     if !is_bypass && (options.needs_table || !is_unavailable(session, &error)) {
         return Err(error);
     }
-    let stored = session.config_cache.switches.known(session).latest;
-    let stored = stored.and_then(|switches| switches.on_unavailable);
-    let on_unavailable = match stored {
-        _ if is_bypass => OnUnavailable::Allow,
-        Some(stored) => stored,
-        None => options.on_unavailable,
+    let on_unavailable = match is_bypass {
+        true => OnUnavailable::Allow,
+        false => session.on_unavailable(options.on_unavailable),
     };
     let is_shadow = match targets {
         Some(targets) if !targets.is_empty() => targets.iter().all(|target| target.is_shadow),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{EntityId, EpochMillis, LimitName, MilliTokens, PlanName, Resource};
+use weirgate_shared::{EpochMillis, LimitName, MilliTokens, PlanName};
 
 use super::local::LocalHold;
 use crate::bucket::{BucketTarget, Hold};
@@ -122,10 +122,19 @@ impl Grant {
         self.would_deny.as_ref()
     }
 
-    /// Returns the id of the durable lease in the requested bucket, in the first shard of the hold.
+    /// Returns the id of the durable lease in the first bucket that has one, in its first shard.
     #[must_use]
     pub fn lease_id(&self) -> Option<&str> {
-        self.holds.first()?.lease().map(|(id, _)| id.as_str())
+        self.holds
+            .iter()
+            .find_map(|hold| hold.lease().map(|(id, _)| id.as_str()))
+    }
+
+    /// Returns whether every bucket has a durable lease. Without one, a settlement that may have been
+    /// applied must not be repeated.
+    #[must_use]
+    pub fn is_leased(&self) -> bool {
+        self.holds.iter().all(Hold::has_lease)
     }
 
     /// Returns the earliest expiry of the durable leases.
@@ -168,14 +177,6 @@ impl Grant {
         self.holds.iter().any(has_expired)
     }
 
-    /// Returns the entity and the resource of the requested bucket. `None` if nothing was taken from
-    /// the table.
-    #[must_use]
-    pub fn bucket(&self) -> Option<(&EntityId, &Resource)> {
-        let key = self.holds.first()?.key();
-        Some((&key.entity, &key.resource))
-    }
-
     /// Returns the amount taken of a limit, as adjusted. Of a limit that several buckets of a cascade
     /// have, it is the largest: shadow mode may have waived a part of it in the others.
     #[must_use]
@@ -193,12 +194,6 @@ impl Grant {
         held.chain(local)
             .map(|pool| (pool.whole(), self.amount(pool.base())))
             .collect()
-    }
-
-    /// Returns whether a limit of the request counts slots, which are held until the grant ends.
-    #[must_use]
-    pub fn has_slots(&self, limit: &str) -> bool {
-        self.holds.iter().any(|hold| hold.has_slots(limit))
     }
 
     /// Returns the number of the grant's parts. A settlement changes each by a write of its own.

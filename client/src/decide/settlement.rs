@@ -142,13 +142,14 @@ impl Grant {
         self.uncounted.extend(limits.cloned());
     }
 
-    /// Checks that [`adjust`](Self::adjust) can change a limit. Sends nothing.
+    /// Checks that [`adjust`](Self::adjust) can change a limit. Sends nothing. Returns whether it would:
+    /// nothing may be counted of the limit.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the grant's buckets have no such limit, or if it counts slots that were
     /// not taken and the grant has no lease.
-    pub fn check_adjust(&self, limit: &str) -> Result<(), Error> {
-        self.places(limit).map(drop)
+    pub fn check_adjust(&self, limit: &str) -> Result<bool, Error> {
+        self.places(limit).map(|places| !places.is_empty())
     }
 
     /// Checks that [`adjust_milli`](Self::adjust_milli) can set a limit to `actual`. Sends nothing.

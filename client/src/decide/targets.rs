@@ -79,7 +79,7 @@ impl RequestSpec {
             return invalid("empty request: take tokens of at least one limit".to_owned());
         }
         let error = match self.resolve(buckets, age, answer_by).await {
-            Ok(resolved) => return self.without_slots_in_debt(resolved),
+            Ok(resolved) => return Ok(resolved),
             Err(error) => error,
         };
         // Limits that cannot be read are no way around a stop.
@@ -98,25 +98,6 @@ impl RequestSpec {
             disabled: Some(disabled),
             ..ResolvedRequest::default()
         })
-    }
-
-    /// Requires that a request into debt takes no slots: dropping its grant would return them.
-    fn without_slots_in_debt(&self, resolved: ResolvedRequest) -> Result<ResolvedRequest, Error> {
-        let slots = |target: &BucketTarget| {
-            let BucketRequest { limits, asks, .. } = &target.request;
-            let mut debits = asks.with(Effect::IntoDebt);
-            let slots = debits.find(|(name, _)| limits.is_held(name));
-            slots.map(|(name, _)| name.clone())
-        };
-        if !self.is_into_debt {
-            return Ok(resolved);
-        }
-        match resolved.targets.iter().find_map(slots) {
-            Some(name) => invalid(format!(
-                "limit {name:?} has slots, which a grant holds: take them as a request of their own, not into debt"
-            )),
-            None => Ok(resolved),
-        }
     }
 
     /// Returns the buckets of the request, perhaps without amounts: that of the given limits, or
@@ -356,6 +337,10 @@ impl RequestSpec {
             };
             let (least, most) = amount.range(name)?;
             let (name, rule) = (limit.name().clone(), limit.rule());
+            // A slot is held, and usage that has happened holds none.
+            if self.is_into_debt && rule.kind().is_held() {
+                continue;
+            }
             let effect = effect(limit.mode(), self.options.is_bypass, self.is_into_debt);
             let amount = match effect {
                 Effect::Enforce => least,

@@ -111,6 +111,11 @@ impl Error {
         }
     }
 
+    /// Returns whether the outcome of a write is not known, so nothing knows what a grant has.
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.is_unknown() && !matches!(self, Self::Halfway(_))
+    }
+
     /// Returns the error of a decision that took longer than `after`; `last` is the last error.
     pub(crate) fn timeout(
         bucket: &BucketKey,

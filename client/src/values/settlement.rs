@@ -13,8 +13,9 @@ use super::error::Error;
 pub enum Settlement {
     /// Applied exactly once.
     Applied,
-    /// The lease had already ended: it was released, or it expired and its tokens returned. Or
-    /// the bucket was deleted, and has no such limit since. Nothing changed.
+    /// A lease had already ended: it was released, or it expired and its tokens returned. Or
+    /// the bucket was deleted, and has no such limit since. Nothing of that bucket changed, nor of buckets
+    /// without a lease. Of several buckets, those whose lease was there are settled.
     LeaseGone,
 }
 
@@ -64,7 +65,8 @@ impl HoldSettlement {
     /// others.
     ///
     /// # Errors
-    /// The first one; [`Error::Halfway`] if other writes were applied, or may have been.
+    /// The first one that is unconfirmed, or else the first one; that is [`Error::Halfway`] if other writes
+    /// were applied.
     pub(crate) fn all(
         settled: impl IntoIterator<Item = Result<Self, Error>>,
     ) -> Result<Self, Error> {
@@ -77,7 +79,12 @@ impl HoldSettlement {
                 }
                 Err(error) => {
                     is_begun |= error.is_unknown();
-                    failed.get_or_insert(error);
+                    let is_first = failed.as_ref().is_none_or(|known: &Error| {
+                        error.is_unconfirmed() && !known.is_unconfirmed()
+                    });
+                    if is_first {
+                        failed = Some(error);
+                    }
                 }
             }
         }

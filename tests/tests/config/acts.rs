@@ -14,7 +14,7 @@ use crate::fixtures::fleet::{Fleet, millis, secs};
 use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
-const READS: [&str; 41] = [
+const READS: [&str; 42] = [
     "audit",
     "audit_all",
     "bucket",
@@ -37,6 +37,7 @@ const READS: [&str; 41] = [
     "last_changes",
     "leases",
     "namespaces",
+    "on_unavailable",
     "order_entities",
     "peek",
     "plan_entities",

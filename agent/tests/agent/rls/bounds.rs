@@ -56,7 +56,6 @@ async fn an_unknown_domain_passes() {
 async fn a_hundred_descriptors_are_one_decision() {
     let patient = Options {
         timeout: Duration::from_secs(30),
-        ..Options::default()
     };
     let agent = Agent::with(RULES, patient, |builder| builder).await;
     let names: Vec<_> = (0..100).map(|at| format!("t-{at}")).collect();

@@ -14,7 +14,7 @@ use tonic::client::GrpcService;
 use tonic::codegen::StdError;
 use tonic::codegen::http::Uri;
 use tonic::transport::Channel;
-use weirgate::{Builder, FakeClock, MilliTokens, RateLimiter};
+use weirgate::{Builder, FakeClock, MilliTokens, OnUnavailable, RateLimiter};
 use weirgate_agent::Token;
 use weirgate_agent::gated::GatedLimiter;
 use weirgate_agent::net::{Bounds, Clients};
@@ -121,8 +121,8 @@ impl Agent {
     }
 
     /// An agent whose table does not answer.
-    pub async fn without_answers(options: Options) -> Self {
-        let settings = |builder: Builder| builder.on_unavailable(options.on_unavailable);
+    pub async fn without_answers(options: Options, on_unavailable: OnUnavailable) -> Self {
+        let settings = |builder: Builder| builder.on_unavailable(on_unavailable);
         Self::late(Duration::from_secs(3_600), options, settings).await
     }
 

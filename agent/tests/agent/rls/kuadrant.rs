@@ -4,7 +4,7 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
-use weirgate_agent::rls::messages;
+use weirgate_agent::rls::{Options, messages};
 
 use super::fixture::*;
 
@@ -100,9 +100,8 @@ async fn an_absurd_commit_is_refused_and_its_reservation_stays() {
 /// The first write takes longer than the answer may.
 #[tokio::test]
 async fn a_commit_is_finished_although_its_time_is_over() {
-    let short = weirgate_agent::rls::Options {
+    let short = Options {
         timeout: std::time::Duration::from_millis(300),
-        ..weirgate_agent::rls::Options::default()
     };
     let agent = Agent::with(RULES, short, |builder| builder).await;
     let held = reserve(&agent, 800, 60).await.unwrap();
@@ -139,9 +138,8 @@ fn both(names: [&str; 2], amount: u64) -> (messages::ReserveRequest, messages::C
 
 #[tokio::test]
 async fn a_commit_that_failed_for_one_of_two_buckets_is_repeated_and_counts_once() {
-    let patient = weirgate_agent::rls::Options {
+    let patient = Options {
         timeout: std::time::Duration::from_secs(60),
-        ..weirgate_agent::rls::Options::default()
     };
     let settings = |builder: weirgate::Builder| {
         let never = weirgate::CircuitBreakerConfig {
@@ -186,8 +184,8 @@ async fn a_commit_that_failed_for_one_of_two_buckets_is_repeated_and_counts_once
     }
 }
 
-/// Slots and tokens of a child and its parent, from configurations.
-async fn chain() -> Agent {
+/// Slots and tokens of a child and its parent, from configurations. The child may be unlimited.
+async fn chain(child: weirgate::ConfigStatus) -> Agent {
     const RULES: &str = r#"
 weirgate: 1
 domains:
@@ -197,15 +195,30 @@ domains:
       resource: "{model}"
       take: {slots: 1, tpd: hits}
 "#;
-    let agent = Agent::new(RULES).await;
+    let settings = |builder: weirgate::Builder| {
+        let never = weirgate::CircuitBreakerConfig {
+            failure_threshold: 0,
+            ..weirgate::CircuitBreakerConfig::default()
+        };
+        let allow = weirgate::OnUnavailable::Allow;
+        builder.on_unavailable(allow).circuit_breaker(never)
+    };
+    let agent = Agent::with(RULES, Options::default(), settings).await;
     let admin = agent.other.admin();
-    for (entity, limits) in [
-        ("a", ["tpd=1000/day", "slots=5"]),
-        ("team", ["tpd=10000/day", "slots=50"]),
+    for (entity, limits, status) in [
+        ("a", ["tpd=1000/day", "slots=5"], child),
+        (
+            "team",
+            ["tpd=10000/day", "slots=50"],
+            weirgate::ConfigStatus::Enforced,
+        ),
     ] {
         let level = weirgate::ConfigLevel::Entity(entity.try_into().unwrap());
         let limits = limits.map(|text| text.parse().unwrap());
-        let config = weirgate::Config::of(limits);
+        let config = weirgate::Config {
+            status,
+            ..weirgate::Config::of(limits)
+        };
         admin.set_config(&level, &config).await.unwrap();
     }
     let kid = weirgate::Entity::new("a".try_into().unwrap());
@@ -214,12 +227,94 @@ domains:
     agent
 }
 
+/// Whatever the child's own limits are, and also if the usage is a report: of an id that is unknown, or after
+/// a decision without the table.
+#[tokio::test]
+async fn i3_a_commit_counts_once_in_each_bucket_that_limits() {
+    use weirgate::ConfigStatus::{Enforced, Unlimited};
+    for status in [Enforced, Unlimited] {
+        for way in ["held", "unknown", "outage"] {
+            let agent = chain(status).await;
+            let fault = (way == "outage").then_some(weirgate_testkit::Fault::ServerError);
+            agent.dynamo.fail_when(move |_| fault);
+            let held = reserve(&agent, 800, 60).await.unwrap();
+            agent.dynamo.fail_when(|_| None);
+            // What is held under an id that is unknown stays until its expiry.
+            let (id, held) = match way {
+                "unknown" => ("no token", 800),
+                _ => (&*held.reservation_id, 0),
+            };
+            let committed = commit(&agent, id, 150).await;
+            assert!(committed.is_ok(), "{status:?}, {way}: {committed:?}");
+            let limited = ["team", "a"].into_iter();
+            for entity in limited.take(if status == Enforced { 2 } else { 1 }) {
+                let counted = agent.counted(entity, "x", "tpd").0;
+                assert_eq!(counted, 150 + held, "{status:?}, {way}: {entity}");
+            }
+        }
+    }
+}
+
+/// One rule of the bucket is a trial that is short, so its grant has nothing, and neither has an unlimited child.
+#[tokio::test]
+async fn i3_a_commit_settles_each_grant_by_what_it_was_asked_for() {
+    const RULES: &str = r#"
+weirgate: 1
+domains:
+  edge:
+    - match: [trial, model]
+      entity: "{trial}"
+      resource: "{model}"
+      take: {tpd: hits}
+      shadow: true
+    - match: [tenant, model]
+      entity: "{tenant}"
+      resource: "{model}"
+      take: {rpd: hits}
+"#;
+    let agent = Agent::new(RULES).await;
+    let level = weirgate::ConfigLevel::System;
+    let limits = ["tpd=10/day", "rpd=1000/day"].map(|text| text.parse().unwrap());
+    let config = weirgate::Config::of(limits);
+    agent
+        .other
+        .admin()
+        .set_config(&level, &config)
+        .await
+        .unwrap();
+    for turned in [false, true] {
+        let name = if turned { "b" } else { "a" };
+        let mut descriptors =
+            ["trial", "tenant"].map(|key| own(&[(key, name), ("model", "x")]).remove(0));
+        let request = messages::ReserveRequest {
+            domain: "edge".to_owned(),
+            descriptors: descriptors.to_vec(),
+            amount: 800,
+            ttl: None,
+        };
+        let held: messages::ReserveResponse = call(&agent, "Reserve", request).await.unwrap();
+        if turned {
+            descriptors.reverse();
+        }
+        let request = messages::CommitRequest {
+            domain: "edge".to_owned(),
+            descriptors: descriptors.to_vec(),
+            reservation_id: held.reservation_id,
+            actual_amount: 150,
+        };
+        let committed: messages::CommitResponse = call(&agent, "Commit", request).await.unwrap();
+        assert!(committed.reservation_released);
+        assert_eq!(agent.counted(name, "x", "rpd").0, 150, "{turned}");
+        assert_eq!(agent.counted(name, "x", "tpd").0, 0, "{turned}");
+    }
+}
+
 /// By any process that reclaimed the lease of an expired reservation: its usage counts once in each bucket, and its
 /// slots are free.
 #[tokio::test]
 async fn i3_a_commit_after_the_expiry_counts_once_in_each_bucket_of_a_chain() {
     for (of_kid, of_team) in [(0, 0), (900, 0), (0, 9_900), (900, 9_900)] {
-        let agent = chain().await;
+        let agent = chain(weirgate::ConfigStatus::Enforced).await;
         let held = reserve(&agent, 800, 1).await.unwrap();
         assert_eq!(agent.left("a", "x", "tpd").await, 200);
         agent.clock.skew(60_000);

@@ -54,7 +54,6 @@ async fn a_call_with_more_reports_than_may_be_in_flight_writes_none() {
 async fn a_report_that_failed_is_not_retried() {
     let patient = Options {
         timeout: Duration::from_secs(60),
-        ..Options::default()
     };
     let impatient = |builder: Builder| builder.timeout(Duration::from_millis(50));
     let agent = Agent::with(RULES, patient, impatient).await;

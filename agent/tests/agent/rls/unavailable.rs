@@ -10,11 +10,8 @@ use weirgate_agent::rls::Options;
 
 use super::fixture::*;
 
-fn options(on_unavailable: OnUnavailable) -> Options {
-    Options {
-        on_unavailable,
-        ..Options::default()
-    }
+async fn without_answers(on_unavailable: OnUnavailable) -> Agent {
+    Agent::without_answers(Options::default(), on_unavailable).await
 }
 
 fn ask() -> RateLimitRequest {
@@ -26,7 +23,7 @@ fn ask() -> RateLimitRequest {
 
 #[tokio::test]
 async fn a_call_without_a_decision_is_unavailable_before_the_callers_deadline() {
-    let agent = Agent::without_answers(options(OnUnavailable::Error)).await;
+    let agent = without_answers(OnUnavailable::Error).await;
     for timeout in [20, 250] {
         let answer = agent
             .call_within(ask(), Duration::from_millis(timeout))
@@ -41,9 +38,8 @@ async fn a_call_without_a_decision_is_unavailable_before_the_callers_deadline() 
 async fn without_a_deadline_of_the_caller_the_agents_own_counts() {
     let short = Options {
         timeout: Duration::from_millis(30),
-        ..options(OnUnavailable::Error)
     };
-    let agent = Agent::without_answers(short).await;
+    let agent = Agent::without_answers(short, OnUnavailable::Error).await;
     let status = agent.call(ask()).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
 }
@@ -55,7 +51,7 @@ async fn the_configured_answer_replaces_a_decision() {
         (OnUnavailable::Deny, Code::OverLimit),
         (OnUnavailable::Local { percent: 50 }, Code::Ok),
     ] {
-        let agent = Agent::without_answers(options(on_unavailable)).await;
+        let agent = without_answers(on_unavailable).await;
         let answer = agent.call_within(ask(), Duration::from_millis(400)).await;
         assert_eq!(answer.unwrap().overall_code(), code, "{on_unavailable:?}");
     }
@@ -71,7 +67,7 @@ async fn the_configured_answer_replaces_a_peek_that_fails_at_once() {
         (OnUnavailable::Error, None),
     ] {
         let settings = |builder: weirgate::Builder| builder.on_unavailable(on_unavailable);
-        let agent = Agent::with(RULES, options(on_unavailable), settings).await;
+        let agent = Agent::with(RULES, Options::default(), settings).await;
         agent
             .dynamo
             .fail_reads(|_, _| Some(weirgate_testkit::Fault::ServerError));
@@ -92,10 +88,41 @@ async fn the_configured_answer_replaces_a_peek_that_fails_at_once() {
     }
 }
 
+/// Also where the service decides, without the limiter.
+#[tokio::test]
+async fn what_is_stored_for_the_namespace_overrides_the_configured_answer() {
+    for (configured, stored, code) in [
+        (OnUnavailable::Error, OnUnavailable::Deny, Code::OverLimit),
+        (OnUnavailable::Allow, OnUnavailable::Deny, Code::OverLimit),
+        (OnUnavailable::Error, OnUnavailable::Allow, Code::Ok),
+        (OnUnavailable::Deny, OnUnavailable::Allow, Code::Ok),
+    ] {
+        let settings = |builder: weirgate::Builder| builder.on_unavailable(configured);
+        let agent = Agent::with(RULES, Options::default(), settings).await;
+        let admin = agent.other.admin();
+        let _ = admin
+            .store_on_unavailable(Some(stored))
+            .send()
+            .await
+            .unwrap();
+        agent.call(ask()).await.unwrap();
+        agent.dynamo.stall_when(|_, _| true);
+        let hangs = agent.call_within(ask(), Duration::from_millis(20)).await;
+        assert_eq!(hangs.unwrap().overall_code(), code, "{configured:?}");
+        agent.dynamo.stall_when(|_, _| false);
+        agent
+            .dynamo
+            .fail_reads(|_, _| Some(weirgate_testkit::Fault::ServerError));
+        let peek = request([hits(&[("tenant", "b")], 0)]);
+        let answer = agent.call(peek).await.unwrap();
+        assert_eq!(answer.overall_code(), code, "{configured:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_local_bucket_decides_also_after_reports_and_peeks_without_an_answer() {
     let local = OnUnavailable::Local { percent: 50 };
-    let agent = Agent::without_answers(options(local)).await;
+    let agent = without_answers(local).await;
     let ask = || {
         request([
             hits(&[("used", "a"), ("model", "x")], 10),
@@ -113,7 +140,7 @@ async fn a_local_bucket_decides_also_after_reports_and_peeks_without_an_answer()
 
 #[tokio::test]
 async fn a_rule_that_blocks_every_request_denies_without_dynamodb() {
-    let agent = Agent::without_answers(options(OnUnavailable::Allow)).await;
+    let agent = without_answers(OnUnavailable::Allow).await;
     let blocked = RateLimitDescriptor {
         limit: Some(RateLimitOverride {
             requests_per_unit: 0,

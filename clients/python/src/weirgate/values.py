@@ -225,7 +225,7 @@ class Settlement(Enum):
 
     SETTLED = "settled"
     LEASE_GONE = "lease_gone"
-    """The lease had already ended, by a release or by its expiry. Nothing changed."""
+    """A lease had already ended, by a release or by its expiry. Nothing of its bucket changed."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 //! Settlements of several parts, of which a later one fails.
 
-use weirgate::{Error, Grant, Limit};
+use weirgate::{ConfigLevel, Error, Grant, Limit};
 use weirgate_testkit::Fault;
 
 use weirgate_tests::fleet::shards::{holds, split};
-use weirgate_tests::fleet::{Fleet, granted, leased, secs, slots, tokens};
+use weirgate_tests::fleet::{Fleet, granted, leased, secs, slots, taken, tokens};
+use weirgate_tests::stored::{child, configure, set_entity};
 
 fn limits() -> [Limit; 2] {
     [Limit::custom("tpm", 800, 1, 86_400_000).unwrap(), slots(80)]
@@ -54,6 +55,26 @@ async fn an_adjustment_that_stops_after_a_part_says_so_and_goes_on_from_there() 
         );
         let _ = grant.adjust("tpm", actual).await.unwrap();
         assert_eq!(holds(&fleet, "tpm").await, tokens(800 - actual), "{case}");
+    }
+}
+
+/// The other bucket's write failed for certain. Going on would count the unconfirmed one twice.
+#[tokio::test(start_paused = true)]
+async fn a_settlement_with_an_unconfirmed_write_is_not_halfway() {
+    for lost in ["#e-1#", "#org#"] {
+        let (fleet, [limiter]) = Fleet::of().await;
+        configure(&limiter, &ConfigLevel::System, limits()).await;
+        set_entity(&limiter, &child("e-1", "org")).await;
+        let mut grant = taken(limiter.acquire("e-1", "gpt-4").take("tpm", 100)).await;
+        fleet
+            .dynamo
+            .fail_when(move |write| match write.to_string().contains(lost) {
+                true => Some(Fault::LoseRequest),
+                false => Some(Fault::Throttle { key_range: true }),
+            });
+        let error = grant.adjust("tpm", 150).await.unwrap_err();
+        assert!(error.is_unknown(), "{lost}: {error}");
+        assert!(!matches!(error, Error::Halfway(_)), "{lost}: {error}");
     }
 }
 

@@ -6,6 +6,7 @@ use weirgate_testkit::Fault;
 use weirgate_tests::fleet;
 use weirgate_tests::fleet::taken;
 use weirgate_tests::fleet::{Fleet, ask, denied, granted, leased, pass, secs, slots, tokens};
+use weirgate_tests::stored::{child, configure, of_entity, set_entity};
 
 fn limits() -> [Limit; 2] {
     [Limit::per_hour("rph", 100).unwrap(), slots(4)]
@@ -44,6 +45,21 @@ async fn a_release_gives_back_slots_and_no_rate_tokens() {
         ((90_000, 10_000), (4_000, 2_000))
     );
     assert_eq!(count_leases(&fleet).await, 0);
+}
+
+/// The same name is a rate of the child.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_only_the_parent_has_is_shown_and_renewed() {
+    let (_fleet, [limiter]) = Fleet::of().await;
+    let rate = Limit::per_hour("slots", 100).unwrap();
+    configure(&limiter, &of_entity("e-1"), [rate]).await;
+    configure(&limiter, &of_entity("org"), [slots(4)]).await;
+    set_entity(&limiter, &child("e-1", "org")).await;
+    let mut grant = taken(limiter.acquire("e-1", "gpt-4").take("slots", 1)).await;
+    let until = grant.expires_at().unwrap();
+    assert!(grant.lease_id().is_some());
+    assert_eq!(grant.renew(secs(600)).await.unwrap(), Settlement::Applied);
+    assert!(grant.expires_at().unwrap() > until);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,9 @@ use weirgate_testkit::Fault;
 use weirgate_tests::stored::set_entity;
 
 use weirgate_tests::fleet::shards::{drain, holds, per_minute, shards, split};
-use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, secs, slots, tokens};
+use weirgate_tests::fleet::{
+    Fleet, ask, denied, granted, millis, pass, secs, slots, taken, tokens,
+};
 use weirgate_tests::stored::{child, configured, entity, resource};
 
 fn limits() -> [Limit; 2] {
@@ -62,15 +64,19 @@ async fn a_bucket_without_an_item_is_full_and_stays_without_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slots_are_neither_refunded_nor_taken_into_debt() {
+async fn slots_are_not_refunded_and_left_out_of_a_request_into_debt() {
     let (fleet, [limiter]) = Fleet::of().await;
     let refund = limiter.refund("e-1", "gpt-4").limits(&limits());
     let error = refund.give_back("slots", 1).send().await.unwrap_err();
     assert!(matches!(&error, Error::Invalid(text) if text.contains("slots")));
     let slots = ask(&limiter, &limits(), &[("slots", 1)]).into_debt();
-    let error = slots.send().await.unwrap_err();
-    assert!(matches!(&error, Error::Invalid(text) if text.contains("into debt")));
+    assert!(taken(slots).await.amounts().is_empty());
     assert_eq!(fleet.dynamo.items().len(), 0);
+    let both = ask(&limiter, &limits(), &[("slots", 9), ("tpd", 50)]).into_debt();
+    let grant = taken(both).await;
+    assert_eq!((grant.amount("tpd"), grant.lease_id()), (tokens(50), None));
+    assert_eq!(fleet.tk_tc("tpd").await, (86_350_000, 50_000));
+    assert_eq!(fleet.tk_tc("slots").await, (4_000, 0));
 }
 
 /// I1: the write may have been applied, so it is not repeated.

@@ -257,7 +257,7 @@ async fn a_misspelt_limit_is_an_error_beside_any_other_entity() {
                 for limit in ["tdp", "tp", "tpdd", "rpm"] {
                     let calls = [
                         grant.adjust(limit, 3).await.map(drop),
-                        grant.check_adjust(limit),
+                        grant.check_adjust(limit).map(drop),
                         grant.take_more(limit, 1).await.map(drop),
                         grant.give_back(limit, 0).await.map(drop),
                     ];
