@@ -110,14 +110,12 @@ async fn run_sequence<'a, 'w>(
     is_over: bool,
     budget: &LogBudget,
 ) -> Done<'a, 'w> {
-    let mut done = Done::default();
+    let (mut done, mut made) = (Done::default(), 0);
     for (at, write) in sequence.iter().enumerate() {
         let reason = match run_in_time(table, write, limits, budget).await {
             Ok(effect) => {
-                if let WriteKind::Copy(copy) = &write.kind {
-                    limits.throttles.forget(copy);
-                }
                 done.results.push(Ok(effect));
+                made += 1;
                 continue;
             }
             Err(reason) => reason,
@@ -137,6 +135,18 @@ async fn run_sequence<'a, 'w>(
                 break;
             }
         }
+    }
+    // Each window has an item of its own, so one copy says nothing of the others.
+    if let [
+        Write {
+            kind: WriteKind::Copy(copy),
+            ..
+        },
+        ..,
+    ] = *sequence
+        && made == sequence.len()
+    {
+        limits.throttles.forget(copy);
     }
     done
 }
