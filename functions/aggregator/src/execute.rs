@@ -184,29 +184,26 @@ fn handling(
     is_over: bool,
     limits: Limits<'_>,
 ) -> Handling {
-    let is_required = matches!(&write.kind, WriteKind::Copy(copy) if copy.is_required);
-    if reason.may_pass() && !is_required {
-        return Handling::PutOff;
-    }
     // One corrupt item must not block the stream shard: a retry would redeliver the records of all
     // tenants.
     if reason.is_lasting() {
         return Handling::Refuse;
     }
-    let WriteKind::Copy(copy) = &write.kind else {
-        return Handling::Fail;
-    };
-    match (reason.is_of_item(), is_over) {
-        (true, false) => Handling::RunAgain,
-        (true, true) => {
-            let is_for_good = limits.throttles.count(copy);
-            if is_for_good && limits.old.contains(&write.record) {
-                Handling::Refuse
-            } else {
-                Handling::Fail
+    match &write.kind {
+        WriteKind::Copy(copy) if copy.is_required => match (reason.is_of_item(), is_over) {
+            (true, false) => Handling::RunAgain,
+            (true, true) => {
+                let is_for_good = limits.throttles.count(copy);
+                if is_for_good && limits.old.contains(&write.record) {
+                    Handling::Refuse
+                } else {
+                    Handling::Fail
+                }
             }
-        }
-        _ => Handling::Fail,
+            _ => Handling::Fail,
+        },
+        _ if reason.may_pass() => Handling::PutOff,
+        _ => Handling::Refuse,
     }
 }
 

@@ -372,12 +372,14 @@ async fn a_copy_that_the_whole_table_throttles_comes_again() {
 /// F8: callers find what flowed in by themselves, and a shard that stays hot asks again with the
 /// next batch.
 #[tokio::test(start_paused = true)]
-async fn a_throttled_or_conflicting_bucket_fails_no_batch() {
-    for fault in [
-        KEY_RANGE,
-        Fault::Throttle { key_range: false },
-        Fault::Conflict,
-        Fault::ServerError,
+async fn a_bucket_that_cannot_be_written_fails_no_batch() {
+    for (fault, refused) in [
+        (KEY_RANGE, 0),
+        (Fault::Throttle { key_range: false }, 0),
+        (Fault::Conflict, 0),
+        (Fault::ServerError, 0),
+        (Fault::Rejected, 0),
+        (Fault::Forbidden, 1),
     ] {
         let (dynamo, table, mut records) = marked().await;
         for hours in [1, 2] {
@@ -395,12 +397,12 @@ async fn a_throttled_or_conflicting_bucket_fails_no_batch() {
                 summary.refused,
                 summary.failed
             ),
-            (0, 0, 0, 0),
+            (0, 0, 2 * refused, 0),
             "{summary:?}"
         );
         assert_eq!(
             (summary.splits_put_off, summary.refills_put_off),
-            (1, 1),
+            (1 - refused, 1 - refused),
             "{fault:?}: {summary:?}"
         );
         assert_eq!(handled.response.unwrap(), Default::default(), "{fault:?}");

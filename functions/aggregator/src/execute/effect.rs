@@ -36,8 +36,9 @@ pub enum Effect {
     /// The split was put off. The shard stays hot, so the next batch tries again; this one need not
     /// wait.
     SplitPutOff,
-    /// The item's content does not allow the write (it is full, or damaged), or its item stayed
-    /// throttled. A log line has the write's content; no other records wait for it.
+    /// The item's content does not allow the write (it is full, or damaged), its item stayed
+    /// throttled, or a write that later ones repeat is not permitted. A log line has the write's
+    /// content; no other records wait for it.
     Refused,
 }
 
