@@ -118,6 +118,11 @@ impl Run<'_> {
         (self.clock)()
     }
 
+    /// Logs the error of a failed request, and returns it: `None` if there was no time for the request.
+    fn failure<T>(self, failed: Option<Result<T, StoreError>>) -> Option<StoreError> {
+        failed.and_then(Result::err).map(|error| self.warn(error))
+    }
+
     /// Logs the error at WARN if the budget allows it, and returns it.
     fn warn(self, error: StoreError) -> StoreError {
         let text = error.to_string();

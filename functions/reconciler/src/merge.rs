@@ -8,7 +8,7 @@ use weirgate_shared::{BucketKey, ItemKey, MAX_SHARDS, Shard, WriteId};
 use weirgate_store::{ErrorKind, ReadWithin, RetryPolicy, ReturnValues, TransactOutcome};
 
 use crate::leases::plan_sample;
-use crate::merge_plan::{Change, Depth, Review, review};
+use crate::merge_plan::{Change, Depth, review};
 use crate::shard_tree::tree;
 use crate::{Run, Summary, WRITES, read};
 
@@ -68,32 +68,18 @@ impl<'r> Run<'r> {
                 found = again;
             }
             let depth = if round == 1 { Depth::All } else { Depth::Pairs };
-            let Review {
-                fill,
-                mut repairs,
-                merges,
-                samples,
-            } = review(&found.shards, found.is_all, depth, self.now(), new_id);
-            if let Some(fill) = fill {
-                match self
-                    .deadline
-                    .bound(read::is_stopped(self.table, &first.namespace))
-                    .await
-                {
-                    Some(Ok(false)) => repairs.push(fill),
-                    Some(Ok(true)) => {}
-                    failed => {
-                        summary.left(
-                            1,
-                            failed.and_then(Result::err).map(|error| self.warn(error)),
-                        );
-                        return read;
-                    }
+            let mut review = review(&found.shards, found.is_all, depth, self.now(), new_id);
+            let decided = read::decide_fill(self.table, &first.namespace, &mut review);
+            match self.deadline.bound(decided).await {
+                Some(Ok(())) => {}
+                failed => {
+                    summary.left(1, self.failure(failed));
+                    return read;
                 }
             }
-            let repaired = self.transact(repairs, summary).await;
+            let repaired = self.transact(review.repairs, summary).await;
             summary.repaired(repaired.shards);
-            let merged = self.transact(merges, summary).await;
+            let merged = self.transact(review.merges, summary).await;
             summary.merged(merged.shards);
             let is_lost = repaired.lost || merged.lost;
             // No other process made them fail, so the next run would fail too.
@@ -105,7 +91,7 @@ impl<'r> Run<'r> {
             if is_lost {
                 summary.lost_race();
             }
-            self.sample(samples, summary).await;
+            self.sample(review.samples, summary).await;
             if is_stuck || repaired.hopeless || merged.hopeless {
                 // One of them has no room for its new state, or has content that this software
                 // never writes.
@@ -135,10 +121,7 @@ impl<'r> Run<'r> {
                 match self.deadline.bound(sent).await {
                     Some(Ok(_)) => {}
                     failed => {
-                        summary.left(
-                            1,
-                            failed.and_then(Result::err).map(|error| self.warn(error)),
-                        );
+                        summary.left(1, self.failure(failed));
                         return false;
                     }
                 }
@@ -210,10 +193,7 @@ impl<'r> Run<'r> {
                 Some(false)
             }
             failed => {
-                summary.left(
-                    1,
-                    failed.and_then(Result::err).map(|error| self.warn(error)),
-                );
+                summary.left(1, self.failure(failed));
                 None
             }
         }
@@ -235,11 +215,11 @@ impl<'r> Run<'r> {
                 Some(Ok(TransactOutcome::Applied)) => made.shards += shards,
                 Some(Ok(TransactOutcome::ConditionFailed(_))) => made.lost = true,
                 failed => {
-                    let error = failed.and_then(Result::err);
+                    let error = self.failure(failed);
                     made.hopeless |= error
                         .as_ref()
                         .is_some_and(|error| error.kind == ErrorKind::Invalid);
-                    summary.left(1, error.map(|error| self.warn(error)));
+                    summary.left(1, error);
                     made.failed = true;
                 }
             }

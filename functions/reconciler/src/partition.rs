@@ -76,9 +76,7 @@ impl Run<'_> {
             let page = match self.deadline.bound(page).await {
                 Some(Ok(page)) => page,
                 failed => {
-                    known
-                        .summary
-                        .unfinished(failed.and_then(Result::err).map(|error| self.warn(error)));
+                    known.summary.unfinished(self.failure(failed));
                     return Pass::Stopped;
                 }
             };
@@ -139,8 +137,7 @@ impl Run<'_> {
                 return;
             }
             failed => {
-                let error = failed.and_then(Result::err).map(|error| self.warn(error));
-                return known.summary.left(keys.len(), error);
+                return known.summary.left(keys.len(), self.failure(failed));
             }
         };
         let processed = stream::iter(items).map(|item| async move {
@@ -219,10 +216,7 @@ impl Run<'_> {
                 known.summary.undecodable();
                 self.postpone(key, &mut known.summary).await;
             }
-            failed => known.summary.left(
-                1,
-                failed.and_then(Result::err).map(|error| self.warn(error)),
-            ),
+            failed => known.summary.left(1, self.failure(failed)),
         }
     }
 
@@ -286,10 +280,7 @@ impl Run<'_> {
             .await
         {
             Some(Ok(is_moved)) => summary.postponed(is_moved),
-            failed => summary.left(
-                1,
-                failed.and_then(Result::err).map(|error| self.warn(error)),
-            ),
+            failed => summary.left(1, self.failure(failed)),
         }
     }
 }

@@ -6,10 +6,12 @@ use std::hash::BuildHasher;
 
 use weirgate_runtime::{LogBudget, beginning, shorten};
 use weirgate_shared::{
-    BUCKET_SK, BucketKey, ConfigLevel, EpochMillis, ItemError, ItemKey, MAX_SHARDS, Namespace,
-    Shard, Switch, attr, read_key, read_switches, switches_key,
+    BUCKET_SK, BucketKey, EpochMillis, ItemError, ItemKey, MAX_SHARDS, Namespace, Shard, attr,
+    read_key, read_switches, switches_key,
 };
 use weirgate_store::{Due, Item, Order, StoreError, Table};
+
+use crate::merge_plan::Review;
 
 /// Number of keys in one read.
 pub const BATCH: usize = 32;
@@ -97,16 +99,25 @@ pub fn decode(item: &Item) -> Result<Shard, ItemError> {
     }
 }
 
-/// Returns whether a namespace is stopped, as it is while it is purged. Nothing is granted then, so what is
-/// deleted needs no repair. Switches that cannot be read stop nothing here.
+/// Adds the fill of holes to the repairs, unless everything in the namespace is stopped, as it is while it
+/// is purged. Switches that cannot be read stop nothing here.
 ///
 /// # Errors
 /// [`StoreError`] if the switches cannot be read.
-pub async fn is_stopped(table: &Table, namespace: &Namespace) -> Result<bool, StoreError> {
+pub async fn decide_fill(
+    table: &Table,
+    namespace: &Namespace,
+    review: &mut Review<'_>,
+) -> Result<(), StoreError> {
+    let Some(fill) = review.fill.take() else {
+        return Ok(());
+    };
     let items = table.read(&[switches_key(namespace)]).await?;
     let switches = items.first().map(|item| read_switches(item.attributes()));
-    Ok(matches!(switches, Some(Ok(switches))
-        if switches.levels.get(&ConfigLevel::System) == Some(&Switch::Stopped)))
+    if !matches!(switches, Some(Ok(switches)) if switches.stop_all()) {
+        review.repairs.push(fill);
+    }
+    Ok(())
 }
 
 /// Returns an item as a shard. If it cannot be read, returns `None`, and logs an ERROR line with
