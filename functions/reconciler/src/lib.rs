@@ -33,13 +33,14 @@ mod schedule;
 mod shard_tree;
 mod share;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::future::ready;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{self, StreamExt};
+use tokio::sync::OnceCell;
 use weirgate_runtime::{LogBudget, shorten};
-use weirgate_shared::{BucketKey, EpochMillis, due_shards};
+use weirgate_shared::{BucketKey, EpochMillis, ItemKey, due_shards};
 use weirgate_store::{StoreError, Table};
 
 pub use config::Config;
@@ -97,6 +98,9 @@ async fn run(table: &Table, config: &Config, clock: &Clock<'_>, deadline: Deadli
         .await
 }
 
+/// The shards that the review of a bucket left out because it is large; set when the review ends.
+type LeftOut = OnceCell<Vec<ItemKey>>;
+
 #[derive(Clone, Copy)]
 struct Run<'a> {
     table: &'a Table,
@@ -105,9 +109,9 @@ struct Run<'a> {
     started_at: EpochMillis,
     clock: &'a Clock<'a>,
     deadline: Deadline,
-    /// Shard 0 of every bucket that was reviewed. One review in a run suffices, however many of its
+    /// Shard 0 of every bucket of which a review has begun. One in a run suffices, however many of its
     /// shards are due.
-    reviewed: &'a Mutex<HashSet<BucketKey>>,
+    reviewed: &'a Mutex<HashMap<BucketKey, Arc<LeftOut>>>,
     /// Lock held while a large item is in memory.
     large: &'a tokio::sync::Mutex<()>,
     budget: &'a LogBudget,

@@ -14,7 +14,7 @@ use crate::{Run, Summary, WRITES, read};
 
 /// Maximum number of reviews of one bucket in a run. After that, it is still due.
 const ROUNDS: usize = 3;
-/// Maximum bytes of the responses for the shards of one bucket. Beyond it, no more are read, and
+/// Maximum bytes of the responses for the shards of one bucket. Beyond it, the others are left out, and
 /// the bucket is neither merged nor repaired.
 const LARGE_BUCKET: u64 = 4 * 1024 * 1024;
 
@@ -38,23 +38,33 @@ struct Shards<'a> {
     is_all: bool,
     /// Bytes of the responses.
     bytes: u64,
+    /// Keys that are not read.
+    left_out: Vec<ItemKey>,
     /// Lock held if they are large.
     guard: Option<MutexGuard<'a, ()>>,
 }
 
+/// What a review read.
+#[derive(Default)]
+pub(crate) struct Read {
+    pub(crate) keys: usize,
+    pub(crate) bytes: u64,
+    /// Shards to be processed one by one.
+    pub(crate) left_out: Vec<ItemKey>,
+}
+
 impl<'r> Run<'r> {
-    /// Reviews all shards of the bucket of shard 0, `first`. Unfinished work stays due. Returns the
-    /// number of keys and bytes read.
-    pub(crate) async fn reshape(self, first: &BucketKey, summary: &mut Summary) -> (usize, u64) {
+    /// Reviews all shards of the bucket of shard 0, `first`. Unfinished work stays due.
+    pub(crate) async fn reshape(self, first: &BucketKey, summary: &mut Summary) -> Read {
         let keys: Vec<_> = (0..MAX_SHARDS)
             .map(|shard| first.with_shard(shard).item_key())
             .collect();
-        let (mut read, mut before) = ((0, 0), vec![]);
+        let (mut read, mut before) = (Read::default(), vec![]);
         for round in 1..=ROUNDS {
             let Some(mut found) = self.shards(&keys, summary).await else {
                 return read;
             };
-            read = (read.0 + keys.len(), read.1 + found.bytes);
+            (read.keys, read.bytes) = (read.keys + keys.len(), read.bytes + found.bytes);
             if found.shards.iter().any(|shard| shard.escrow.is_some()) {
                 if !self.finish(&found.shards, summary).await {
                     return read;
@@ -64,7 +74,7 @@ impl<'r> Run<'r> {
                 let Some(again) = self.shards(&keys, summary).await else {
                     return read;
                 };
-                read = (read.0 + keys.len(), read.1 + again.bytes);
+                (read.keys, read.bytes) = (read.keys + keys.len(), read.bytes + again.bytes);
                 found = again;
             }
             let depth = if round == 1 { Depth::All } else { Depth::Pairs };
@@ -103,6 +113,7 @@ impl<'r> Run<'r> {
                     self.postpone(&shard.key.item_key(), summary).await;
                 }
             }
+            read.left_out = found.left_out;
             return read;
         }
         read
@@ -149,7 +160,10 @@ impl<'r> Run<'r> {
                     && self
                         .read(std::slice::from_ref(key), read::LARGE, &mut found, summary)
                         .await?;
-                found.is_all &= is_read;
+                if !is_read {
+                    found.left_out.push(key.clone());
+                    found.is_all = false;
+                }
             }
         }
         if found.is_all && tree(&found.shards).is_none() {
