@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::OnceCell;
-use weirgate_runtime::{LogBudget, shorten};
+use weirgate_runtime::{LogBudget, SHOWN, shorten};
 use weirgate_shared::{BucketKey, EpochMillis, ItemKey, due_shards};
 use weirgate_store::{StoreError, Table};
 
@@ -58,8 +58,6 @@ pub type Clock<'a> = dyn Fn() -> EpochMillis + Sync + 'a;
 const PARTITIONS: usize = 16;
 /// Shards of one partition written concurrently.
 const WRITES: usize = 4;
-/// Maximum bytes of an error in a log line.
-const SHOWN: usize = 1024;
 
 /// Processes all shards that are due at the start, until the deadline. A run may last minutes, so
 /// it reads `clock` for each plan.

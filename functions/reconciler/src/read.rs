@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-use weirgate_runtime::{LogBudget, beginning, shorten};
+use weirgate_runtime::{LogBudget, SHOWN, beginning, shorten};
 use weirgate_shared::{
     BUCKET_SK, BucketKey, EpochMillis, ItemError, ItemKey, MAX_SHARDS, Namespace, Shard, attr,
     read_key, read_switches, switches_key,
@@ -21,9 +21,6 @@ pub const SMALL: u64 = 256 * 1024;
 /// Maximum bytes of the response for one item. A shard of the maximum item size has less, because
 /// its leases are mostly names. One such item is read at a time.
 pub const LARGE: u64 = 1_536 * 1024;
-
-/// Maximum bytes of an item's text in a log line.
-const SHOWN: usize = 1024;
 
 /// One page of an index partition.
 #[derive(Debug)]

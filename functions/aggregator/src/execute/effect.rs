@@ -2,14 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_runtime::{LogBudget, shorten};
+use weirgate_runtime::{LogBudget, SHOWN, shorten};
 
 use super::failure::{Failure, FailureReason};
 use crate::plan::{Write, WriteKind};
 use crate::split::Split;
-
-/// Maximum bytes of one text in a log line.
-const SHOWN: usize = 1024;
 
 /// The effect of a planned write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
