@@ -22,6 +22,14 @@ pub(super) fn needs_connection(error: &RedisError) -> bool {
     error.is_io_error() || error.is_unrecoverable_error() || is_elsewhere
 }
 
+/// Returns whether the user may not run a command, or use a key.
+pub(super) fn is_denied(error: &RedisError) -> bool {
+    let told = told(error);
+    // Before 7.2 one that a script meets has no code of its own.
+    let in_script = "The user executing the script can't";
+    told.is_some_and(|(code, text)| code == "NOPERM" || text.starts_with(in_script))
+}
+
 /// Returns code and text of what the server told: of several requests, to the first that failed.
 fn told(error: &RedisError) -> Option<(String, String)> {
     let errors = error.clone().into_server_errors()?;
@@ -76,8 +84,6 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
         (code, "") => code.to_owned(),
         (code, text) => format!("{code}: {text}"),
     };
-    // Before 7.2 one that a script meets has no code of its own.
-    let is_denied = code == "NOPERM" || text.starts_with("The user executing the script can't");
     let is_killed = text.contains("Script killed");
     let is_crowded = text.contains("max number of clients reached");
     match (code, error.kind()) {
@@ -87,7 +93,7 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
                 "{server} does not accept the user and password: correct them in the URL ({message})"
             ),
         ),
-        _ if is_denied => (
+        _ if is_denied(error) => (
             ErrorKind::AccessDenied,
             format!(
                 "{message}: allow the user the commands @hash, @sortedset, @stream, @scripting, exists, del, get, \

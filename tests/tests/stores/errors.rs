@@ -124,6 +124,10 @@ async fn a_key_of_another_application_is_left_alone_and_named() {
             let (_, reason) = error.split_once(" on table ").expect("it has the table");
             assert!(reason.contains(part), "{error}");
         }
+        if name == "records" {
+            let told = table.describe_server().await.expect_err("it is refused");
+            assert_eq!(told.kind, ErrorKind::Invalid, "{told}");
+        }
         command(&server, &["DEL", &shared])
             .await
             .expect("it is there");
