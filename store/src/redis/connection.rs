@@ -461,7 +461,16 @@ impl Connection {
                 .await?;
             if self.database != 0 {
                 let select = cmd("SELECT").arg(self.database).to_owned();
-                select.exec_async(&mut connection).await?;
+                match select.exec_async(&mut connection).await {
+                    Err(error) if error::classify(&error, &name).0 == ErrorKind::Rejected => {
+                        let reason = format!(
+                            "must have the database of the URL, got {} ({error}); name another one, or leave it out",
+                            self.database
+                        );
+                        return Ok((Err((ErrorKind::Rejected, reason)), String::new()));
+                    }
+                    selected => selected?,
+                }
             }
             let info: String = cmd("INFO").query_async(&mut connection).await?;
             let unfit = replica(&info).or_else(|| unfit(&info, self.accept_eviction));

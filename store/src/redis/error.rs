@@ -9,6 +9,9 @@ const INVALID: &str = "INVALID";
 const FOREIGN: &str = "FOREIGN";
 const UNDECIDED: &str = "UNDECIDED";
 
+/// What to do about a key of another application.
+pub(super) const OF_OTHERS: &str = "another application uses this key; give the table another name";
+
 /// Returns whether the next request needs another connection. After a timeout, this one may never answer again. A
 /// server that is now a replica, lacks its replicas, loads its data, or of a cluster no longer has the slot, may have a
 /// successor, to which the name leads.
@@ -100,10 +103,7 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
                  set, pexpire, time, info and select on the keys of the table"
             ),
         ),
-        ("WRONGTYPE" | FOREIGN, _) => (
-            ErrorKind::Invalid,
-            format!("{message}: another application uses this key; give the table another name"),
-        ),
+        ("WRONGTYPE" | FOREIGN, _) => (ErrorKind::Invalid, format!("{message}: {OF_OTHERS}")),
         (INVALID, _) => (ErrorKind::Invalid, text.to_owned()),
         (UNDECIDED, _) => (ErrorKind::Unconfirmed, text.to_owned()),
         (
