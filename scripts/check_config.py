@@ -51,12 +51,12 @@ def settings(config, command):
 
 
 def overrides(section):
-    """A map, or texts: Key=Value, or ParameterKey=Key,ParameterValue=Value."""
+    """A map, or texts: Key=Value, or ParameterKey=Key,ParameterValue=Value. Another text is a key without a value."""
     given = section.get("parameter_overrides", [])
     if isinstance(given, dict):
         return {key: str(value) for key, value in given.items()}
-    pairs = (re.fullmatch(r"(?:ParameterKey=)?(\w+)(?:,ParameterValue)?=(.*)", each, re.DOTALL) for each in listed(given))
-    return {pair[1]: pair[2] for pair in pairs if pair}
+    pairs = ((each, re.fullmatch(r"(?:ParameterKey=)?(\w+)(?:,ParameterValue)?=(.*)", each, re.DOTALL)) for each in listed(given))
+    return dict((pair[1], pair[2]) if pair else (text, None) for text, pair in pairs)
 
 
 def is_within(value, least, most):
@@ -73,7 +73,9 @@ def problems(config, known):
         yield "it has neither resolve_s3 nor s3_bucket; write resolve_s3 = true"
     for command, section in (("build", build), ("deploy", deploy)):
         for key, value in overrides(section).items():
-            if key not in known:
+            if value is None:
+                yield f"{command}: parameter_overrides must be Key=Value, got {key}; write it so"
+            elif key not in known:
                 yield f"{command}: the template has no parameter {key}"
             elif known[key]["allowed"] and value not in known[key]["allowed"]:
                 yield f"{command}: {key} must be one of {known[key]['allowed']}, got {value}"

@@ -60,6 +60,9 @@ REFUSED = [
     ('["DeletionProtection=false", "LogRetentionDays=7"]', "{LogRetentionDays = 8}", "pre", "LogRetentionDays must be one of"),
     ('["DeletionProtection=false", "LogRetentionDays=7"]', '"ParameterKey=LogRetention,ParameterValue=7"', "pre",
      "the template has no parameter LogRetention"),
+    *((mistake, text, "pre", f"parameter_overrides must be Key=Value, got {got}; write it so")
+      for mistake, text, got in [("LogRetentionDays=7", "LogRetentionDays:7", "LogRetentionDays:7"), ("LogRetentionDays=7", "LogRetentionDays", "LogRetentionDays"),
+                                 ('"LogRetentionDays=7"', '"LogRetentionDays", "7"', "7"), ("LogRetentionDays=7", "", "")]),
 ]
 # What a deployer may choose.
 ACCEPTED = [

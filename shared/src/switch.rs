@@ -112,6 +112,13 @@ impl Switches {
         deciding.filter(|level| self.levels[level] == Switch::Stopped)
     }
 
+    /// Returns whether everything is stopped: the system is, and no level is exempt.
+    #[must_use]
+    pub fn stop_all(&self) -> bool {
+        self.levels.get(&ConfigLevel::System) == Some(&Switch::Stopped)
+            && !self.levels.values().any(|switch| *switch == Switch::Exempt)
+    }
+
     /// Returns whether an entity or a plan is stopped, on all resources or on one.
     #[must_use]
     pub fn stop_entities(&self) -> bool {
@@ -222,6 +229,7 @@ mod tests {
             };
             let stopping = switches.stopping(id, Some(name), of);
             assert_eq!(stopping.as_ref(), expected, "{set:?}");
+            assert_eq!(switches.stop_all(), expected == Some(&system), "{set:?}");
             let other = EntityId::new("other").unwrap();
             let others = switches.stopping(&other, None, of);
             assert!(others.is_none_or(|level| level == system || level == resource));

@@ -336,7 +336,19 @@ impl RedisTable {
                     connection.refused(ErrorKind::Rejected, request(), reason, None)
                 })?;
             }
-            items.extend(hashes.into_iter().filter_map(field::item));
+            let found = keys.iter().zip(hashes);
+            for (key, hash) in found.filter(|(_, hash)| !hash.is_empty()) {
+                let item = field::item(hash).filter(|item| item.key().as_ref() == Some(key));
+                items.push(item.ok_or_else(|| {
+                    let request = format!("HGETALL of {}", self.0.keys.item(key));
+                    let reason = format!(
+                        "the key holds a hash that is not of this table: {}",
+                        error::OF_OTHERS
+                    );
+                    let connection = &self.0.connection;
+                    connection.refused(ErrorKind::Invalid, request, reason, None)
+                })?);
+            }
         }
         Ok(Batch {
             items,

@@ -110,14 +110,12 @@ async fn run_sequence<'a, 'w>(
     is_over: bool,
     budget: &LogBudget,
 ) -> Done<'a, 'w> {
-    let mut done = Done::default();
+    let (mut done, mut made) = (Done::default(), 0);
     for (at, write) in sequence.iter().enumerate() {
         let reason = match run_in_time(table, write, limits, budget).await {
             Ok(effect) => {
-                if let WriteKind::Copy(copy) = &write.kind {
-                    limits.throttles.forget(copy);
-                }
                 done.results.push(Ok(effect));
+                made += 1;
                 continue;
             }
             Err(reason) => reason,
@@ -137,6 +135,18 @@ async fn run_sequence<'a, 'w>(
                 break;
             }
         }
+    }
+    // Each window has an item of its own, so one copy says nothing of the others.
+    if let [
+        Write {
+            kind: WriteKind::Copy(copy),
+            ..
+        },
+        ..,
+    ] = *sequence
+        && made == sequence.len()
+    {
+        limits.throttles.forget(copy);
     }
     done
 }
@@ -174,29 +184,26 @@ fn handling(
     is_over: bool,
     limits: Limits<'_>,
 ) -> Handling {
-    let is_required = matches!(&write.kind, WriteKind::Copy(copy) if copy.is_required);
-    if reason.may_pass() && !is_required {
-        return Handling::PutOff;
-    }
     // One corrupt item must not block the stream shard: a retry would redeliver the records of all
     // tenants.
     if reason.is_lasting() {
         return Handling::Refuse;
     }
-    let WriteKind::Copy(copy) = &write.kind else {
-        return Handling::Fail;
-    };
-    match (reason.is_of_item(), is_over) {
-        (true, false) => Handling::RunAgain,
-        (true, true) => {
-            let is_for_good = limits.throttles.count(copy);
-            if is_for_good && limits.old.contains(&write.record) {
-                Handling::Refuse
-            } else {
-                Handling::Fail
+    match &write.kind {
+        WriteKind::Copy(copy) if copy.is_required => match (reason.is_of_item(), is_over) {
+            (true, false) => Handling::RunAgain,
+            (true, true) => {
+                let is_for_good = limits.throttles.count(copy);
+                if is_for_good && limits.old.contains(&write.record) {
+                    Handling::Refuse
+                } else {
+                    Handling::Fail
+                }
             }
-        }
-        _ => Handling::Fail,
+            _ => Handling::Fail,
+        },
+        _ if reason.may_pass() => Handling::PutOff,
+        _ => Handling::Refuse,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_runtime::{LogBudget, shorten};
+use weirgate_runtime::{LogBudget, SHOWN, shorten};
 use weirgate_shared::{EpochMillis, Millis};
 use weirgate_store::Table;
 
@@ -106,8 +106,6 @@ fn age(batch: &Batch<'_>, now: EpochMillis) -> Option<Millis> {
 
 /// Maximum bytes of a record in a log line. A larger one is cut to its first kilobyte.
 const RECORD: usize = 8 * 1024;
-/// Maximum bytes of any other text in a log line.
-const SHOWN: usize = 1024;
 
 /// Logs at ERROR, in the text that an alarm looks for, that a record cannot be read, if the budgets
 /// allow it. The line has the record, because the stream drops it after a day.

@@ -36,9 +36,8 @@ pub fn plan_sample(shard: &Shard, now: EpochMillis) -> Option<Planned> {
 ///
 /// The write raises `due` or removes it, and a take can only lower it. That distinguishes the
 /// write from a take that reclaimed the same leases, even after later writes. Two cases remain:
-/// the same write by another run, which reserved concurrency prevents, and a client that found
-/// more expired leases than one take reclaims. Then both report it. Only the report is wrong;
-/// the tokens are returned once.
+/// the same write by an overlapping run, and a client that found more expired leases than one take
+/// reclaims. Then both report it. Only the report is wrong; the tokens are returned once.
 #[must_use]
 pub fn was_applied(seen: &Shard, found: &Shard) -> bool {
     let is_raised = |due| seen.due_at.is_some_and(|seen| due > seen);

@@ -33,13 +33,14 @@ mod schedule;
 mod shard_tree;
 mod share;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::future::ready;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{self, StreamExt};
-use weirgate_runtime::{LogBudget, shorten};
-use weirgate_shared::{BucketKey, EpochMillis, due_shards};
+use tokio::sync::OnceCell;
+use weirgate_runtime::{LogBudget, SHOWN, shorten};
+use weirgate_shared::{BucketKey, EpochMillis, ItemKey, due_shards};
 use weirgate_store::{StoreError, Table};
 
 pub use config::Config;
@@ -57,8 +58,6 @@ pub type Clock<'a> = dyn Fn() -> EpochMillis + Sync + 'a;
 const PARTITIONS: usize = 16;
 /// Shards of one partition written concurrently.
 const WRITES: usize = 4;
-/// Maximum bytes of an error in a log line.
-const SHOWN: usize = 1024;
 
 /// Processes all shards that are due at the start, until the deadline. A run may last minutes, so
 /// it reads `clock` for each plan.
@@ -97,6 +96,9 @@ async fn run(table: &Table, config: &Config, clock: &Clock<'_>, deadline: Deadli
         .await
 }
 
+/// The shards that the review of a bucket left out because it is large; set when the review ends.
+type LeftOut = OnceCell<Vec<ItemKey>>;
+
 #[derive(Clone, Copy)]
 struct Run<'a> {
     table: &'a Table,
@@ -105,9 +107,9 @@ struct Run<'a> {
     started_at: EpochMillis,
     clock: &'a Clock<'a>,
     deadline: Deadline,
-    /// Shard 0 of every bucket that was reviewed. One review in a run suffices, however many of its
+    /// Shard 0 of every bucket of which a review has begun. One in a run suffices, however many of its
     /// shards are due.
-    reviewed: &'a Mutex<HashSet<BucketKey>>,
+    reviewed: &'a Mutex<HashMap<BucketKey, Arc<LeftOut>>>,
     /// Lock held while a large item is in memory.
     large: &'a tokio::sync::Mutex<()>,
     budget: &'a LogBudget,
@@ -116,6 +118,11 @@ struct Run<'a> {
 impl Run<'_> {
     fn now(self) -> EpochMillis {
         (self.clock)()
+    }
+
+    /// Logs the error of a failed request, and returns it: `None` if there was no time for the request.
+    fn failure<T>(self, failed: Option<Result<T, StoreError>>) -> Option<StoreError> {
+        failed.and_then(Result::err).map(|error| self.warn(error))
     }
 
     /// Logs the error at WARN if the budget allows it, and returns it.

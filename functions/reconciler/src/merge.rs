@@ -8,13 +8,13 @@ use weirgate_shared::{BucketKey, ItemKey, MAX_SHARDS, Shard, WriteId};
 use weirgate_store::{ErrorKind, ReadWithin, RetryPolicy, ReturnValues, TransactOutcome};
 
 use crate::leases::plan_sample;
-use crate::merge_plan::{Change, Depth, Review, review};
+use crate::merge_plan::{Change, Depth, review};
 use crate::shard_tree::tree;
 use crate::{Run, Summary, WRITES, read};
 
 /// Maximum number of reviews of one bucket in a run. After that, it is still due.
 const ROUNDS: usize = 3;
-/// Maximum bytes of the responses for the shards of one bucket. Beyond it, no more are read, and
+/// Maximum bytes of the responses for the shards of one bucket. Beyond it, the others are left out, and
 /// the bucket is neither merged nor repaired.
 const LARGE_BUCKET: u64 = 4 * 1024 * 1024;
 
@@ -38,23 +38,33 @@ struct Shards<'a> {
     is_all: bool,
     /// Bytes of the responses.
     bytes: u64,
+    /// Keys that are not read.
+    left_out: Vec<ItemKey>,
     /// Lock held if they are large.
     guard: Option<MutexGuard<'a, ()>>,
 }
 
+/// What a review read.
+#[derive(Default)]
+pub(crate) struct Read {
+    pub(crate) keys: usize,
+    pub(crate) bytes: u64,
+    /// Shards to be processed one by one.
+    pub(crate) left_out: Vec<ItemKey>,
+}
+
 impl<'r> Run<'r> {
-    /// Reviews all shards of the bucket of shard 0, `first`. Unfinished work stays due. Returns the
-    /// number of keys and bytes read.
-    pub(crate) async fn reshape(self, first: &BucketKey, summary: &mut Summary) -> (usize, u64) {
+    /// Reviews all shards of the bucket of shard 0, `first`. Unfinished work stays due.
+    pub(crate) async fn reshape(self, first: &BucketKey, summary: &mut Summary) -> Read {
         let keys: Vec<_> = (0..MAX_SHARDS)
             .map(|shard| first.with_shard(shard).item_key())
             .collect();
-        let (mut read, mut before) = ((0, 0), vec![]);
+        let (mut read, mut before) = (Read::default(), vec![]);
         for round in 1..=ROUNDS {
             let Some(mut found) = self.shards(&keys, summary).await else {
                 return read;
             };
-            read = (read.0 + keys.len(), read.1 + found.bytes);
+            (read.keys, read.bytes) = (read.keys + keys.len(), read.bytes + found.bytes);
             if found.shards.iter().any(|shard| shard.escrow.is_some()) {
                 if !self.finish(&found.shards, summary).await {
                     return read;
@@ -64,36 +74,22 @@ impl<'r> Run<'r> {
                 let Some(again) = self.shards(&keys, summary).await else {
                     return read;
                 };
-                read = (read.0 + keys.len(), read.1 + again.bytes);
+                (read.keys, read.bytes) = (read.keys + keys.len(), read.bytes + again.bytes);
                 found = again;
             }
             let depth = if round == 1 { Depth::All } else { Depth::Pairs };
-            let Review {
-                fill,
-                mut repairs,
-                merges,
-                samples,
-            } = review(&found.shards, found.is_all, depth, self.now(), new_id);
-            if let Some(fill) = fill {
-                match self
-                    .deadline
-                    .bound(read::is_stopped(self.table, &first.namespace))
-                    .await
-                {
-                    Some(Ok(false)) => repairs.push(fill),
-                    Some(Ok(true)) => {}
-                    failed => {
-                        summary.left(
-                            1,
-                            failed.and_then(Result::err).map(|error| self.warn(error)),
-                        );
-                        return read;
-                    }
+            let mut review = review(&found.shards, found.is_all, depth, self.now(), new_id);
+            let decided = read::decide_fill(self.table, &first.namespace, &mut review);
+            match self.deadline.bound(decided).await {
+                Some(Ok(())) => {}
+                failed => {
+                    summary.left(1, self.failure(failed));
+                    return read;
                 }
             }
-            let repaired = self.transact(repairs, summary).await;
+            let repaired = self.transact(review.repairs, summary).await;
             summary.repaired(repaired.shards);
-            let merged = self.transact(merges, summary).await;
+            let merged = self.transact(review.merges, summary).await;
             summary.merged(merged.shards);
             let is_lost = repaired.lost || merged.lost;
             // No other process made them fail, so the next run would fail too.
@@ -105,7 +101,7 @@ impl<'r> Run<'r> {
             if is_lost {
                 summary.lost_race();
             }
-            self.sample(samples, summary).await;
+            self.sample(review.samples, summary).await;
             if is_stuck || repaired.hopeless || merged.hopeless {
                 // One of them has no room for its new state, or has content that this software
                 // never writes.
@@ -117,6 +113,7 @@ impl<'r> Run<'r> {
                     self.postpone(&shard.key.item_key(), summary).await;
                 }
             }
+            read.left_out = found.left_out;
             return read;
         }
         read
@@ -135,10 +132,7 @@ impl<'r> Run<'r> {
                 match self.deadline.bound(sent).await {
                     Some(Ok(_)) => {}
                     failed => {
-                        summary.left(
-                            1,
-                            failed.and_then(Result::err).map(|error| self.warn(error)),
-                        );
+                        summary.left(1, self.failure(failed));
                         return false;
                     }
                 }
@@ -166,7 +160,10 @@ impl<'r> Run<'r> {
                     && self
                         .read(std::slice::from_ref(key), read::LARGE, &mut found, summary)
                         .await?;
-                found.is_all &= is_read;
+                if !is_read {
+                    found.left_out.push(key.clone());
+                    found.is_all = false;
+                }
             }
         }
         if found.is_all && tree(&found.shards).is_none() {
@@ -210,10 +207,7 @@ impl<'r> Run<'r> {
                 Some(false)
             }
             failed => {
-                summary.left(
-                    1,
-                    failed.and_then(Result::err).map(|error| self.warn(error)),
-                );
+                summary.left(1, self.failure(failed));
                 None
             }
         }
@@ -235,11 +229,11 @@ impl<'r> Run<'r> {
                 Some(Ok(TransactOutcome::Applied)) => made.shards += shards,
                 Some(Ok(TransactOutcome::ConditionFailed(_))) => made.lost = true,
                 failed => {
-                    let error = failed.and_then(Result::err);
+                    let error = self.failure(failed);
                     made.hopeless |= error
                         .as_ref()
                         .is_some_and(|error| error.kind == ErrorKind::Invalid);
-                    summary.left(1, error.map(|error| self.warn(error)));
+                    summary.left(1, error);
                     made.failed = true;
                 }
             }

@@ -43,7 +43,8 @@ pub struct Change {
 /// The planned work on the shards of one bucket. No shard is in both `merges` and `samples`.
 #[derive(Debug, Default)]
 pub struct Review<'a> {
-    /// Transaction that fills all holes. A stopped namespace keeps them: it may be purged.
+    /// Transaction that fills all holes. A namespace in which everything is stopped keeps them: it may be
+    /// purged.
     pub fill: Option<Change>,
     /// Transactions that remove shards whose tokens another shard has.
     pub repairs: Vec<Change>,

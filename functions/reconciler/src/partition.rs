@@ -1,6 +1,8 @@
 //! One partition of the index: entries in the order of their age, each namespace within its share.
 
-use std::sync::PoisonError;
+use std::collections::hash_map::Entry;
+use std::future::ready;
+use std::sync::{Arc, PoisonError};
 
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::MutexGuard;
@@ -10,7 +12,7 @@ use weirgate_store::{Due, ErrorKind, Item, Order, ReadWithin};
 use crate::leases::{self, Done, settle};
 use crate::read::{self, ProcessedKeys};
 use crate::share::Shares;
-use crate::{Run, Summary, WRITES, merge_plan};
+use crate::{LeftOut, Run, Summary, WRITES, merge_plan};
 
 /// Page size after a page without an entry in turn, the maximum of a page, so that entries are
 /// skipped faster.
@@ -39,6 +41,8 @@ struct Known {
     /// the same entries again, so entries between those of a tenant at both ends get their turn.
     oldest: Option<Item>,
     newest: Option<Item>,
+    /// Due shards, each with what the review of its bucket left out.
+    reviewed: Vec<(ItemKey, Arc<LeftOut>)>,
 }
 
 impl Run<'_> {
@@ -51,6 +55,7 @@ impl Run<'_> {
             if matches!(pass, Pass::Crowded) {
                 pass = self.pass(&due_shard, Order::NewestFirst, &mut known).await;
             }
+            self.left_out(&mut known).await;
             if matches!(pass, Pass::Stopped) || !known.shares.grow() {
                 return known.summary;
             }
@@ -76,9 +81,7 @@ impl Run<'_> {
             let page = match self.deadline.bound(page).await {
                 Some(Ok(page)) => page,
                 failed => {
-                    known
-                        .summary
-                        .unfinished(failed.and_then(Result::err).map(|error| self.warn(error)));
+                    known.summary.unfinished(self.failure(failed));
                     return Pass::Stopped;
                 }
             };
@@ -139,8 +142,7 @@ impl Run<'_> {
                 return;
             }
             failed => {
-                let error = failed.and_then(Result::err).map(|error| self.warn(error));
-                return known.summary.left(keys.len(), error);
+                return known.summary.left(keys.len(), self.failure(failed));
             }
         };
         let processed = stream::iter(items).map(|item| async move {
@@ -161,26 +163,42 @@ impl Run<'_> {
     /// Reviews all shards of a due shard's bucket, once in a run. Charges what it reads to the
     /// namespace's share.
     async fn review(self, key: &ItemKey, first: &BucketKey, known: &mut Known) {
-        if self
-            .reviewed
-            .lock()
+        let reviewed = self.reviewed.lock();
+        let (is_first, left_out) = match reviewed
             .unwrap_or_else(PoisonError::into_inner)
-            .contains(first)
+            .entry(first.clone())
         {
-            return;
+            Entry::Occupied(begun) => (false, begun.get().clone()),
+            Entry::Vacant(_) if !known.shares.take(&key.pk) => return known.put_back(key),
+            Entry::Vacant(place) => (true, place.insert(Arc::default()).clone()),
+        };
+        if is_first {
+            let reshaped = async {
+                let read = self.reshape(first, &mut known.summary).await;
+                known.shares.charge(&key.pk, read.keys, read.bytes);
+                read.left_out
+            };
+            left_out.get_or_init(|| reshaped).await;
         }
-        if !known.shares.take(&key.pk) {
-            return known.put_back(key);
+        known.reviewed.push((key.clone(), left_out));
+    }
+
+    /// Processes each due shard that the review of its bucket left out. Waits for reviews of other
+    /// partitions.
+    async fn left_out(self, known: &mut Known) {
+        for (key, left_out) in std::mem::take(&mut known.reviewed) {
+            if left_out.get_or_init(|| ready(vec![])).await.contains(&key) {
+                self.alone(&key, known).await;
+            }
         }
-        if self
-            .reviewed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(first.clone())
-        {
-            let (keys, bytes) = self.reshape(first, &mut known.summary).await;
-            known.shares.charge(&key.pk, keys, bytes);
-        }
+    }
+
+    /// Returns whether the review of the bucket of shard 0, `first`, left the shard out.
+    fn is_left_out(self, key: &ItemKey, first: &BucketKey) -> bool {
+        let reviewed = self.reviewed.lock();
+        let reviewed = reviewed.unwrap_or_else(PoisonError::into_inner);
+        let left_out = reviewed.get(first).and_then(|left_out| left_out.get());
+        left_out.is_some_and(|left_out| left_out.contains(key))
     }
 
     /// Processes a shard that may have the maximum size of an item: one at a time in the whole run.
@@ -219,10 +237,7 @@ impl Run<'_> {
                 known.summary.undecodable();
                 self.postpone(key, &mut known.summary).await;
             }
-            failed => known.summary.left(
-                1,
-                failed.and_then(Result::err).map(|error| self.warn(error)),
-            ),
+            failed => known.summary.left(1, self.failure(failed)),
         }
     }
 
@@ -247,10 +262,16 @@ impl Run<'_> {
                 summary.undecodable();
                 self.postpone(&key, summary).await;
             }
-            Some(shard) if merge_plan::is_reviewed(&shard, self.now()) => {
-                return Some((key, shard.key.with_shard(0)));
+            Some(shard) if !merge_plan::is_reviewed(&shard, self.now()) => {
+                self.settle(shard, summary, leases::plan).await;
             }
-            Some(shard) => self.settle(shard, summary, leases::plan).await,
+            Some(shard) => {
+                let first = shard.key.with_shard(0);
+                if !self.is_left_out(&key, &first) {
+                    return Some((key, first));
+                }
+                self.settle(shard, summary, leases::plan_sample).await;
+            }
         }
         None
     }
@@ -286,10 +307,7 @@ impl Run<'_> {
             .await
         {
             Some(Ok(is_moved)) => summary.postponed(is_moved),
-            failed => summary.left(
-                1,
-                failed.and_then(Result::err).map(|error| self.warn(error)),
-            ),
+            failed => summary.left(1, self.failure(failed)),
         }
     }
 }

@@ -140,11 +140,7 @@ async fn reshape(
     let is_all = found.values().all(Result::is_ok);
     let shards: Vec<_> = found.into_values().flatten().collect();
     let mut review = review(&shards, is_all, Depth::All, now, weirgate_store::random_id);
-    if let Some(fill) = review.fill.take()
-        && !read::is_stopped(table, &first.namespace).await?
-    {
-        review.repairs.push(fill);
-    }
+    read::decide_fill(table, &first.namespace, &mut review).await?;
     let count = |changes: &[crate::Change]| changes.iter().map(|change| change.shards).sum();
     Ok(Reshaped {
         finished: shards.iter().filter(|shard| shard.escrow.is_some()).count(),

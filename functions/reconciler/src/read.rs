@@ -4,12 +4,14 @@ use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-use weirgate_runtime::{LogBudget, beginning, shorten};
+use weirgate_runtime::{LogBudget, SHOWN, beginning, shorten};
 use weirgate_shared::{
-    BUCKET_SK, BucketKey, ConfigLevel, EpochMillis, ItemError, ItemKey, MAX_SHARDS, Namespace,
-    Shard, Switch, attr, read_key, read_switches, switches_key,
+    BUCKET_SK, BucketKey, EpochMillis, ItemError, ItemKey, MAX_SHARDS, Namespace, Shard, attr,
+    read_key, read_switches, switches_key,
 };
 use weirgate_store::{Due, Item, Order, StoreError, Table};
+
+use crate::merge_plan::Review;
 
 /// Number of keys in one read.
 pub const BATCH: usize = 32;
@@ -19,9 +21,6 @@ pub const SMALL: u64 = 256 * 1024;
 /// Maximum bytes of the response for one item. A shard of the maximum item size has less, because
 /// its leases are mostly names. One such item is read at a time.
 pub const LARGE: u64 = 1_536 * 1024;
-
-/// Maximum bytes of an item's text in a log line.
-const SHOWN: usize = 1024;
 
 /// One page of an index partition.
 #[derive(Debug)]
@@ -97,16 +96,25 @@ pub fn decode(item: &Item) -> Result<Shard, ItemError> {
     }
 }
 
-/// Returns whether a namespace is stopped, as it is while it is purged. Nothing is granted then, so what is
-/// deleted needs no repair. Switches that cannot be read stop nothing here.
+/// Adds the fill of holes to the repairs, unless everything in the namespace is stopped, as it is while it
+/// is purged. Switches that cannot be read stop nothing here.
 ///
 /// # Errors
 /// [`StoreError`] if the switches cannot be read.
-pub async fn is_stopped(table: &Table, namespace: &Namespace) -> Result<bool, StoreError> {
+pub async fn decide_fill(
+    table: &Table,
+    namespace: &Namespace,
+    review: &mut Review<'_>,
+) -> Result<(), StoreError> {
+    let Some(fill) = review.fill.take() else {
+        return Ok(());
+    };
     let items = table.read(&[switches_key(namespace)]).await?;
     let switches = items.first().map(|item| read_switches(item.attributes()));
-    Ok(matches!(switches, Some(Ok(switches))
-        if switches.levels.get(&ConfigLevel::System) == Some(&Switch::Stopped)))
+    if !matches!(switches, Some(Ok(switches)) if switches.stop_all()) {
+        review.repairs.push(fill);
+    }
+    Ok(())
 }
 
 /// Returns an item as a shard. If it cannot be read, returns `None`, and logs an ERROR line with

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeMap, Serializer};
 use serde_json::value::RawValue;
-use weirgate_runtime::{MetricsLine, shorten};
+use weirgate_runtime::{MetricsLine, SHOWN, shorten};
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
 use weirgate_store::{ErrorKind, StoreError};
 
@@ -14,8 +14,6 @@ use crate::leases::Done;
 /// Maximum number of different errors in the summary. Each failed shard has a log line of its own,
 /// within the budget.
 const ERRORS: usize = 5;
-/// Maximum bytes of one error.
-const SHOWN: usize = 1024;
 /// Maximum number of limits in the summary, because tenants choose their names.
 const LIMITS: usize = 64;
 

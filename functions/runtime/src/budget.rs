@@ -13,6 +13,9 @@ const EACH: usize = 64 * 1024;
 /// of fields, numbers.
 const REST: usize = 500;
 
+/// Maximum bytes of one text in a log line.
+pub const SHOWN: usize = 1024;
+
 /// The remaining bytes that one invocation may log about single items. Each namespace has its own
 /// part, so one tenant's items do not displace the lines of another. Summaries are always logged.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ mod serve;
 mod settings;
 mod variable;
 
-pub use budget::{LogBudget, beginning, shorten};
+pub use budget::{LogBudget, SHOWN, beginning, shorten};
 pub use clock::time_left;
 pub use lambda_runtime::Context;
 pub use log::{log_lines, subscriber};

@@ -10,11 +10,8 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 use weirgate_store::{Table, ThrottleMeter};
 
-use crate::budget::shorten;
+use crate::budget::{SHOWN, shorten};
 use crate::metrics_line::{MetricsLine, Written};
-
-/// Maximum bytes of an invocation's error in its line.
-const SHOWN: usize = 1024;
 
 /// The outcome of one invocation.
 #[derive(Debug)]

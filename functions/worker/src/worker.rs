@@ -93,10 +93,11 @@ impl Worker {
         let mut pause = Pause::new(self.options.window);
         loop {
             match self.stream.lock(self.options.lock).await {
-                Ok(true) => {
-                    pause.succeeded();
-                    self.hold().await;
-                }
+                Ok(true) => match self.hold().await {
+                    true => pause.succeeded(),
+                    // Another process may be able to.
+                    false => drop(self.stream.unlock().await),
+                },
                 Ok(false) => pause.succeeded(),
                 Err(error) => failed(&self.table, &self.report, "table", &error),
             }
@@ -104,8 +105,8 @@ impl Worker {
         }
     }
 
-    /// Runs both functions until this process does not have the lock any more.
-    async fn hold(&mut self) {
+    /// Runs both functions until this process does not have the lock any more. Returns whether they began.
+    async fn hold(&mut self) -> bool {
         let Self {
             table,
             stream,
@@ -115,7 +116,8 @@ impl Worker {
         } = self;
         let started = Instant::now();
         if let Err(error) = reader.begin().await {
-            return failed(table, report, "table", &error);
+            failed(table, report, "table", &error);
+            return false;
         }
         say(table, report, started, Work::Began);
         let aggregator = async {
@@ -147,6 +149,7 @@ impl Worker {
             () = lost(stream, options.lock) => {}
             () = async { tokio::join!(aggregator, reconciler); } => {}
         }
+        true
     }
 }
 

@@ -71,8 +71,9 @@ impl fmt::Debug for RedisOptions {
 const REDIRECTIONS: usize = 4;
 /// Oldest version of the protocol that is known to run the script.
 const LEAST_VERSION: u64 = 7;
-/// Maximum idle time of a connection, by the larger of both clocks. Networks forget idle ones after some minutes, and
-/// those of a frozen process: a request on one waits for the whole timeout.
+/// Maximum time of a connection without a write, by the larger of both clocks. A server that is now a replica goes on to
+/// answer reads. Networks forget idle ones after some minutes, and those of a frozen process: a request on one waits for
+/// the whole timeout.
 const IDLE: Duration = Duration::from_secs(30);
 
 pub(super) struct Connection {
@@ -103,6 +104,7 @@ pub(super) struct Opened {
     pub(super) connection: MultiplexedConnection,
     /// Machine's time when the connection was asked for.
     pub(super) asked: EpochMillis,
+    asked_at: Instant,
     known: Arc<Known>,
 }
 
@@ -110,9 +112,9 @@ struct Known {
     /// Greatest number of writes that the server has said here.
     writes: AtomicU64,
     opened: Instant,
-    /// Start of the last request by both clocks: ms since `opened`, and epoch ms.
-    used_ms: AtomicU64,
-    used_epoch_ms: AtomicI64,
+    /// Start of the last write by both clocks: ms since `opened`, and epoch ms.
+    written_ms: AtomicU64,
+    written_epoch_ms: AtomicI64,
 }
 
 impl Opened {
@@ -122,30 +124,31 @@ impl Opened {
         self.known.writes.load(Ordering::Relaxed)
     }
 
-    /// Counts the number of writes of an answer.
+    /// Counts the number of writes of an answer, 0 of one to no write.
     pub(super) fn said(&self, writes: u64) {
         self.known.writes.fetch_max(writes, Ordering::Relaxed);
+        if writes > 0 {
+            let Known {
+                written_ms,
+                written_epoch_ms,
+                ..
+            } = &*self.known;
+            written_ms.store(self.asked_ms(), Ordering::Relaxed);
+            written_epoch_ms.store(self.asked.0, Ordering::Relaxed);
+        }
     }
 
-    /// Begins a request, unless the connection was idle for long. Returns whether it can be used.
-    fn is_usable(&self, now: Instant) -> bool {
-        let Known {
-            opened,
-            used_ms,
-            used_epoch_ms,
-            ..
-        } = &*self.known;
-        let now_ms = now.saturating_duration_since(*opened).as_millis();
-        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
-        let idle = now_ms.saturating_sub(used_ms.load(Ordering::Relaxed));
-        let used = EpochMillis(used_epoch_ms.load(Ordering::Relaxed));
-        let idle = Duration::from_millis(idle).max(self.asked.since(used).into());
-        if idle >= IDLE {
-            return false;
-        }
-        used_ms.store(now_ms, Ordering::Relaxed);
-        used_epoch_ms.store(self.asked.0, Ordering::Relaxed);
-        true
+    fn asked_ms(&self) -> u64 {
+        let asked = self.asked_at.saturating_duration_since(self.known.opened);
+        u64::try_from(asked.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns whether the connection can be used: it has written lately, or is new.
+    fn is_usable(&self) -> bool {
+        let written_ms = self.known.written_ms.load(Ordering::Relaxed);
+        let rest = Duration::from_millis(self.asked_ms().saturating_sub(written_ms));
+        let written = EpochMillis(self.known.written_epoch_ms.load(Ordering::Relaxed));
+        rest.max(self.asked.since(written).into()) < IDLE
     }
 }
 
@@ -294,8 +297,8 @@ impl Connection {
         let (asked, asked_epoch) = (Instant::now(), self.clock.local());
         let copy = |open: &Open| {
             let mut opened = open.opened.clone()?;
-            opened.asked = asked_epoch;
-            opened.is_usable(asked).then_some((open.number, opened))
+            (opened.asked, opened.asked_at) = (asked_epoch, asked);
+            opened.is_usable().then_some((open.number, opened))
         };
         if let Some(opened) = copy(&*self.open.read().await) {
             return Ok(opened);
@@ -458,7 +461,16 @@ impl Connection {
                 .await?;
             if self.database != 0 {
                 let select = cmd("SELECT").arg(self.database).to_owned();
-                select.exec_async(&mut connection).await?;
+                match select.exec_async(&mut connection).await {
+                    Err(error) if error::classify(&error, &name).0 == ErrorKind::Rejected => {
+                        let reason = format!(
+                            "must have the database of the URL, got {} ({error}); name another one, or leave it out",
+                            self.database
+                        );
+                        return Ok((Err((ErrorKind::Rejected, reason)), String::new()));
+                    }
+                    selected => selected?,
+                }
             }
             let info: String = cmd("INFO").query_async(&mut connection).await?;
             let unfit = replica(&info).or_else(|| unfit(&info, self.accept_eviction));
@@ -492,11 +504,12 @@ impl Connection {
             let opened = Opened {
                 connection,
                 asked: sent,
+                asked_at: Instant::now(),
                 known: Arc::new(Known {
                     writes: AtomicU64::new(writes),
                     opened: Instant::now(),
-                    used_ms: AtomicU64::new(0),
-                    used_epoch_ms: AtomicI64::new(self.clock.local().0),
+                    written_ms: AtomicU64::new(0),
+                    written_epoch_ms: AtomicI64::new(self.clock.local().0),
                 }),
             };
             Ok::<_, RedisError>((Ok(Connected::Opened(opened, others)), info))

@@ -9,6 +9,9 @@ const INVALID: &str = "INVALID";
 const FOREIGN: &str = "FOREIGN";
 const UNDECIDED: &str = "UNDECIDED";
 
+/// What to do about a key of another application.
+pub(super) const OF_OTHERS: &str = "another application uses this key; give the table another name";
+
 /// Returns whether the next request needs another connection. After a timeout, this one may never answer again. A
 /// server that is now a replica, lacks its replicas, loads its data, or of a cluster no longer has the slot, may have a
 /// successor, to which the name leads.
@@ -20,6 +23,14 @@ pub(super) fn needs_connection(error: &RedisError) -> bool {
         Some("READONLY" | "MOVED" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "NOREPLICAS")
     );
     error.is_io_error() || error.is_unrecoverable_error() || is_elsewhere
+}
+
+/// Returns whether the user may not run a command, or use a key.
+pub(super) fn is_denied(error: &RedisError) -> bool {
+    let told = told(error);
+    // Before 7.2 one that a script meets has no code of its own.
+    let in_script = "The user executing the script can't";
+    told.is_some_and(|(code, text)| code == "NOPERM" || text.starts_with(in_script))
 }
 
 /// Returns code and text of what the server told: of several requests, to the first that failed.
@@ -76,8 +87,6 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
         (code, "") => code.to_owned(),
         (code, text) => format!("{code}: {text}"),
     };
-    // Before 7.2 one that a script meets has no code of its own.
-    let is_denied = code == "NOPERM" || text.starts_with("The user executing the script can't");
     let is_killed = text.contains("Script killed");
     let is_crowded = text.contains("max number of clients reached");
     match (code, error.kind()) {
@@ -87,17 +96,14 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
                 "{server} does not accept the user and password: correct them in the URL ({message})"
             ),
         ),
-        _ if is_denied => (
+        _ if is_denied(error) => (
             ErrorKind::AccessDenied,
             format!(
                 "{message}: allow the user the commands @hash, @sortedset, @stream, @scripting, exists, del, get, \
                  set, pexpire, time, info and select on the keys of the table"
             ),
         ),
-        ("WRONGTYPE" | FOREIGN, _) => (
-            ErrorKind::Invalid,
-            format!("{message}: another application uses this key; give the table another name"),
-        ),
+        ("WRONGTYPE" | FOREIGN, _) => (ErrorKind::Invalid, format!("{message}: {OF_OTHERS}")),
         (INVALID, _) => (ErrorKind::Invalid, text.to_owned()),
         (UNDECIDED, _) => (ErrorKind::Unconfirmed, text.to_owned()),
         (

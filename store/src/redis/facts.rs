@@ -5,6 +5,7 @@ use redis::{RedisError, Value, cmd, pipe};
 
 use super::RedisTable;
 use super::connection::{is_of_cluster, texts};
+use super::error::is_denied;
 use crate::table::Backend;
 use crate::{ErrorKind, StoreError, Table};
 
@@ -155,8 +156,8 @@ impl RedisTable {
         for (name, script) in [("EVAL", "return 1"), ("EVALSHA", "0")] {
             let asked = cmd(name).arg(script).arg(0).exec_async(connection).await;
             match asked {
-                Err(error) if error.is_io_error() => return Err(error),
-                Err(error) if error.code() == Some("NOPERM") => denied.push(name.to_lowercase()),
+                Err(error) if is_denied(&error) => denied.push(name.to_lowercase()),
+                Err(error) if error.code() != Some("NOSCRIPT") => return Err(error),
                 _ => {}
             }
         }
@@ -187,11 +188,10 @@ impl RedisTable {
                 if is_of_cluster(&info) {
                     denied.arg(NEEDED_IN_CLUSTER);
                 }
-                let denied: Vec<String> = match denied.query_async(connection).await {
-                    Ok(denied) => denied,
-                    Err(error) if error.is_io_error() => return Err(error),
+                let denied = match unless_denied(denied.query_async(connection).await)? {
+                    Some(denied) => denied,
                     // A script asks, which needs the commands for scripts and a key.
-                    Err(_) => self.denied_scripts(connection).await?,
+                    None => self.denied_scripts(connection).await?,
                 };
                 let mut write = cmd("EVAL");
                 write.arg(MAY_WRITE).arg(1).arg(&self.0.keys.writes);
@@ -199,7 +199,7 @@ impl RedisTable {
                     Ok(()) => None,
                     Err(error) if error.is_io_error() => return Err(error),
                     // It is among what is denied.
-                    Err(error) if error.code() == Some("NOPERM") => None,
+                    Err(error) if is_denied(&error) => None,
                     Err(error) => Some(error),
                 };
                 let stream = &self.0.keys.records;
@@ -207,17 +207,14 @@ impl RedisTable {
                 all.cmd("EXISTS").arg(stream);
                 all.cmd("XLEN").arg(stream);
                 all.cmd("EXISTS").arg(&self.0.keys.lock);
-                let stream: (bool, u64, bool) = match all.query_async(connection).await {
-                    Ok(stream) => stream,
-                    Err(error) if error.is_io_error() => return Err(error),
-                    // It is among what is denied.
-                    Err(_) => (false, 0, false),
-                };
+                // It is among what is denied.
+                let stream: Option<(bool, u64, bool)> =
+                    unless_denied(all.query_async(connection).await)?;
                 Ok((info, config, denied, refuses, stream))
             })
             .await?;
         let config = texts(config).map_err(|error| connection.failed(request(), error))?;
-        let (has_stream, waiting, is_read) = stream;
+        let (has_stream, waiting, is_read) = stream.unwrap_or_default();
         let mut facts = ServerFacts {
             denied,
             refuses: refuses.map(|error| connection.failed(request(), error).reason),
@@ -232,6 +229,14 @@ impl RedisTable {
             (replica.ahead_ms, replica.refuses) = connection.ask_replica(&replica.address).await;
         }
         Ok(facts)
+    }
+}
+
+/// Returns an answer; `None` if the user may not ask.
+fn unless_denied<T>(answer: Result<T, RedisError>) -> Result<Option<T>, RedisError> {
+    match answer {
+        Err(error) if is_denied(&error) => Ok(None),
+        answer => answer.map(Some),
     }
 }
 

@@ -11,7 +11,7 @@ use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate_aggregator::execute::{ENOUGH, Throttles};
-use weirgate_aggregator::{Invocation, LogBudget, handle_next};
+use weirgate_aggregator::{Handled, Invocation, LogBudget, handle_next};
 use weirgate_shared::write::{MAX_CARRIED_LIMITS, MAX_LIVES};
 use weirgate_shared::{BucketKey, MAX_BUCKET_LIMITS, Millis};
 use weirgate_store::Table;
@@ -235,6 +235,46 @@ async fn a_copy_is_refused_for_no_count_of_a_bucket() {
     assert_eq!(dynamo.item("evil/ENTITY#e-0", day)["#0"]["N"], most);
 }
 
+/// Delivers records that are old to a process that has these throttles.
+async fn deliver_old(table: &Table, records: &[Value], throttles: &Throttles) -> Handled {
+    let invocation = Invocation {
+        now: later(34),
+        deadline: Instant::now() + Duration::from_secs(60),
+    };
+    let (text, config, budget) = (event(records), config(), LogBudget::default());
+    let handled = handle_next(&text, table, &config, throttles, invocation, budget);
+    handled.await.unwrap()
+}
+
+/// I8: also if only the hours or only the days of a shard stay throttled.
+#[tokio::test(start_paused = true)]
+async fn i8_a_window_that_stays_throttled_holds_the_records_for_ten_invocations() {
+    for window in ["hourly", "daily"] {
+        for fault in [KEY_RANGE, Fault::Conflict] {
+            let dynamo = Dynamo::new().await;
+            let table = dynamo.table().await;
+            for hours in [0, 24] {
+                take_in(&table, &bucket("a", 0), 1_500, hours).await;
+            }
+            let (records, throttles) = (records(&dynamo), Throttles::default());
+            dynamo.fail_when(move |write| {
+                let sk = write["Key"]["SK"]["S"].as_str().unwrap_or_default();
+                sk.contains(window).then_some(fault)
+            });
+            for invocation in 1..=ENOUGH {
+                let summary = deliver_old(&table, &records, &throttles).await.summary;
+                let outcome = (summary.failed > 0, summary.refused > 0);
+                let is_last = invocation == ENOUGH;
+                assert_eq!(
+                    outcome,
+                    (!is_last, is_last),
+                    "{window} {fault:?}: {invocation}"
+                );
+            }
+        }
+    }
+}
+
 /// After a pause of the stream all records are old, and nothing is wrong with their snapshots.
 #[tokio::test(start_paused = true)]
 async fn i3_an_old_record_comes_again_while_its_snapshot_is_throttled() {
@@ -247,21 +287,7 @@ async fn i3_an_old_record_comes_again_while_its_snapshot_is_throttled() {
     let throttles = Throttles::default();
     let mut failed = 0;
     loop {
-        let invocation = Invocation {
-            now: HOUR.plus(Millis(10 * 3_600_000)),
-            deadline: Instant::now() + Duration::from_secs(60),
-        };
-        let text = event(&records);
-        let config = config();
-        let handled = handle_next(
-            &text,
-            &table,
-            &config,
-            &throttles,
-            invocation,
-            LogBudget::default(),
-        );
-        let summary = handled.await.unwrap().summary;
+        let summary = deliver_old(&table, &records, &throttles).await.summary;
         assert_eq!(summary.refused, 0, "{summary:?}");
         if summary.failed == 0 {
             break;
@@ -282,20 +308,8 @@ async fn i3_throttles_that_do_not_follow_each_other_refuse_nothing() {
     let records = records(&dynamo);
     let throttles = Throttles::default();
     let deliver = async || {
-        let invocation = Invocation {
-            now: HOUR.plus(Millis(10 * 3_600_000)),
-            deadline: Instant::now() + Duration::from_secs(60),
-        };
-        let (text, config) = (event(&records), config());
-        let handled = handle_next(
-            &text,
-            &table,
-            &config,
-            &throttles,
-            invocation,
-            LogBudget::default(),
-        );
-        handled.await.unwrap().summary.refused
+        let handled = deliver_old(&table, &records, &throttles).await;
+        handled.summary.refused
     };
     dynamo.fail_when(|_| Some(KEY_RANGE));
     for _ in 0..2 * ENOUGH {
@@ -358,12 +372,14 @@ async fn a_copy_that_the_whole_table_throttles_comes_again() {
 /// F8: callers find what flowed in by themselves, and a shard that stays hot asks again with the
 /// next batch.
 #[tokio::test(start_paused = true)]
-async fn a_throttled_or_conflicting_bucket_fails_no_batch() {
-    for fault in [
-        KEY_RANGE,
-        Fault::Throttle { key_range: false },
-        Fault::Conflict,
-        Fault::ServerError,
+async fn a_bucket_that_cannot_be_written_fails_no_batch() {
+    for (fault, refused) in [
+        (KEY_RANGE, 0),
+        (Fault::Throttle { key_range: false }, 0),
+        (Fault::Conflict, 0),
+        (Fault::ServerError, 0),
+        (Fault::Rejected, 0),
+        (Fault::Forbidden, 1),
     ] {
         let (dynamo, table, mut records) = marked().await;
         for hours in [1, 2] {
@@ -381,12 +397,12 @@ async fn a_throttled_or_conflicting_bucket_fails_no_batch() {
                 summary.refused,
                 summary.failed
             ),
-            (0, 0, 0, 0),
+            (0, 0, 2 * refused, 0),
             "{summary:?}"
         );
         assert_eq!(
             (summary.splits_put_off, summary.refills_put_off),
-            (1, 1),
+            (1 - refused, 1 - refused),
             "{fault:?}: {summary:?}"
         );
         assert_eq!(handled.response.unwrap(), Default::default(), "{fault:?}");

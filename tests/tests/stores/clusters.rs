@@ -194,6 +194,10 @@ async fn an_expired_item_of_a_slot_that_moves_is_removed_after_it() {
     let new = put(&source, "new", 4_000_000_000).await;
     let new = new.expect_err("the server does not know whether it has moved");
     assert_eq!(new.kind, ErrorKind::Unavailable, "{new}");
+    cluster.move_keys(from, to, &["weirgate:{weirgate}:writes"]);
+    let facts = source.describe_server().await;
+    let facts = facts.expect_err("what a user may do is not asked elsewhere");
+    assert_eq!(facts.kind, ErrorKind::Unavailable, "{facts}");
     cluster.end_move(&slot, from, to);
     let entries = || cluster.run(to, &["ZCARD", "weirgate:{weirgate}:GSI1"]);
     assert_eq!(entries(), "2");

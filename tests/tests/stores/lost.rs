@@ -11,6 +11,7 @@ use weirgate_store::{
     WriteOutcome, random_id,
 };
 use weirgate_testkit::RedisServer;
+use weirgate_testkit::server::free_port;
 
 use super::proxy::Proxy;
 use super::{add, key, only_if, shown, table};
@@ -368,6 +369,30 @@ async fn a_token_is_of_one_transaction() {
     let items = items.expect("it is there");
     assert_eq!(items.len(), 1);
     assert_eq!(shown(&items[0], "a").as_deref(), ONCE);
+}
+
+/// It answers, with what it knew then.
+#[tokio::test]
+async fn a_server_that_became_a_replica_is_read_for_half_a_minute_at_most() {
+    let server = RedisServer::start();
+    let clock = FakeClock::at(SystemClock.now());
+    let options = RedisOptions {
+        clock: Arc::new(clock.clone()),
+        ..RedisOptions::new(server.url())
+    };
+    let table = Table::on_redis(&options).expect("the URL is one");
+    let read = async || table.read(&[key("one")]).await;
+    read().await.expect("it is there");
+    let replica = ["REPLICAOF", "127.0.0.1", &free_port().to_string()];
+    let demoted = super::command(&server, &replica).await;
+    demoted.expect("it is there");
+    for skew_ms in [10_000, 20_000, 25_000] {
+        clock.skew(skew_ms);
+        read().await.expect("the connection is open");
+    }
+    clock.skew(30_000);
+    let error = read().await.expect_err("it is asked again what it is");
+    assert!(error.reason.contains("a replica of"), "{error}");
 }
 
 /// A network may have forgotten a connection that was idle; a process that was frozen knows by its wall clock alone.

@@ -270,6 +270,24 @@ async fn i3_a_batch_that_is_too_long_to_arrive_is_halved_until_it_does() {
 }
 
 #[tokio::test]
+async fn a_process_that_may_not_read_the_stream_leaves_it_to_another() {
+    let server = RedisServer::start();
+    let user = [
+        "ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all", "-xgroup",
+    ];
+    command(&server, &user).await.expect("it is there");
+    let of_user = RedisOptions::new(server.url().replace("//", "//some:pass@"));
+    let of_user = Table::on_redis(&of_user).expect("the URL is one");
+    let ((unable, failures), (able, log)) =
+        (worker(of_user, quick()), worker(table(&server), quick()));
+    let other = async {
+        is_logged(&failures, failed_with("allow the user")).await;
+        run(able, is_logged(&log, |work| matches!(work, Work::Began))).await;
+    };
+    run(unable, other).await;
+}
+
+#[tokio::test]
 async fn functions_that_start_on_a_full_server_free_its_memory() {
     let server = RedisServer::start();
     fill(&server, 250).await;

@@ -166,7 +166,7 @@ fn persistence(facts: &ServerFacts) -> Finding {
         "" => Finding::unknown(
             check,
             "appendonly is yes; not checked: the server does not tell appendfsync",
-            "look at the parameters of the service: it must be everysec or always",
+            "allow the user config|get, or look at the parameters of the service: it must be everysec or always",
         ),
         fsync => Finding::problem(
             check,

@@ -255,24 +255,28 @@ impl Purge<'_> {
         if let Some((_, error)) = switches.unreadable.first() {
             return Err(unreadable(&switches_key(own), error.clone()));
         }
-        let switches = switches.levels;
-        let is_stopped = switches.get(&ConfigLevel::System) == Some(&Switch::Stopped);
-        let exempt = switches
+        if switches.stop_all() {
+            return Ok(());
+        }
+        let levels = switches.levels;
+        let mut exempt = levels
             .iter()
-            .find(|(_, switch)| **switch == Switch::Exempt);
-        match exempt {
-            None if is_stopped => Ok(()),
-            Some((level, _)) if is_stopped => Err(Error::Invalid(format!(
-                "{level} of namespace {own:?} is exempt from the stop, and would be used again: \
-                 start it, wait as long as callers cache their limits (1m by default), and purge again",
-                own = own.as_str()
-            ))),
-            _ => Err(Error::Invalid(format!(
+            .filter(|(_, switch)| **switch == Switch::Exempt);
+        Err(Error::Invalid(match exempt.next() {
+            Some((level, _)) if levels.get(&ConfigLevel::System) == Some(&Switch::Stopped) => {
+                format!(
+                    "{level} of namespace {own:?} is exempt from the stop, and would be used again: \
+                     start it, wait as long as callers cache their limits (1m by default), and purge \
+                     again",
+                    own = own.as_str()
+                )
+            }
+            _ => format!(
                 "namespace {:?} is not stopped: stop its system level, wait as long as callers \
                  cache their limits (1m by default), and purge again",
                 own.as_str()
-            ))),
-        }
+            ),
+        }))
     }
 
     /// Returns whether an item stays: the switches, the version of the system's limits, and events of

@@ -2,14 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_runtime::{LogBudget, shorten};
+use weirgate_runtime::{LogBudget, SHOWN, shorten};
 
 use super::failure::{Failure, FailureReason};
 use crate::plan::{Write, WriteKind};
 use crate::split::Split;
-
-/// Maximum bytes of one text in a log line.
-const SHOWN: usize = 1024;
 
 /// The effect of a planned write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,8 +33,9 @@ pub enum Effect {
     /// The split was put off. The shard stays hot, so the next batch tries again; this one need not
     /// wait.
     SplitPutOff,
-    /// The item's content does not allow the write (it is full, or damaged), or its item stayed
-    /// throttled. A log line has the write's content; no other records wait for it.
+    /// The item's content does not allow the write (it is full, or damaged), its item stayed
+    /// throttled, or a write that later ones repeat is not permitted. A log line has the write's
+    /// content; no other records wait for it.
     Refused,
 }
 

@@ -63,8 +63,8 @@ impl Throttles {
         count.invocations >= ENOUGH
     }
 
-    /// Forgets the throttles of a shard of which a copy was made. A refusal leaves them: copies that the
-    /// log had no room for, and those that follow, are refused at once.
+    /// Forgets the throttles of a shard of which all copies of a batch were made. A refusal leaves them:
+    /// copies that the log had no room for, and those that follow, are refused at once.
     pub(super) fn forget(&self, copy: &UsageCopy) {
         let mut counts = self.counts();
         if !counts.is_empty() {

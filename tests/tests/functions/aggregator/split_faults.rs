@@ -9,8 +9,7 @@ use weirgate_tests::{assert_has, slow};
 use crate::fixtures::aggregator::usage::assert_exact;
 use crate::fixtures::aggregator::{
     HOUR, bucket, config, counts, deliver, deliver_by, deliver_text, deliver_until_done, event,
-    held, limits, marked, name, new_id, records, sequence_number, shards, take, take_hot,
-    take_hot_in, take_in,
+    held, limits, marked, name, new_id, records, shards, take, take_hot, take_hot_in, take_in,
 };
 use fastrand::Rng;
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
@@ -268,20 +267,29 @@ async fn a_split_that_no_time_is_left_for_holds_up_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_split_that_is_not_permitted_is_a_failure_and_says_so() {
+async fn a_split_that_is_not_permitted_is_refused_and_says_so() {
     let (dynamo, table, records) = marked_and_rolled().await;
     dynamo.fail_when(|body| is_of_a_split(body).then_some(Fault::Forbidden));
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
     let handled = deliver(&table, &records).await;
-    assert_has!(handled.summary, failed: 1, splits_put_off: 0);
-    let failures = handled.response.unwrap().batch_item_failures;
-    assert_eq!(
-        failures[0].item_identifier.as_deref(),
-        Some(sequence_number(&records[2])),
-        "that of the newest image"
+    assert_has!(handled.summary, refused: 1, failed: 0, splits_put_off: 0);
+    assert_eq!(handled.response.unwrap(), Default::default());
+    let [line] = &*lines.of("refused write") else {
+        panic!("one line")
+    };
+    assert!(
+        line.contains("split of") && line.contains("not permitted"),
+        "{line}"
     );
     dynamo.fail_when(|_| None);
     deliver_until_done(&table, &records).await;
-    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    assert_eq!(
+        counts(&table).await,
+        [(0, 2), (1, 2)],
+        "with the next batch"
+    );
     assert_exact(&dynamo, &records);
 }
 

@@ -319,10 +319,13 @@ async fn a_bucket_broken_in_any_way_becomes_whole_and_has_no_slot_too_many() {
     }
 }
 
-/// Nothing is granted then, and a purge deletes shard by shard.
+/// Nothing is granted while everything is stopped, and a purge deletes shard by shard.
 #[tokio::test]
-async fn a_stopped_namespace_gets_nothing_back_until_it_starts() {
-    for gone in [vec![0], vec![1], vec![0, 2], vec![0, 2, 3]] {
+async fn a_namespace_gets_nothing_back_while_everything_is_stopped() {
+    let exempt = json!({"system": {"S": "stopped"}, "resource#gpt-4": {"S": "exempt"}});
+    let started = json!({"resource#gpt-4": {"S": "stopped"}});
+    let cases = [vec![0], vec![1], vec![0, 2], vec![0, 2, 3]].map(|gone| (gone, &started));
+    for (gone, next) in cases.into_iter().chain([(vec![1], &exempt)]) {
         let (dynamo, table, key) = with_shards(4).await;
         lease(&table, &key, 1, "live", later(DUE, 600_000), NOW).await;
         for shard in 0..4 {
@@ -341,7 +344,7 @@ async fn a_stopped_namespace_gets_nothing_back_until_it_starts() {
                 "PK": {"S": switches.pk}, "SK": {"S": switches.sk}, "switches": {"M": levels},
             }));
         };
-        with(json!({"system": {"S": "stopped"}, "resource#gpt-4": {"S": "exempt"}}));
+        with(json!({"system": {"S": "stopped"}, "resource#gpt-4": {"S": "stopped"}}));
         let seen = dynamo.items();
         let preview = weirgate_reconciler::preview(&table, DUE, 9).await.unwrap();
         let works = preview.due.iter().filter_map(|due| due.work.as_ref().ok());
@@ -357,8 +360,8 @@ async fn a_stopped_namespace_gets_nothing_back_until_it_starts() {
         assert!(!is_back, "{gone:?}: {left:?}");
         // Due as a shard in use is.
         change(&table, &key, left[0].0, |shard| shard.due_at = Some(at)).await;
-        with(json!({"resource#gpt-4": {"S": "stopped"}}));
-        assert!(run(&table, at).await.shards_repaired > 0, "{gone:?}");
+        with(next.clone());
+        assert!(run(&table, at).await.shards_repaired > 0, "{gone:?} {next}");
         assert!(is_complete(&table, &key).await, "{gone:?}");
     }
 }

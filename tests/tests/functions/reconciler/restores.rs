@@ -1,9 +1,9 @@
 //! What the reconciler does to a bucket whose leases have expired, and to everything else: nothing.
 
-use crate::fixtures::sharded::{hold, run};
+use crate::fixtures::sharded::{DUE, change, hold, run, with_shards};
 use serde_json::{Value, json};
 use weirgate_reconciler::Summary;
-use weirgate_shared::{EpochMillis, Limit, MilliTokens, MilliTotal};
+use weirgate_shared::{EpochMillis, Limit, MilliTokens, MilliTotal, Millis};
 use weirgate_testkit::leased::{NOW, full, holding, key, limit, load, store, tokens};
 use weirgate_testkit::{Lines, Process};
 use weirgate_tests::{assert_has, fresh};
@@ -74,6 +74,26 @@ async fn i4_all_expired_leases_of_a_bucket_come_back_in_one_write() {
         [("Query".to_owned(), 16)].into(),
         "no bucket is read"
     );
+}
+
+/// Some 3 MB of leases, of which the review of a bucket reads a part: all have their turn in one run.
+#[tokio::test]
+async fn i4_leases_come_back_also_where_a_review_leaves_shards_out() {
+    const LEASES: u64 = 2_000;
+    let (_, table, key) = with_shards(16).await;
+    for number in 0..16 {
+        let (is_over, end) = (number % 2 == 0, DUE.plus(Millis(3_600_000)));
+        let end = if is_over { NOW } else { end };
+        change(&table, &key, number, |shard| {
+            for id in 0..LEASES {
+                *shard = holding(shard.clone(), &format!("l{id}"), end, &[("slots", 1)]);
+            }
+        })
+        .await;
+    }
+    let summary = run(&table, DUE).await;
+    assert_has!(summary, leases_restored: 8 * LEASES, left_over: 0, lost_races: 0);
+    assert_has!(run(&table, DUE).await, buckets_seen: 0; "each is due later");
 }
 
 #[tokio::test]
