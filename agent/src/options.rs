@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, Resettable};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{Arg, Parser};
 use tracing::level_filters::LevelFilter;
 use weirgate::{
@@ -455,6 +457,17 @@ pub(crate) fn read<C: Parser>(
             );
     }
     let matches = command.try_get_matches_from_mut(&arguments)?;
+    let knows = |id: &str| command.get_arguments().any(|known| known.get_id() == id);
+    let source = |id| knows(id).then(|| matches.value_source(id)).flatten();
+    let is_argument = |id: &&str| source(id) == Some(ValueSource::CommandLine);
+    let other = ["region", "endpoint_url"].into_iter().find(is_argument);
+    if let (Some(_), Some(other)) = (source("store"), other) {
+        let text = format!(
+            "--{} is of a table in DynamoDB, and --store of one in Redis: leave one of them out",
+            other.replace('_', "-")
+        );
+        return Err(command.error(ErrorKind::ArgumentConflict, text));
+    }
     C::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 

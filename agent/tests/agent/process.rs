@@ -327,6 +327,7 @@ fn a_store_is_reached_by_tls_if_its_certificate_is_known() {
 /// Arguments of a store that are wrong, and what the error must name.
 const WRONG_STORES: &str = "\
 --store http://user:wrong-one@host => --store must be redis:// | redis://
+--store {server} --region eu-west-1 => --region is of a table in DynamoDB | leave one of them out
 --store {server-as-other} => does not accept the user | URL
 --store {server} => allkeys-lru | accept evictions
 --store redis://host/ --store-password-file /no/file => /no/file | --store-password-file

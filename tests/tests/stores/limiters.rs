@@ -42,6 +42,12 @@ async fn limiters_take_deny_settle_release_and_peek() {
     assert_eq!(available(&other).await, [tokens(35), tokens(4)]);
     let third = limiter(&server).await;
     assert!(is_granted(&third, &limits, &[("rpd", 35), ("slots", 1)]).await);
+    let split = one.admin().set_shards("e-1", "gpt-4", &limits, 2).await;
+    assert!(split.is_err_and(|error| {
+        error
+            .to_string()
+            .contains("shards must be 1 in a table in Redis")
+    }));
     let listed = other
         .admin()
         .entity_buckets(&EntityId::new("e-1").expect("an id"), None)

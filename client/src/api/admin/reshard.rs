@@ -104,6 +104,11 @@ impl<'a> Resharding<'a> {
         limits: &'a [Limit],
         shards: u32,
     ) -> Result<Self, Error> {
+        if shards > 1 && session.table.is_in_redis() {
+            return Err(Error::Invalid(format!(
+                "shards must be 1 in a table in Redis, where all are on one server, got {shards}"
+            )));
+        }
         check_capacity(
             limits.iter().map(|limit| (limit.name(), limit.rule())),
             shards,
