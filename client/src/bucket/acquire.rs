@@ -159,8 +159,8 @@ pub(crate) async fn take_all(
             Ok(Outcome::Granted(hold)) => holds.push(hold),
             Ok(Outcome::Denied(denied)) => denials.push((at, denied)),
             Err(error) => {
-                let is_lighter = |known| weight(&error) < weight(known);
-                if !failed.as_ref().is_some_and(is_lighter) {
+                let is_heavier = |known| weight(&error) > weight(known);
+                if failed.as_ref().is_none_or(is_heavier) {
                     failed = Some(error);
                 }
             }

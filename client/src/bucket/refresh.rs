@@ -87,7 +87,7 @@ async fn read_items(
     keys: &[ItemKey],
     consistency: Consistency,
 ) -> Result<(Sent, Vec<Item>), Error> {
-    let read = || session.read_with(keys, consistency, None);
+    let read = || session.in_time("BatchGetItem", session.read_with(keys, consistency, None));
     Ok(session.read_between_jumps(read).await?)
 }
 

@@ -103,20 +103,16 @@ impl Session {
         Ok(items.filter_map(|item| Some((item.key()?, item))).collect())
     }
 
-    /// Reads up to 100 items with this consistency. Repeats a throttled read until the deadline, which is
-    /// its caller's; without one it ends at the limiter's timeout.
+    /// Reads up to 100 items with this consistency, while its caller waits. Repeats a throttled read until the
+    /// deadline, if there is one.
     pub(crate) async fn read_with(
         &self,
         keys: &[ItemKey],
         consistency: Consistency,
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
-        let read = self.table.read_by(keys, consistency, deadline);
-        let read = self.recorded(Sent::Read, read);
-        match deadline {
-            Some(_) => read.await,
-            None => self.in_time("BatchGetItem", read).await,
-        }
+        self.recorded(Sent::Read, self.table.read_by(keys, consistency, deadline))
+            .await
     }
 
     /// Reads one item once.

@@ -178,10 +178,8 @@ impl Admin {
         };
         let keys = (0..MAX_SHARDS).map(|shard| first.with_shard(shard).item_key());
         let keys: Vec<_> = keys.collect();
-        Ok(self
-            .session
-            .read_with(&keys, Consistency::Strong, None)
-            .await?)
+        let read = self.session.read_with(&keys, Consistency::Strong, None);
+        Ok(self.session.in_time("BatchGetItem", read).await?)
     }
 
     /// Reads all shards of a bucket.
