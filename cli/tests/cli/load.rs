@@ -100,6 +100,7 @@ async fn a_lease_lasts_longer_than_its_slots_are_held() {
 async fn a_signal_returns_the_slots_and_another_one_counts_what_has_no_answer() {
     for (signal, wait, is_complete) in [
         (Signal::SIGTERM, "1s", true),
+        (Signal::SIGHUP, "1s", true),
         (Signal::SIGINT, "1s", true),
         (Signal::SIGINT, "1h", false),
     ] {
