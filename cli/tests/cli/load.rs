@@ -28,6 +28,9 @@ async fn a_load_counts_each_acquire_once_and_its_outcome() {
         usage["limits"][0]["available_tokens"].as_f64() < Some(1.0),
         "{usage}"
     );
+    // The first one is due at once.
+    let short = table.json("load user api hits=1 --rate 1 --for 500ms");
+    assert_eq!(short["acquires"], 1, "{short}");
     let text = table.text(load);
     assert!(
         text.starts_with("50 acquires in 1s, 50 per second asked\n"),

@@ -157,7 +157,8 @@ async fn hold(
 
 /// Returns the number of acquires of a whole load.
 fn planned(rate: u32, duration: Duration) -> u64 {
-    u64::try_from(u128::from(rate) * duration.as_millis() / 1000).unwrap_or(u64::MAX)
+    let milli = u128::from(rate) * duration.as_millis();
+    u64::try_from(milli.div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
 /// Returns the number of acquires that are due once `elapsed` has passed. The first is due at once.
@@ -178,7 +179,18 @@ mod tests {
 
     #[test]
     fn acquires_are_due_evenly_from_the_start() {
-        assert_eq!(planned(300, Duration::from_secs(10)), 3000);
+        for (rate, milliseconds, number) in [
+            (300, 10_000, 3_000),
+            (1, 500, 1),
+            (1, 1_000, 1),
+            (1, 1_001, 2),
+            (3, 500, 2),
+        ] {
+            let time = Duration::from_millis(milliseconds);
+            assert_eq!(planned(rate, time), number, "{rate} {milliseconds}");
+            let before = time - Duration::from_nanos(1);
+            assert_eq!(due(rate, before), number, "{rate} {milliseconds}");
+        }
         assert_eq!(offset(4, 3), Duration::from_millis(750));
         for rate in [1, 7, 300, 1_000_000] {
             for number in [0, 1, 2, 999, 123_456] {
