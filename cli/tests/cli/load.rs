@@ -159,7 +159,12 @@ async fn a_signal_returns_the_slots_and_another_one_counts_what_has_no_answer() 
         );
         if is_complete {
             assert_eq!((leases(), failed), (0, None), "{signal}: {report}");
+            continue;
         }
+        // One is due each 200 ms, so not all of them waited from the start on.
+        let [least, most] =
+            ["p50_ms", "max_ms"].map(|at| report["outcomes"]["failed"][at].as_f64());
+        assert!(failed < Some(2) || least < most, "{report}");
     }
 }
 
