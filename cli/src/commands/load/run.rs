@@ -110,12 +110,12 @@ async fn acquire(
     due: Instant,
 ) -> Answer {
     let entity = load.entity(number);
-    let mut acquire = limiter.acquire(&entity, &load.bucket.resource);
+    let mut acquire = limiter.acquire(&entity, load.bucket.resource.as_str());
     if !load.limits.is_empty() {
         acquire = acquire.limits(&load.limits);
     }
     for take in &load.takes {
-        acquire = acquire.take(&take.limit, take.tokens);
+        acquire = acquire.take(take.limit.as_str(), take.tokens);
     }
     if let Some(class) = &load.class {
         acquire = acquire.class(class.as_str());
