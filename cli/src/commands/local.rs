@@ -207,12 +207,16 @@ impl From<StartError> for Failure {
         let text = error.to_string();
         match error {
             StartError::PortTaken(_) => Self::Refused(format!("{text} (--port)")),
+            StartError::Io { address, error } => {
+                let port = format!("port {} of {} is", address.port(), address.ip());
+                super::page::not_served(&port, &error, "--port")
+            }
             StartError::File(_) | StartError::Name(..) => Self::Refused(text),
             StartError::Database(DatabaseError::InUse(_)) => Self::Failed(text),
             StartError::Database(_) => Self::Refused(format!("{text} (--data)")),
             StartError::Limits(error) => error.into(),
             StartError::Store(error) => (&error).into(),
-            StartError::Io { .. } | StartError::Thread(_) => Self::Failed(text),
+            StartError::Thread(_) => Self::Failed(text),
         }
     }
 }
