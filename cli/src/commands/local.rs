@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use weirgate::{Builder, ConnectOptions, RateLimiter};
 use weirgate_local::page::{LivePage, MetricsUrl};
 use weirgate_local::{DatabaseError, Demo, HostName, LocalBackend, StartError, StoreOptions};
@@ -66,7 +66,7 @@ pub struct Local {
     page_port: Option<u16>,
     /// Metrics of an agent or another caller, for its denials on the live page:
     /// http://127.0.0.1:2774/metrics; repeat it for several
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     metrics: Vec<MetricsUrl>,
     /// Read units a second of the live page, on average; they cost nothing here but time
     #[arg(long, value_name = "UNITS", default_value = "500", value_parser = amounts::within::<1, 1_000_000, NonZeroU32>)]

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::num::NonZeroU32;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use serde::Serialize;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -32,7 +32,7 @@ pub struct Page {
     port: Option<u16>,
     /// Metrics of an agent or another caller, for its denials, which the table does not count:
     /// http://127.0.0.1:2774/metrics; repeat it for several
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     metrics: Vec<MetricsUrl>,
     /// Read units a second, on average, for all viewers together
     #[arg(long, value_name = "UNITS", default_value = "25", value_parser = amounts::within::<1, 1_000_000, NonZeroU32>)]
