@@ -1,15 +1,35 @@
-//! Amounts and limits as arguments: `tpm=500`, `tpm=100000/minute,burst=200000`, `slots=20`.
+//! Names, amounts and limits as arguments: `user-1`, `tpm=500`, `tpm=100000/minute,burst=200000`.
 
 use std::str::FromStr;
 
-use weirgate::{Limit, LimitError};
+use weirgate::{EntityId, Limit, LimitError, LimitName, NameError, PlanName, Resource};
 use weirgate_shared::MAX_TOKENS;
+
+/// Parses the name of an entity.
+pub fn entity(text: &str) -> Result<EntityId, NameError> {
+    EntityId::new(text)
+}
+
+/// Parses the name of a plan.
+pub fn plan(text: &str) -> Result<PlanName, NameError> {
+    PlanName::new(text)
+}
+
+/// Parses the name of a resource.
+pub fn resource(text: &str) -> Result<Resource, NameError> {
+    Resource::new(text)
+}
+
+/// Parses the name of a limit.
+pub fn limit_name(text: &str) -> Result<LimitName, NameError> {
+    LimitName::new(text)
+}
 
 /// An amount of a limit: `tpm=500`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Amount {
     /// Name of the limit.
-    pub limit: String,
+    pub limit: LimitName,
     /// Number of tokens.
     pub tokens: i64,
 }
@@ -20,10 +40,8 @@ pub fn amount(text: &str) -> Result<Amount, String> {
         .split_once('=')
         .ok_or("must be NAME=TOKENS, for example tpm=500")?;
     let tokens = whole(tokens)?;
-    Ok(Amount {
-        limit: limit.to_owned(),
-        tokens,
-    })
+    let limit = limit_name(limit).map_err(|error| error.to_string())?;
+    Ok(Amount { limit, tokens })
 }
 
 /// As [`limit`], of a command whose level is named by options.
@@ -69,11 +87,11 @@ mod tests {
     #[test]
     fn an_amount_is_a_whole_number_of_a_limit() {
         let expected = Amount {
-            limit: "tpm".to_owned(),
+            limit: limit_name("tpm").unwrap(),
             tokens: 500,
         };
         assert_eq!(amount("tpm=500"), Ok(expected));
-        for text in ["tpm", "tpm=", "tpm=1.5", "tpm=x"] {
+        for text in ["tpm", "tpm=", "tpm=1.5", "tpm=x", "t/m=1", "=1"] {
             assert!(amount(text).is_err(), "{text}");
         }
     }

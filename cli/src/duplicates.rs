@@ -61,9 +61,9 @@ fn value_twice(command: &Command, matches: &ArgMatches) -> Option<String> {
         if argument.is_last_set() || !matches.ids().any(|id| id == argument.get_id()) {
             return None;
         }
-        let is_path = argument.get_value_hint() == ValueHint::AnyPath;
+        let is_whole = [ValueHint::AnyPath, ValueHint::Url].contains(&argument.get_value_hint());
         let values = matches.get_raw(argument.get_id().as_str())?;
-        let mut names = values.map(|value| if is_path { value } else { name(value) });
+        let mut names = values.map(|value| if is_whole { value } else { name(value) });
         let mut seen = BTreeSet::new();
         let twice = names.find(|name| !seen.insert(*name))?;
         let twice = twice.to_string_lossy();

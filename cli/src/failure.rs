@@ -108,7 +108,7 @@ pub struct Part {
 }
 
 impl Failure {
-    /// Returns the failure of a command that Ctrl-C or SIGTERM ended.
+    /// Returns the failure of a command that Ctrl-C, SIGTERM or SIGHUP ended.
     pub fn stopped() -> Self {
         Self::Failed("stopped before its end".to_owned())
     }

@@ -26,7 +26,7 @@ pub(crate) use level_usage;
 use clap::Args;
 use weirgate::{ConfigLevel, EntityId, PlanName, Resource};
 
-use crate::failure::Failure;
+use crate::amounts;
 
 /// Exactly one level: the system, a resource, a plan, an entity, or one of the latter on a resource.
 #[derive(Debug, Clone, Args)]
@@ -36,25 +36,25 @@ pub struct LevelArgs {
     #[arg(long, conflicts_with_all = ["entity", "plan", "resource"])]
     system: bool,
     /// An entity; with --resource, on that resource only
-    #[arg(long, value_name = "ID")]
-    entity: Option<String>,
+    #[arg(long, value_name = "ID", value_parser = amounts::entity)]
+    entity: Option<EntityId>,
     /// The entities of a plan; with --resource, on that resource only
-    #[arg(long, value_name = "NAME", conflicts_with = "entity")]
-    plan: Option<String>,
+    #[arg(long, value_name = "NAME", conflicts_with = "entity", value_parser = amounts::plan)]
+    plan: Option<PlanName>,
     /// A resource, for every entity unless --entity or --plan is given
-    #[arg(long, value_name = "NAME")]
-    resource: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = amounts::resource)]
+    resource: Option<Resource>,
 }
 
 impl LevelArgs {
     /// Returns the level.
-    ///
-    /// # Errors
-    /// [`Failure::Refused`] for a wrong name.
-    pub fn level(&self) -> Result<ConfigLevel, Failure> {
-        let entity = self.entity.as_deref().map(EntityId::new).transpose()?;
-        let plan = self.plan.as_deref().map(PlanName::new).transpose()?;
-        let resource = self.resource.as_deref().map(Resource::new).transpose()?;
-        Ok(ConfigLevel::of_names(entity, plan, resource))
+    pub fn level(&self) -> ConfigLevel {
+        let Self {
+            entity,
+            plan,
+            resource,
+            ..
+        } = self.clone();
+        ConfigLevel::of_names(entity, plan, resource)
     }
 }

@@ -113,7 +113,10 @@ mod tests {
     #[test]
     fn numbers_and_spans_have_one_notation_in_all_arguments() {
         let mut seen = 0;
-        let mut open = vec![(Cli::command(), vec!["weirgate".to_owned()])];
+        let mut program = Cli::command();
+        // Arguments have their index then.
+        program.build();
+        let mut open = vec![(program, vec!["weirgate".to_owned()])];
         while let Some((command, path)) = open.pop() {
             for below in command.get_subcommands() {
                 let path = [&path[..], &[below.get_name().to_owned()]].concat();

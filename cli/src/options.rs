@@ -120,7 +120,7 @@ impl Options {
             let names = [id, other].map(|id| {
                 let mut arguments = program.get_arguments();
                 let argument = arguments.find(|argument| argument.get_id() == id);
-                argument.map(ToString::to_string).unwrap_or_default()
+                argument.map_or_else(|| id.to_owned(), ToString::to_string)
             });
             let [one, other] = names;
             let text = format!("the argument '{one}' cannot be used with '{other}'");
@@ -132,12 +132,15 @@ impl Options {
             (false, true) => self.store = None,
             (false, false) => {}
         }
-        let others = match self.store {
-            Some(_) => &["region", "profile", "endpoint_url"][..],
-            None => &[],
-        };
-        if let Some(other) = others.iter().find(|id| is_argument(id)) {
-            return Err(conflict("store", other));
+        let of_aws = ["region", "profile", "endpoint_url"];
+        if let Some(other) = of_aws.into_iter().find(|id| is_argument(id)) {
+            if self.store.is_some() {
+                return Err(conflict("store", other));
+            }
+            // It prints the variable of the endpoint, so that one may be set.
+            if matches.subcommand_name() == Some("local") {
+                return Err(conflict(other, "local"));
+            }
         }
         match self.store.is_none() && is_argument("store_password_file") {
             true => {

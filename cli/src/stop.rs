@@ -14,7 +14,7 @@ use crate::failure::{FAILED, Failure};
 /// group, which has the process too.
 const SAME: Duration = Duration::from_secs(1);
 
-/// Whether Ctrl-C or SIGTERM came.
+/// Whether Ctrl-C, SIGTERM or SIGHUP came.
 #[derive(Debug, Clone)]
 pub struct Stop(watch::Receiver<bool>);
 
@@ -53,7 +53,7 @@ impl Stop {
     }
 }
 
-/// Ctrl-C and SIGTERM, for a command that ends in several steps: each signal ends one.
+/// Ctrl-C, SIGTERM and SIGHUP, for a command that ends in several steps: each signal ends one.
 pub struct Signals {
     all: Pin<Box<dyn Stream<Item = ()> + Send>>,
     first: Option<Instant>,
@@ -94,14 +94,28 @@ fn is_second(first: Instant, now: Instant) -> bool {
 #[cfg(unix)]
 fn signals() -> io::Result<impl Stream<Item = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
-    let mut terminated = signal(SignalKind::terminate())?;
-    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt()];
+    let hangup = SignalKind::hangup();
+    // `nohup` ignores it.
+    if ignored() & (1 << (hangup.as_raw_value() - 1)) == 0 {
+        kinds.push(hangup);
+    }
+    let signals: io::Result<Vec<_>> = kinds.into_iter().map(signal).collect();
+    let mut signals = signals?;
     Ok(poll_fn(move |context| {
-        match terminated.poll_recv(context) {
-            Poll::Pending => interrupted.poll_recv(context),
-            received => received,
-        }
+        let mut received = signals.iter_mut().map(|signal| signal.poll_recv(context));
+        received.find(Poll::is_ready).unwrap_or(Poll::Pending)
     }))
+}
+
+/// Returns the set of signals that this process ignores, a bit each: none where there is no `/proc`.
+#[cfg(unix)]
+pub fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let set = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    set.unwrap_or_default()
 }
 
 #[cfg(windows)]

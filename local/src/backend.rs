@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate::{FileError, LimitsFileContents, RateLimiter};
+use weirgate::{Builder, FileError, LimitsFileContents, RateLimiter};
 use weirgate_store::{ConnectOptions, StoreError, Table, connect, create_table};
 
 use crate::actions::Actions;
@@ -108,11 +108,20 @@ pub struct LocalBackend {
 }
 
 impl LocalBackend {
-    /// Starts the backend.
+    /// Starts the backend. The author of what the limits file changes is `weirgate local`.
     ///
     /// # Errors
     /// [`StartError`] if the limits file is wrong, the port is taken, or the folder cannot be used.
     pub async fn start(options: Options) -> Result<Self, StartError> {
+        let limiter = RateLimiter::builder(&options.table).principal("weirgate local");
+        Self::start_with(options, limiter).await
+    }
+
+    /// Starts the backend. `limiter` has the settings of the limiter that applies the limits file.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn start_with(options: Options, limiter: Builder) -> Result<Self, StartError> {
         let reason = match options.table.as_str() {
             checkpoint::TABLE => ", which is the name of a table of the backend itself",
             // Those are of DynamoDB's.
@@ -142,7 +151,7 @@ impl LocalBackend {
         let endpoint = server.endpoint().to_owned();
         let actions = Actions::default();
         let functions = async {
-            let table = prepare(&embedded, &endpoint, &options, &contents).await?;
+            let table = prepare(&embedded, &endpoint, &options, (limiter, &contents)).await?;
             let (mapping, schedule) = wire(&embedded, checkpoint, table, &options, &actions)?;
             Functions::start(mapping, schedule).map_err(refused)
         };
@@ -212,7 +221,7 @@ async fn prepare(
     embedded: &Embedded,
     endpoint: &str,
     options: &Options,
-    contents: &LimitsFileContents,
+    (limiter, contents): (Builder, &LimitsFileContents),
 ) -> Result<Table, StartError> {
     let connection = ConnectOptions {
         local_endpoint: Some(endpoint.to_owned()),
@@ -226,13 +235,8 @@ async fn prepare(
     let table = Table::new(connected, &options.table);
     // Those of this process, also for the table of an earlier release.
     table.mark_functions().await?;
-    let limiter = RateLimiter::builder(&options.table)
-        .table(table.clone())
-        .namespace(&options.namespace)
-        .principal("weirgate local")
-        .build()
-        .await?;
-    limits::apply(&limiter, contents).await?;
+    let limiter = limiter.table(table.clone()).namespace(&options.namespace);
+    limits::apply(&limiter.build().await?, contents).await?;
     Ok(table)
 }
 

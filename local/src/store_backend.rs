@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use weirgate::{LimitsFileContents, RateLimiter};
+use weirgate::{Builder, LimitsFileContents};
 use weirgate_store::{RedisOptions, Table};
 use weirgate_worker::{Options, Report, Work, Worker};
 
@@ -21,8 +21,6 @@ pub struct StoreOptions {
     pub redis: RedisOptions,
     /// Limits file that is applied at the start.
     pub limits: Option<PathBuf>,
-    /// Namespace that the limits file is applied to.
-    pub namespace: String,
     /// Time between runs of the reconciler.
     pub reconcile_every: Duration,
 }
@@ -38,24 +36,18 @@ pub struct StoreBackend {
 }
 
 impl StoreBackend {
-    /// Applies the limits, and starts the functions.
+    /// Applies the limits by a limiter of these settings, and starts the functions.
     ///
     /// # Errors
     /// [`StartError`] if the limits file is wrong, or the server refuses or does not answer.
-    pub async fn start(options: StoreOptions) -> Result<Self, StartError> {
+    pub async fn start(options: StoreOptions, limiter: Builder) -> Result<Self, StartError> {
         let contents = match &options.limits {
             Some(path) => LimitsFileContents::read(path)?,
             None => LimitsFileContents::default(),
         };
         let table = Table::on_redis(&options.redis)?;
         table.warm().await?;
-        let limiter = RateLimiter::builder(table.name())
-            .table(table)
-            .namespace(&options.namespace)
-            .principal("weirgate local")
-            .build()
-            .await?;
-        limits::apply(&limiter, &contents).await?;
+        limits::apply(&limiter.table(table).build().await?, &contents).await?;
         let actions = Actions::default();
         let (stop, stopped) = oneshot::channel();
         let thread = start(&options, actions.clone(), stopped)?;

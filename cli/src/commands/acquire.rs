@@ -173,12 +173,12 @@ impl Acquire {
         // Before the first request, so that none leaves something behind that a signal ends.
         let mut signals = Signals::new()?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let mut acquire = limiter.acquire(entity, resource);
+        let mut acquire = limiter.acquire(entity.as_str(), resource.as_str());
         if !self.limits.is_empty() {
             acquire = acquire.limits(&self.limits);
         }
         for Amount { limit, tokens } in &self.takes {
-            acquire = acquire.take(limit, *tokens);
+            acquire = acquire.take(limit.as_str(), *tokens);
         }
         if let Some(class) = &self.class {
             acquire = acquire.class(class.as_str());

@@ -1,7 +1,9 @@
 //! `weirgate reset`, `drain` and `top-up`.
 
+use std::fmt;
+
 use clap::Args;
-use weirgate::{BalanceEdit, BalanceReport, MilliTokens};
+use weirgate::{BalanceEdit, BalanceReport, EntityId, LimitName, MilliTokens, Resource};
 
 use super::confirm::Destroy;
 use super::report::{ChangeArgs, KeyArgs, outcome_text};
@@ -13,9 +15,36 @@ use crate::failure::{Failure, Outcome};
 #[derive(Debug, Clone, Args)]
 pub struct BucketArgs {
     /// The entity
-    pub entity: String,
+    #[arg(value_parser = amounts::entity)]
+    pub entity: EntityId,
     /// The resource
-    pub resource: String,
+    #[arg(value_parser = amounts::resource)]
+    pub resource: Resource,
+}
+
+/// A balance to be set.
+#[derive(Debug, Clone)]
+enum Balance {
+    Capacity(LimitName),
+    Amount(Amount),
+}
+
+fn balance(text: &str) -> Result<Balance, String> {
+    match text.contains('=') {
+        true => amounts::amount(text).map(Balance::Amount),
+        false => amounts::limit_name(text)
+            .map(Balance::Capacity)
+            .map_err(|error| error.to_string()),
+    }
+}
+
+impl fmt::Display for Balance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Capacity(limit) => limit.fmt(f),
+            Self::Amount(Amount { limit, tokens }) => write!(f, "{limit}={tokens}"),
+        }
+    }
 }
 
 /// Sets balances to the capacity, or to an amount.
@@ -27,8 +56,8 @@ pub struct Reset {
     #[command(flatten)]
     bucket: BucketArgs,
     /// Limits to set to the capacity (rpm), or to an amount (tpm=5000)
-    #[arg(value_name = "NAME[=TOKENS]")]
-    limits: Vec<String>,
+    #[arg(value_name = "NAME[=TOKENS]", value_parser = balance)]
+    limits: Vec<Balance>,
     #[command(flatten)]
     destroy: Destroy,
     #[command(flatten)]
@@ -44,8 +73,8 @@ pub struct Drain {
     #[command(flatten)]
     bucket: BucketArgs,
     /// Limits
-    #[arg(value_name = "NAME")]
-    limits: Vec<String>,
+    #[arg(value_name = "NAME", value_parser = amounts::limit_name)]
+    limits: Vec<LimitName>,
     #[command(flatten)]
     destroy: Destroy,
     #[command(flatten)]
@@ -77,10 +106,11 @@ impl BucketArgs {
 }
 
 /// Returns the limits as a question has them.
-fn named(limits: &[String]) -> String {
-    match limits {
+fn named(limits: &[impl ToString]) -> String {
+    let names: Vec<_> = limits.iter().map(ToString::to_string).collect();
+    match &names[..] {
         [] => "all rates".to_owned(),
-        limits => limits.join(", "),
+        names => names.join(", "),
     }
 }
 
@@ -91,18 +121,16 @@ impl Reset {
         self.destroy.confirm(&deed, "yes")?;
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let mut edit = limiter.admin().edit_balances(entity, resource);
+        let mut edit = limiter
+            .admin()
+            .edit_balances(entity.as_str(), resource.as_str());
         if self.limits.is_empty() {
             edit = edit.reset_all();
         }
         for limit in &self.limits {
-            edit = match limit.contains('=') {
-                true => {
-                    let Amount { limit, tokens } = amounts::amount(limit)
-                        .map_err(|error| Failure::Refused(format!("{limit:?}: {error}")))?;
-                    edit.set(&limit, tokens)
-                }
-                false => edit.reset(limit),
+            edit = match limit {
+                Balance::Capacity(limit) => edit.reset(limit.as_str()),
+                Balance::Amount(Amount { limit, tokens }) => edit.set(limit.as_str(), *tokens),
             };
         }
         send(context, edit, self.destroy.dry_run, self.key).await
@@ -116,12 +144,14 @@ impl Drain {
         self.destroy.confirm(&deed, "yes")?;
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let mut edit = limiter.admin().edit_balances(entity, resource);
+        let mut edit = limiter
+            .admin()
+            .edit_balances(entity.as_str(), resource.as_str());
         if self.limits.is_empty() {
             edit = edit.drain_all();
         }
         for limit in &self.limits {
-            edit = edit.drain(limit);
+            edit = edit.drain(limit.as_str());
         }
         send(context, edit, self.destroy.dry_run, self.key).await
     }
@@ -131,9 +161,11 @@ impl TopUp {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let mut edit = limiter.admin().edit_balances(entity, resource);
+        let mut edit = limiter
+            .admin()
+            .edit_balances(entity.as_str(), resource.as_str());
         for Amount { limit, tokens } in &self.amounts {
-            edit = edit.top_up(limit, *tokens);
+            edit = edit.top_up(limit.as_str(), *tokens);
         }
         let ChangeArgs { dry_run, key } = self.change;
         send(context, edit, dry_run, key).await

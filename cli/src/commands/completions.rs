@@ -36,8 +36,11 @@ impl Completions {
 
 impl Man {
     pub fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let failed =
-            |error: std::io::Error| Failure::Failed(format!("{}: {error}", self.folder.display()));
+        let failed = |error: std::io::Error| {
+            let folder = self.folder.display();
+            let remedy = "give a folder that can be written";
+            Failure::Refused(format!("{folder} cannot be written: {error}; {remedy}"))
+        };
         std::fs::create_dir_all(&self.folder).map_err(failed)?;
         clap_mangen::generate_to(context.program(), &self.folder).map_err(failed)?;
         context

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use weirgate::StoredLease;
 
+use super::balances::BucketArgs;
 use super::confirm::Destroy;
 use super::report::{done, dry_run};
 use super::unreadable;
@@ -22,19 +23,15 @@ pub enum Leases {
 /// Lists the leases of a bucket.
 #[derive(Debug, Args)]
 pub struct List {
-    /// The entity
-    entity: String,
-    /// The resource
-    resource: String,
+    #[command(flatten)]
+    bucket: BucketArgs,
 }
 
 /// Ends a lease in place of its holder, and returns its slots.
 #[derive(Debug, Args)]
 pub struct Release {
-    /// The entity
-    entity: String,
-    /// The resource
-    resource: String,
+    #[command(flatten)]
+    bucket: BucketArgs,
     /// Id of the lease, as listed
     lease: String,
     #[command(flatten)]
@@ -44,9 +41,11 @@ pub struct Release {
 impl Leases {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         match self {
-            Self::List(List { entity, resource }) => {
+            Self::List(List { bucket }) => {
+                let BucketArgs { entity, resource } = &bucket;
                 let limiter = context.limiter().await?;
-                let leases = limiter.admin().leases(&entity, &resource).await?;
+                let leases = limiter.admin();
+                let leases = leases.leases(entity.as_str(), resource.as_str()).await?;
                 let output = context.output();
                 output.print(&leases, |leases| {
                     let items = match leases.items.is_empty() {
@@ -68,22 +67,23 @@ impl Leases {
 impl Release {
     async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let Self {
-            entity,
-            resource,
+            bucket,
             lease,
             destroy,
         } = self;
+        let BucketArgs { entity, resource } = &bucket;
         let namespace = &context.options().namespace;
         let deed = format!("end lease {lease} of {entity} on {resource} in namespace {namespace}");
         destroy.confirm(&deed, "yes")?;
         let limiter = context.limiter().await?;
         let admin = limiter.admin();
+        let (of, on) = (entity.as_str(), resource.as_str());
         let (is_there, report): (_, fn(&Context, bool, &str) -> _) = match destroy.dry_run {
             true => {
-                let mut leases = admin.leases(&entity, &resource).await?.items.into_iter();
+                let mut leases = admin.leases(of, on).await?.items.into_iter();
                 (leases.any(|known| known.id == lease), dry_run)
             }
-            false => (admin.release_lease(&entity, &resource, &lease).await?, done),
+            false => (admin.release_lease(of, on, &lease).await?, done),
         };
         if is_there {
             let is = if destroy.dry_run { "would be" } else { "is" };

@@ -120,7 +120,7 @@ impl Limits {
 
 impl Get {
     async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let level = self.level.level()?;
+        let level = self.level.level();
         let config = context.limiter().await?.admin().config(&level).await?;
         let Some(config) = config else {
             return Err(Failure::Failed(format!(

@@ -76,12 +76,12 @@ impl Load {
         }
         // What keeps every acquire from its answer is an error of the command, not of the load.
         let entity = self.entity(0);
-        let mut peek = limiters[0].peek(&entity, &self.bucket.resource);
+        let mut peek = limiters[0].peek(&entity, self.bucket.resource.as_str());
         if !self.limits.is_empty() {
             peek = peek.limits(&self.limits);
         }
         for take in &self.takes {
-            peek = peek.need(&take.limit, take.tokens);
+            peek = peek.need(take.limit.as_str(), take.tokens);
         }
         if let Some(class) = &self.class {
             peek = peek.class(class.as_str());
@@ -89,7 +89,7 @@ impl Load {
         let balances = peek.send().await?;
         // Slots are leased for longer than they are held: a lease that expires lets others have them.
         let has_slots = |take: &Amount| {
-            let limit = balances.limit(&take.limit);
+            let limit = balances.limit(take.limit.as_str());
             limit.is_some_and(|limit| limit.kind() == LimitKind::Slots)
         };
         let lasts = self.hold.saturating_add(context.options().timeout);
@@ -117,7 +117,7 @@ impl Load {
     /// Returns the entity of an acquire. Acquires take turns.
     fn entity(&self, number: u64) -> String {
         match self.entities.get() {
-            1 => self.bucket.entity.clone(),
+            1 => self.bucket.entity.to_string(),
             entities => format!("{}-{}", self.bucket.entity, number % u64::from(entities)),
         }
     }

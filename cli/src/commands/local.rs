@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use weirgate::{Builder, ConnectOptions, RateLimiter};
 use weirgate_local::page::{LivePage, MetricsUrl};
 use weirgate_local::{DatabaseError, Demo, HostName, LocalBackend, StartError, StoreOptions};
@@ -24,6 +24,9 @@ use crate::instant::{self, DAY};
 use crate::stop::Stop;
 
 use started::Started;
+
+/// Port of the table, if no other one is chosen.
+const PORT: u16 = 8000;
 
 /// Runs the whole backend on this machine, without AWS.
 ///
@@ -38,9 +41,9 @@ pub struct Local {
     /// Address that the table and the page listen on; all that reach it can change the table
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: IpAddr,
-    /// Port of the table; 0 is any free one
-    #[arg(long, value_name = "PORT", default_value_t = 8000, value_parser = amounts::port)]
-    port: u16,
+    /// Port of the table, by default 8000; 0 is any free one
+    #[arg(long, value_name = "PORT", value_parser = amounts::port)]
+    port: Option<u16>,
     /// Name that clients have for the table and the page, such as that of a container: NAME or
     /// NAME:PORT; repeat it for several
     #[arg(long, value_name = "NAME")]
@@ -63,7 +66,7 @@ pub struct Local {
     page_port: Option<u16>,
     /// Metrics of an agent or another caller, for its denials on the live page:
     /// http://127.0.0.1:2774/metrics; repeat it for several
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     metrics: Vec<MetricsUrl>,
     /// Read units a second of the live page, on average; they cost nothing here but time
     #[arg(long, value_name = "UNITS", default_value = "500", value_parser = amounts::within::<1, 1_000_000, NonZeroU32>)]
@@ -79,7 +82,7 @@ impl Local {
         let table = context.options().table.clone();
         let options = weirgate_local::Options {
             address: self.address,
-            port: self.port,
+            port: self.port.unwrap_or(PORT),
             hosts: self.allow_host,
             data: self.data,
             limits: self.limits,
@@ -91,7 +94,8 @@ impl Local {
         };
         // Before the start, so that a signal during it ends the process in order too.
         let stop = Stop::new()?;
-        let backend = LocalBackend::start(options).await?;
+        let applies = context.limiter_of(RateLimiter::builder(&options.table));
+        let backend = LocalBackend::start_with(options, applies).await?;
         let demo = limiter(&backend).config_ttl(demo::CONFIG_TTL).owner("demo");
         let demo = match self.demo {
             true => Some(demo.build().await?),
@@ -136,26 +140,25 @@ impl Local {
         for (is_given, option) in [
             (self.demo, "local --demo"),
             (self.data.is_some(), "local --data"),
+            (self.port.is_some(), "local --port"),
         ] {
             if is_given {
                 let reason = "the table is that of the store; leave the option out";
                 context.needs_dynamodb(option, reason)?;
             }
         }
-        let namespace = context.options().namespace.clone();
         let page = weirgate_local::page::Options {
             port: self.page_port,
             metrics: self.metrics,
             read_units: self.read_units.get(),
             address: self.address,
             hosts: self.allow_host,
-            namespace: namespace.clone(),
+            namespace: context.options().namespace.clone(),
             ..weirgate_local::page::Options::new(url.to_string())
         };
         let functions = StoreOptions {
             redis: url.options(),
             limits: self.limits,
-            namespace,
             reconcile_every: self.reconcile_every,
         };
         store::run(functions, page, context, url).await
@@ -204,12 +207,16 @@ impl From<StartError> for Failure {
         let text = error.to_string();
         match error {
             StartError::PortTaken(_) => Self::Refused(format!("{text} (--port)")),
+            StartError::Io { address, error } => {
+                let port = format!("port {} of {} is", address.port(), address.ip());
+                super::page::not_served(&port, &error, "--port")
+            }
             StartError::File(_) | StartError::Name(..) => Self::Refused(text),
             StartError::Database(DatabaseError::InUse(_)) => Self::Failed(text),
             StartError::Database(_) => Self::Refused(format!("{text} (--data)")),
             StartError::Limits(error) => error.into(),
             StartError::Store(error) => (&error).into(),
-            StartError::Io { .. } | StartError::Thread(_) => Self::Failed(text),
+            StartError::Thread(_) => Self::Failed(text),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! `weirgate page`.
 
+use std::io::{self, ErrorKind};
 use std::num::NonZeroU32;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use serde::Serialize;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -31,7 +32,7 @@ pub struct Page {
     port: Option<u16>,
     /// Metrics of an agent or another caller, for its denials, which the table does not count:
     /// http://127.0.0.1:2774/metrics; repeat it for several
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     metrics: Vec<MetricsUrl>,
     /// Read units a second, on average, for all viewers together
     #[arg(long, value_name = "UNITS", default_value = "25", value_parser = amounts::within::<1, 1_000_000, NonZeroU32>)]
@@ -83,12 +84,25 @@ pub fn start(limiter: RateLimiter, options: Options, option: &str) -> Result<Liv
         None => format!("ports {PORT} to {} of {address} are", PORT + PORTS - 1),
     };
     show_warnings();
-    LivePage::start(limiter, options).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => Failure::Refused(format!(
+    LivePage::start(limiter, options).map_err(|error| not_served(&ports, &error, option))
+}
+
+/// Returns why ports cannot be listened on. `option` is the one that chooses them.
+pub fn not_served(ports: &str, error: &io::Error, option: &str) -> Failure {
+    match error.kind() {
+        ErrorKind::AddrInUse => Failure::Refused(format!(
             "{ports} in use: choose another one ({option}), or 0 for any free one"
         )),
-        _ => Failure::Failed(format!("the page cannot be served: {error}")),
-    })
+        ErrorKind::PermissionDenied => Failure::Refused(format!(
+            "{ports} not allowed for this user: choose one from 1024 on ({option}), or 0 for any free one"
+        )),
+        ErrorKind::AddrNotAvailable => Failure::Refused(format!(
+            "{ports} not on this machine: give an address that it has (--address)"
+        )),
+        _ => Failure::Failed(format!(
+            "{ports} not served: {error}; choose another one ({option})"
+        )),
+    }
 }
 
 /// Returns a remark if the page is not on the port that is expected.
@@ -112,4 +126,27 @@ pub fn show_warnings() {
         .with_filter(shown);
     // A second call fails and leaves the first subscriber in place.
     let _ = tracing_subscriber::registry().with(lines).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_cannot_be_listened_on_is_told_with_the_option_that_chooses_it() {
+        for (kind, is_refused, remedy) in [
+            (ErrorKind::AddrInUse, true, "another one (--port), or 0"),
+            (ErrorKind::PermissionDenied, true, "1024 on (--port), or 0"),
+            (ErrorKind::AddrNotAvailable, true, "(--address)"),
+            (ErrorKind::Other, false, "another one (--port)"),
+        ] {
+            let failure = not_served("port 80 of ::1 is", &kind.into(), "--port");
+            assert!(
+                failure.text().starts_with("port 80 of ::1 is"),
+                "{failure:?}"
+            );
+            assert!(failure.text().contains(remedy), "{failure:?}");
+            assert_eq!(matches!(failure, Failure::Refused(_)), is_refused);
+        }
+    }
 }

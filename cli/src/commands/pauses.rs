@@ -41,7 +41,9 @@ impl Pause {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let edit = limiter.admin().pause(entity, resource, self.lasts);
+        let edit = limiter
+            .admin()
+            .pause(entity.as_str(), resource.as_str(), self.lasts);
         send(context, &self.bucket, edit, self.change).await
     }
 }
@@ -50,7 +52,7 @@ impl Resume {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let edit = limiter.admin().resume(entity, resource);
+        let edit = limiter.admin().resume(entity.as_str(), resource.as_str());
         send(context, &self.bucket, edit, self.change).await
     }
 }

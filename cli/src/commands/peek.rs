@@ -1,11 +1,10 @@
 //! `weirgate peek`.
 
 use clap::Args;
-use weirgate::{
-    ClassName, ConfigStatus, EntityId, Limit, LimitKind, LimitStatus, RateLimiter, Resource,
-};
+use weirgate::{ClassName, ConfigStatus, Limit, LimitKind, LimitStatus, RateLimiter};
 use weirgate_shared::{rate_text, rounded_span};
 
+use super::balances::BucketArgs;
 use crate::amounts::{self, Amount};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -16,10 +15,8 @@ use weirgate_local::why::{Reasons, options, resets};
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate peek user-1 gpt-4 tpm=500")]
 pub struct Peek {
-    /// The entity
-    entity: String,
-    /// The resource
-    resource: String,
+    #[command(flatten)]
+    bucket: BucketArgs,
     /// Amounts that would be taken, for the time to wait: tpm=500
     #[arg(value_name = "NAME=TOKENS", value_parser = amounts::amount)]
     needs: Vec<Amount>,
@@ -34,12 +31,13 @@ pub struct Peek {
 impl Peek {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
-        let mut peek = limiter.peek(&self.entity, &self.resource);
+        let BucketArgs { entity, resource } = &self.bucket;
+        let mut peek = limiter.peek(entity.as_str(), resource.as_str());
         if !self.limits.is_empty() {
             peek = peek.limits(&self.limits);
         }
         for need in &self.needs {
-            peek = peek.need(&need.limit, need.tokens);
+            peek = peek.need(need.limit.as_str(), need.tokens);
         }
         if let Some(class) = &self.class {
             peek = peek.class(class.as_str());
@@ -65,10 +63,7 @@ impl Peek {
 impl Peek {
     /// Returns what disables the bucket: a stop, or its configuration.
     async fn why_disabled(&self, limiter: &RateLimiter) -> Result<String, Failure> {
-        let (entity, resource) = (
-            EntityId::new(&*self.entity)?,
-            Resource::new(&*self.resource)?,
-        );
+        let BucketArgs { entity, resource } = self.bucket.clone();
         let reasons = Reasons::read(limiter, entity, resource, None, None).await?;
         Ok(match reasons.stopped_at {
             Some(level) => {

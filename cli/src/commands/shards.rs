@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use weirgate::{EntityId, Resource, StoredBucket};
+use weirgate::{Error, RateLimiter, StoredBucket};
 
 use super::balances::BucketArgs;
 use crate::amounts;
@@ -42,7 +42,9 @@ pub struct Merge {
 impl Split {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         context.needs_dynamodb("split", ONE_SHARD)?;
-        let bucket = stored(context, &self.bucket).await?;
+        let limiter = context.limiter().await?;
+        let bucket = stored(&limiter, &self.bucket).await?;
+        let is_there = bucket.is_some();
         if let Some(more) = bucket.filter(|bucket| bucket.shards > self.shards) {
             return Err(Failure::Refused(format!(
                 "{} has {} shards, got --shards {}: give as many or more, or merge it with `weirgate merge`",
@@ -51,14 +53,15 @@ impl Split {
                 self.shards
             )));
         }
-        set(context, &self.bucket, self.shards).await
+        set(context, &limiter, &self.bucket, (is_there, self.shards)).await
     }
 }
 
 impl Merge {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         context.needs_dynamodb("merge", ONE_SHARD)?;
-        match stored(context, &self.bucket).await? {
+        let limiter = context.limiter().await?;
+        match stored(&limiter, &self.bucket).await? {
             None => {
                 return Err(Failure::Failed(format!(
                     "{} has no shards: nothing was taken from it yet",
@@ -75,7 +78,7 @@ impl Merge {
             }
             Some(_) => {}
         }
-        set(context, &self.bucket, self.shards).await
+        set(context, &limiter, &self.bucket, (true, self.shards)).await
     }
 }
 
@@ -89,24 +92,31 @@ fn name(BucketArgs { entity, resource }: &BucketArgs) -> String {
 }
 
 /// Reads the bucket: only a split makes shards, and only a merge removes them.
-async fn stored(context: &Context, bucket: &BucketArgs) -> Result<Option<StoredBucket>, Failure> {
-    let limiter = context.limiter().await?;
+async fn stored(limiter: &RateLimiter, bucket: &BucketArgs) -> Result<Option<StoredBucket>, Error> {
     let BucketArgs { entity, resource } = bucket;
-    let (id, on) = (EntityId::new(&**entity)?, Resource::new(&**resource)?);
-    Ok(limiter.admin().bucket(&id, &on).await?)
+    limiter.admin().bucket(entity, resource).await
 }
 
-async fn set(context: &Context, bucket: &BucketArgs, shards: u32) -> Result<Outcome, Failure> {
-    let limiter = context.limiter().await?;
+async fn set(
+    context: &Context,
+    limiter: &RateLimiter,
+    bucket: &BucketArgs,
+    (is_there, shards): (bool, u32),
+) -> Result<Outcome, Failure> {
     let BucketArgs { entity, resource } = bucket;
-    let (id, on) = (EntityId::new(&**entity)?, Resource::new(&**resource)?);
     // A missing bucket is created with its configured limits.
-    let effective = limiter.admin().effective_limits(&id, &on).await?;
+    let effective = limiter.admin().effective_limits(entity, resource).await?;
     let own = effective.buckets.into_iter().next();
     let limits = own.map(|bucket| bucket.limits).unwrap_or_default();
+    if !is_there && limits.is_empty() {
+        return Err(Failure::Refused(format!(
+            "{} does not exist, and no limits are configured for it: run `weirgate limits set --resource {resource} rpm=600/minute`",
+            name(bucket)
+        )));
+    }
     let found = limiter
         .admin()
-        .set_shards(entity, resource, &limits, shards)
+        .set_shards(entity.as_str(), resource.as_str(), &limits, shards)
         .await?;
     context
         .output()

@@ -52,7 +52,7 @@ pub struct Switches {}
 
 impl Stop {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let level = self.level.level()?;
+        let level = self.level.level();
         let namespace = &context.options().namespace;
         let deed = format!("deny every acquire of {level} in namespace {namespace}");
         self.destroy.confirm(&deed, "yes")?;
@@ -64,7 +64,7 @@ impl Stop {
 
 impl Exempt {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let (limiter, level) = (context.limiter().await?, self.level.level()?);
+        let (limiter, level) = (context.limiter().await?, self.level.level());
         let (edit, change) = (limiter.admin().exempt(&level), self.change);
         send(context, &level, edit, change.dry_run, change.key).await
     }
@@ -72,7 +72,7 @@ impl Exempt {
 
 impl Start {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let (limiter, level) = (context.limiter().await?, self.level.level()?);
+        let (limiter, level) = (context.limiter().await?, self.level.level());
         let (edit, change) = (limiter.admin().start(&level), self.change);
         send(context, &level, edit, change.dry_run, change.key).await
     }

@@ -206,8 +206,9 @@ async fn all(report: &UsageReport<'_>) -> Result<Page<UsageRow>, Failure> {
         let page = report.page(Some(next)).await?;
         all.items.extend(page.items);
         for item in page.unreadable {
-            // A shard is read for each page of its bucket.
-            if all.unreadable.last() != Some(&item) {
+            // A shard is read for each page of its bucket, and one of its faults is told.
+            let is_same = |known: &Unreadable| (&known.pk, &known.sk) == (&item.pk, &item.sk);
+            if !all.unreadable.iter().any(is_same) {
                 all.unreadable.push(item);
             }
         }

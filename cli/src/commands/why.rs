@@ -44,8 +44,7 @@ pub struct Why {
 impl Why {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
-        let entity = EntityId::new(&*self.bucket.entity)?;
-        let resource = Resource::new(&*self.bucket.resource)?;
+        let BucketArgs { entity, resource } = self.bucket;
         let used = match self.over {
             Some(over) => measure(&limiter, &entity, &resource, over).await?,
             None => None,

@@ -143,8 +143,16 @@ async fn doctor_changes_nothing() {
 async fn an_acceptance_tells_its_cost_and_asks_before_it_writes() {
     let dynamo = Dynamo::new().await;
     let endpoint = serve(&dynamo);
+    let endpoint = &endpoint;
+    let json = |option| {
+        let options = ["--json", "--table", "weirgate", "--endpoint-url", endpoint];
+        let run = weirgate([&options[..], &["doctor", "--acceptance", option]].concat());
+        serde_json::from_str::<serde_json::Value>(&run.stdout).expect("JSON")
+    };
+    assert_eq!(json("--clean"), json!({"deleted": 0}));
+    assert!(json("--dry-run")["estimate"]["write_units"].is_u64());
     for (option, code) in [(None, 2), (Some("--dry-run"), 0), (Some("--clean"), 0)] {
-        let options = ["--table", "weirgate", "--endpoint-url", &endpoint, "doctor"];
+        let options = ["--table", "weirgate", "--endpoint-url", endpoint, "doctor"];
         let run = weirgate(
             options
                 .into_iter()
@@ -165,6 +173,10 @@ async fn what_interrupted_acceptances_left_is_deleted_after_a_question() {
     dynamo.put(&json!({"PK": {"S": "acceptance/RUNS#"}, "SK": {"S": "#acceptance-1"}}));
     let endpoint = serve(&dynamo);
     let table = ["--table", "weirgate", "--endpoint-url", &endpoint, "doctor"];
+    let shown = ["--json", "--acceptance", "--clean", "--dry-run"];
+    let shown = weirgate([&table[..], &shown].concat());
+    let list: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
+    assert_eq!(list, json!({"items": ["acceptance-1"], "next": null}));
     for (option, code, left) in [
         (None, 2, 1),
         (Some("--dry-run"), 0, 1),

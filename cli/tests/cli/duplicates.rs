@@ -5,7 +5,7 @@ use super::fixtures::{commands, weirgate};
 
 /// A value of each argument that may be repeated, another one for the same name, and one that may
 /// stand beside it.
-const REPEATABLE: [(&[&str], [&str; 3]); 13] = [
+const REPEATABLE: [(&[&str], [&str; 3]); 14] = [
     (
         &["limits", "set", "--system"],
         ["rpm=5/minute", "rpm=6/hour", "tpm=5/minute"],
@@ -32,6 +32,14 @@ const REPEATABLE: [(&[&str], [&str; 3]); 13] = [
     (
         &["entities", "describe", "e"],
         ["--remove-label=a", "--remove-label=a", "--remove-label=b"],
+    ),
+    (
+        &["page", "--metrics=http://h:1/m?job=b"],
+        [
+            "--metrics=http://h:1/m?job=a",
+            "--metrics=http://h:1/m?job=a",
+            "--metrics=http://h:1/m?job=c",
+        ],
     ),
     (&["replay"], ["/tmp/a=1", "/tmp/a=1", "/tmp/a=2"]),
 ];

@@ -160,6 +160,33 @@ impl Table {
         finish(command.stdin(std::fs::File::from(pty.slave)))
     }
 
+    /// As [`run`](Self::run), with a terminal, on which `yes` is typed once it asks and `meanwhile` is done.
+    pub fn run_asked(&self, meanwhile: impl FnOnce(), arguments: impl Arguments) -> Run {
+        let pty = nix::pty::openpty(None, None).expect("a terminal");
+        let mut keys = std::fs::File::from(pty.master);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+        command.args(self.options());
+        command.args(arguments.words()).env_clear();
+        command.stdin(std::fs::File::from(pty.slave));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("the binary runs");
+        let (mut said, mut byte) = (String::new(), [0]);
+        let errors = process.stderr.as_mut().expect("it is piped");
+        while !said.ends_with("to confirm: ") {
+            errors.read_exact(&mut byte).expect("it asks");
+            said.push(byte[0].into());
+        }
+        meanwhile();
+        keys.write_all(b"yes\n").expect("it is typed");
+        errors.read_to_string(&mut said).expect("output is UTF-8");
+        let output = process.wait_with_output().expect("it ends");
+        Run {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).expect("output is UTF-8"),
+            stderr: said,
+        }
+    }
+
     /// As [`run`](Self::run), with this text on standard input.
     pub fn run_reading(&self, text: &str, arguments: impl Arguments) -> Run {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));

@@ -230,6 +230,13 @@ async fn a_limits_file_is_shown_and_applied_after_a_confirmation() {
         assert!(asked.stderr.contains("Type yes"), "{asked:?}");
     }
     table.text("limits delete --system --yes");
+    // The same command makes other changes then.
+    let other = || drop(table.text("limits set --system rpm=7/minute"));
+    let raced = table.run_asked(other, apply);
+    assert_eq!(raced.code, Some(1), "{raced:?}");
+    let says = raced.stderr.contains("run it again") && !raced.stderr.contains("plan");
+    assert!(says, "{raced:?}");
+    table.text("limits delete --system --yes");
     let as_json = ["--json", "limits", "apply", file.path()];
     let asked = table.run_typing("no\n", as_json);
     let (shown, _) = asked.stderr.split_once("Type yes").expect("it asks");

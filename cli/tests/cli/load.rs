@@ -28,6 +28,9 @@ async fn a_load_counts_each_acquire_once_and_its_outcome() {
         usage["limits"][0]["available_tokens"].as_f64() < Some(1.0),
         "{usage}"
     );
+    // The first one is due at once.
+    let short = table.json("load user api hits=1 --rate 1 --for 500ms");
+    assert_eq!(short["acquires"], 1, "{short}");
     let text = table.text(load);
     assert!(
         text.starts_with("50 acquires in 1s, 50 per second asked\n"),
@@ -100,6 +103,7 @@ async fn a_lease_lasts_longer_than_its_slots_are_held() {
 async fn a_signal_returns_the_slots_and_another_one_counts_what_has_no_answer() {
     for (signal, wait, is_complete) in [
         (Signal::SIGTERM, "1s", true),
+        (Signal::SIGHUP, "1s", true),
         (Signal::SIGINT, "1s", true),
         (Signal::SIGINT, "1h", false),
     ] {
@@ -155,7 +159,12 @@ async fn a_signal_returns_the_slots_and_another_one_counts_what_has_no_answer() 
         );
         if is_complete {
             assert_eq!((leases(), failed), (0, None), "{signal}: {report}");
+            continue;
         }
+        // One is due each 200 ms, so not all of them waited from the start on.
+        let [least, most] =
+            ["p50_ms", "max_ms"].map(|at| report["outcomes"]["failed"][at].as_f64());
+        assert!(failed < Some(2) || least < most, "{report}");
     }
 }
 

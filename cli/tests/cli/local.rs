@@ -24,7 +24,11 @@ const LIMITS: &str = "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n";
 
 fn started(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
-    command.args(["local", "--port", "0"]).args(arguments);
+    command.arg("local").args(arguments);
+    // The table of a store has its own.
+    if !arguments.contains(&"--store") {
+        command.args(["--port", "0"]);
+    }
     command.env_clear().stdout(Stdio::piped());
     command
 }
@@ -526,6 +530,8 @@ fn on_a_store_it_runs_the_functions_and_the_page_and_leaves_the_table() {
         "50ms",
         "--page-port",
         "0",
+        "--principal",
+        "ops",
     ]);
     let said = local.started.to_string();
     let shown = format!("redis://127.0.0.1:{}/0", server.port());
@@ -559,7 +565,9 @@ fn on_a_store_it_runs_the_functions_and_the_page_and_leaves_the_table() {
     assert_eq!(local.process.wait().unwrap().code(), Some(0));
     let kept = on("limits get --system");
     assert!(kept.stdout.contains("slots"), "{kept:?}");
-    for option in ["--demo", "--data=folder"] {
+    let audit = on("audit --system");
+    assert!(audit.stdout.contains("ops"), "{audit:?}");
+    for option in ["--demo", "--data=folder", "--port=0"] {
         let run = on(&format!("local {option}"));
         assert_eq!(run.code, Some(2), "{run:?}");
         let says = run.stderr.contains("got the store redis://127.0.0.1:");

@@ -105,3 +105,33 @@ async fn lists_and_reports_show_the_others_and_say_what_is_missing() {
     assert_eq!(table.run("buckets --entity user-1").code, Some(0));
     assert!(table.json("buckets --entity user-1")["unreadable"].is_null());
 }
+
+/// Each page of a bucket's rows lacks all its shards that cannot be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_is_listed_once_however_many_pages_lack_it() {
+    let dynamo = Dynamo::new().await;
+    let table = Table::of(&dynamo);
+    table.text("limits set --system rpm=60/minute");
+    table.text("split user-1 gpt-4 --shards 2");
+    for mut item in dynamo.items() {
+        let pk = item["PK"]["S"].as_str().unwrap_or_default().to_owned();
+        if pk.starts_with("default/BUCKET#user-1#") && item["SK"]["S"] == "#STATE" {
+            for (name, value) in item.as_object_mut().expect("an item") {
+                if value["N"].is_string() && !["v", "due"].contains(&&**name) {
+                    *value = json!({"S": "x"});
+                }
+            }
+            dynamo.put(&item);
+        }
+    }
+    let of = "usage --entity user-1 --resource gpt-4 --from 400d --kept 500d --json";
+    for options in ["", " --total"] {
+        let run = table.run(&*format!("{of}{options}"));
+        let json: Value = serde_json::from_str(&run.stdout).expect("JSON");
+        assert_eq!(
+            json["unreadable"].as_array().map(Vec::len),
+            Some(2),
+            "{run:?}"
+        );
+    }
+}

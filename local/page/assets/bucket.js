@@ -112,11 +112,8 @@ export class Bucket {
   constructor(list) {
     this.list = list;
     this.what = null;
-    this.seen = new Map();
-    this.problems = new Map();
     document.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || this.what === null) return;
-      location.hash = this.what.back;
+      if (event.key === "Escape" && this.what && !/^(INPUT|SELECT)$/.test(event.target.tagName)) location.hash = this.what.back;
     });
   }
 
@@ -142,10 +139,11 @@ export class Bucket {
     this.reasons = null;
     this.hour = null;
     this.lines = [];
-    this.seen.clear();
+    this.seen = new Map();
     $("limits").replaceChildren();
-    this.problems.clear();
-    this.fail("", "");
+    // Shown in this order.
+    this.problems = new Map([["/why", ""], ["/hour", ""]]);
+    this.fail("/why", "");
     this.fill();
     this.resume();
     // Where the list gives way, the keyboard goes with it.
@@ -326,7 +324,7 @@ export class Bucket {
       put(cells.refill, refill(limit));
       const isMinute = live && live.saturation !== null;
       const saturation = isMinute ? live.saturation : known.saturation?.percent;
-      const over = isMinute ? row.over_ms : known.saturation?.over_ms;
+      const over = isMinute ? Math.min(Math.max(MINUTE_MS, row.over_ms), row.over_ms + now - row.at) : known.saturation?.over_ms;
       put(cells.saturation, percent(saturation));
       cells.saturation.className = `number saturation ${heat(saturation)}`;
       cells.saturation.title = saturation === undefined || saturation === null ? "unknown" : isQuota(limit) ? "used of this window" : isSlots(limit) ? "slots held now, of all" : `used of refilled in the last ${span(over)}`;

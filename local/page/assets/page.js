@@ -74,7 +74,11 @@ function connect() {
   source = opened;
   state("", "Connecting");
   for (const [name, take] of Object.entries(EVENTS)) {
-    opened.addEventListener(name, (event) => take(JSON.parse(event.data)));
+    opened.addEventListener(name, (event) => {
+      const data = JSON.parse(event.data);
+      if (data.now) list.offset = data.now - Date.now();
+      take(data);
+    });
   }
   opened.onerror = () => {
     if (opened !== source) return;
@@ -102,7 +106,6 @@ async function refused(query) {
 
 const EVENTS = {
   hello(hello) {
-    list.offset = hello.now - Date.now();
     put($("table"), hello.table);
     put($("namespace"), hello.namespace);
     problem(null);
@@ -145,8 +148,7 @@ const EVENTS = {
     suggest();
     links();
   },
-  rows({ now, rows, gone }) {
-    list.offset = now - Date.now();
+  rows({ rows, gone }) {
     list.change(rows, gone);
     bucket.change();
     facts();

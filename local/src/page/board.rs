@@ -3,7 +3,7 @@
 //! Everything has the version at which it last changed. A viewer asks for what is newer than the
 //! last version it was sent, so a slow viewer misses states in between, and holds up nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -99,12 +99,23 @@ impl<T: PartialEq> Stamped<T> {
     }
 }
 
+/// A view of a subject. One that is made after the last viewer left is another one: it begins empty.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ViewId {
+    pub(crate) subject: Subject,
+    number: u64,
+}
+
 /// What is known of a subject.
 #[derive(Debug, Default)]
 struct View {
+    number: u64,
     viewers: usize,
-    /// `None` stands for a bucket that is gone.
+    /// `None` stands for a bucket that is gone, until a second read of all after it went.
     rows: BTreeMap<Key, (Option<Row>, u64)>,
+    /// Version of the last read of all, and that up to which gone buckets are forgotten.
+    swept: u64,
+    forgotten: u64,
     day: Stamped<Option<Day>>,
     progress: Stamped<Progress>,
 }
@@ -113,6 +124,8 @@ struct View {
 struct State {
     version: u64,
     viewers: usize,
+    /// How many views were made.
+    made: u64,
     views: BTreeMap<Subject, View>,
     names: Stamped<Names>,
     switches: Stamped<Option<Switches>>,
@@ -160,7 +173,15 @@ impl Board {
         }
         state.viewers += 1;
         if let Some(subject) = &subject {
-            state.views.entry(subject.clone()).or_default().viewers += 1;
+            let State { made, views, .. } = &mut *state;
+            let view = views.entry(subject.clone()).or_insert_with(|| {
+                *made += 1;
+                View {
+                    number: *made,
+                    ..View::default()
+                }
+            });
+            view.viewers += 1;
         }
         self.visits.send_modify(|visits| *visits += 1);
         Some(Viewer {
@@ -175,8 +196,13 @@ impl Board {
     }
 
     /// Returns what viewers look at.
-    pub(crate) fn subjects(&self) -> Vec<Subject> {
-        self.state().views.keys().cloned().collect()
+    pub(crate) fn views(&self) -> BTreeSet<ViewId> {
+        let state = self.state();
+        let views = state.views.iter().map(|(subject, view)| ViewId {
+            subject: subject.clone(),
+            number: view.number,
+        });
+        views.collect()
     }
 
     /// Returns a receiver that is told of viewers that come and go.
@@ -210,19 +236,17 @@ impl Board {
         self.change(|state, version| state.cost.set(cost, version));
     }
 
-    pub(crate) fn set_day(&self, subject: &Subject, day: Day) {
-        self.change_view(subject, |view, version| view.day.set(Some(day), version));
+    pub(crate) fn set_day(&self, id: &ViewId, day: Day) {
+        self.change_view(id, |view, version| view.day.set(Some(day), version));
     }
 
-    pub(crate) fn set_progress(&self, subject: &Subject, progress: Progress) {
-        self.change_view(subject, |view, version| {
-            view.progress.set(progress, version)
-        });
+    pub(crate) fn set_progress(&self, id: &ViewId, progress: Progress) {
+        self.change_view(id, |view, version| view.progress.set(progress, version));
     }
 
     /// Takes over rows that viewers would see differently.
-    pub(crate) fn set_rows(&self, subject: &Subject, rows: Vec<Row>) {
-        self.change_view(subject, |view, version| {
+    pub(crate) fn set_rows(&self, id: &ViewId, rows: Vec<Row>) {
+        self.change_view(id, |view, version| {
             let mut changed = false;
             for row in rows {
                 let key = row.key();
@@ -236,10 +260,16 @@ impl Board {
         });
     }
 
-    /// Removes rows of buckets that are gone.
-    pub(crate) fn keep_rows(&self, subject: &Subject, is_there: impl Fn(&Key) -> bool) {
-        self.change_view(subject, |view, version| {
-            let mut changed = false;
+    /// Ends a read of all buckets: removes rows of those that are gone.
+    pub(crate) fn keep_rows(&self, id: &ViewId, is_there: impl Fn(&Key) -> bool) {
+        self.change_view(id, |view, version| {
+            let (mut changed, swept) = (false, std::mem::replace(&mut view.swept, version));
+            let count = view.rows.len();
+            view.rows
+                .retain(|_, (row, at)| row.is_some() || *at > swept);
+            if view.rows.len() < count {
+                view.forgotten = swept;
+            }
             for (key, (row, at)) in &mut view.rows {
                 if row.is_some() && !is_there(key) {
                     (*row, *at) = (None, version);
@@ -250,8 +280,9 @@ impl Board {
         });
     }
 
-    /// Returns what changed since version `seen`.
-    pub(crate) fn news(&self, subject: Option<&Subject>, seen: u64) -> News {
+    /// Returns what changed since version `seen`, 0 for a new viewer; `None` if buckets that went since then
+    /// are forgotten.
+    pub(crate) fn news(&self, subject: Option<&Subject>, seen: u64) -> Option<News> {
         let state = self.state();
         let mut news = News {
             version: state.version,
@@ -262,22 +293,28 @@ impl Board {
             ..News::default()
         };
         if let Some(view) = subject.and_then(|subject| state.views.get(subject)) {
+            if (1..view.forgotten).contains(&seen) {
+                return None;
+            }
             news.day = view.day.newer(seen).cloned().flatten();
             news.progress = view.progress.newer(seen).cloned();
             for (key, (row, at)) in &view.rows {
                 match row {
                     _ if *at <= seen => {}
                     Some(row) => news.rows.push(row.clone()),
+                    None if seen == 0 => {}
                     None => news.gone.push(key.clone()),
                 }
             }
         }
-        news
+        Some(news)
     }
 
-    fn change_view(&self, subject: &Subject, change: impl FnOnce(&mut View, u64) -> bool) {
+    /// Makes a change of a view, unless it has ended.
+    fn change_view(&self, id: &ViewId, change: impl FnOnce(&mut View, u64) -> bool) {
         self.change(|state, version| {
-            let view = state.views.get_mut(subject);
+            let view = state.views.get_mut(&id.subject);
+            let view = view.filter(|view| view.number == id.number);
             view.is_some_and(|view| change(view, version))
         });
     }
@@ -318,5 +355,52 @@ impl Drop for Viewer {
             }
         }
         self.board.visits.send_modify(|visits| *visits += 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weirgate::{EntityId, EpochMillis, Resource, Unreadable};
+
+    use super::*;
+
+    fn row(number: usize) -> Row {
+        let item = Unreadable {
+            entity: Some(EntityId::new(format!("user-{number}")).unwrap()),
+            resource: Some(Resource::new("gpt-4").unwrap()),
+            shard: None,
+            pk: String::new(),
+            sk: String::new(),
+            error: "attribute x".to_owned(),
+        };
+        Row::unreadable(item, EpochMillis(0)).unwrap()
+    }
+
+    /// Entities come and go while a viewer stays for weeks.
+    #[test]
+    fn a_gone_bucket_is_told_to_each_viewer_and_then_forgotten() {
+        let board = Arc::new(Board::new());
+        let subject = Subject::Resource(Resource::new("gpt-4").unwrap());
+        let viewer = board.enter(Some(subject.clone())).unwrap();
+        let view = board.views().pop_first().unwrap();
+        let (mut seen, mut late) = (0, 0);
+        for number in 0..20 {
+            let new = row(number);
+            let key = new.key();
+            board.set_rows(&view, vec![new]);
+            board.keep_rows(&view, |known| *known == key);
+            assert!(board.state().views[&subject].rows.len() <= 3);
+            let news = board.news(Some(&subject), seen).unwrap();
+            assert_eq!(
+                (news.rows.len(), news.gone.len()),
+                (1, usize::from(number > 0))
+            );
+            seen = news.version;
+            late = if number == 0 { seen } else { late };
+            let first = board.news(Some(&subject), 0).unwrap();
+            assert_eq!((first.rows.len(), first.gone.len()), (1, 0));
+        }
+        assert_eq!(board.news(Some(&subject), late), None);
+        drop(viewer);
     }
 }

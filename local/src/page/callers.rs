@@ -1,6 +1,6 @@
 //! What callers count themselves, because the table does not: denials.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const MOST: usize = 8 * 1024 * 1024;
 
 /// The address of a caller's metrics in the format of Prometheus: `http://127.0.0.1:2774/metrics` for
 /// an agent on this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MetricsUrl {
     /// Host and port.
     authority: String,
@@ -66,21 +66,17 @@ pub(crate) struct Callers {
     board: Arc<Board>,
     /// Limiters of this process.
     here: Vec<RateLimiter>,
-    urls: Vec<MetricsUrl>,
-    /// The last read of each source.
-    before: BTreeMap<String, (Instant, f64)>,
+    urls: BTreeSet<MetricsUrl>,
+    /// The last read of each source: of an address, or of this process.
+    before: BTreeMap<Option<MetricsUrl>, (Instant, f64)>,
 }
 
 impl Callers {
-    pub(crate) const fn new(
-        board: Arc<Board>,
-        here: Vec<RateLimiter>,
-        urls: Vec<MetricsUrl>,
-    ) -> Self {
+    pub(crate) fn new(board: Arc<Board>, here: Vec<RateLimiter>, urls: Vec<MetricsUrl>) -> Self {
         Self {
             board,
             here,
-            urls,
+            urls: urls.into_iter().collect(),
             before: BTreeMap::new(),
         }
     }
@@ -110,22 +106,24 @@ impl Callers {
         if !self.here.is_empty() {
             let denied: u64 = self.here.iter().map(|limiter| limiter.stats().denied).sum();
             let denied = f64::from(u32::try_from(denied).unwrap_or(u32::MAX));
-            callers.push(self.caller("this process".to_owned(), Ok(denied)));
+            callers.push(self.caller(None, Ok(denied)));
         }
         for url in self.urls.clone() {
             let read = tokio::time::timeout(WITHIN, denied(&url)).await;
             let read = read.unwrap_or_else(|_| Err("it does not answer".to_owned()));
-            callers.push(self.caller(url.authority, read));
+            callers.push(self.caller(Some(url), read));
         }
         callers
     }
 
-    fn caller(&mut self, name: String, read: Result<f64, String>) -> Caller {
+    fn caller(&mut self, source: Option<MetricsUrl>, read: Result<f64, String>) -> Caller {
         let now = Instant::now();
+        let name = source.as_ref().map(|url| url.authority.clone());
+        let name = name.unwrap_or_else(|| "this process".to_owned());
         let denied = match read {
             Ok(denied) => denied,
             Err(problem) => {
-                self.before.remove(&name);
+                self.before.remove(&source);
                 return Caller {
                     name,
                     denied_per_second: None,
@@ -134,7 +132,7 @@ impl Callers {
                 };
             }
         };
-        let before = self.before.insert(name.clone(), (now, denied));
+        let before = self.before.insert(source, (now, denied));
         // A counter that fell is that of another process.
         let before = before.filter(|(at, before)| *before <= denied && *at < now);
         let per_second = before.map(|(at, before)| (denied - before) / (now - at).as_secs_f64());
@@ -221,6 +219,19 @@ mod tests {
             sum("weirgate_denied_total NaN\n", "weirgate_denied_total"),
             None
         );
+    }
+
+    /// Counters of one host and port, which a first read compares with nothing.
+    #[test]
+    fn a_counter_is_compared_with_itself_alone() {
+        let of = |text: &str| text.parse::<MetricsUrl>().unwrap();
+        let urls = ["http://h:1", "http://h:1/metrics", "http://h:1/other"].map(of);
+        let mut callers = Callers::new(Arc::new(Board::new()), vec![], urls.to_vec());
+        assert_eq!(callers.urls.len(), 2, "{callers:?}");
+        for (url, denied) in callers.urls.clone().into_iter().zip([10.0, 1000.0]) {
+            let caller = callers.caller(Some(url), Ok(denied));
+            assert_eq!(caller.denied_per_second, None, "{caller:?}");
+        }
     }
 
     #[test]

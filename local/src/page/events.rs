@@ -7,7 +7,7 @@
 //! | `switches` | `switches` (levels with `switch`), `unreadable` |
 //! | `callers` | each source: `name`, `denied_per_second`, `denied`, `problem` |
 //! | `rows` | `now`, `rows` (those that changed), `gone` |
-//! | `progress` | `sweep_ms`, `is_cut`, `read_at_ms`, `problem` |
+//! | `progress` | `now`, `sweep_ms`, `is_cut`, `read_at_ms`, `problem` |
 //! | `usage` | `start`, `at`, `measures` |
 //! | `actions` | the new ones, the oldest first |
 //! | `cost` | `units_per_second`, `allowed`, `units`, `viewers` |
@@ -48,7 +48,8 @@ struct Sending {
     probed_at: Option<Instant>,
 }
 
-/// Returns what a viewer is sent, until it is dropped.
+/// Returns what a viewer is sent, until it is dropped, or has fallen so far behind that it must begin
+/// again.
 pub(crate) fn events(viewer: Viewer, shown: Arc<Shown>) -> impl Stream<Item = Bytes> + Send {
     let sending = Sending {
         versions: viewer.board.versions(),
@@ -60,13 +61,13 @@ pub(crate) fn events(viewer: Viewer, shown: Arc<Shown>) -> impl Stream<Item = By
         probed_at: None,
     };
     stream::unfold(sending, |mut sending| async {
-        let bytes = sending.next().await;
+        let bytes = sending.next().await?;
         Some((bytes, sending))
     })
 }
 
 impl Sending {
-    async fn next(&mut self) -> Bytes {
+    async fn next(&mut self) -> Option<Bytes> {
         let Some(sent_at) = self.sent_at else {
             self.sent_at = Some(Instant::now());
             let Shown {
@@ -82,15 +83,15 @@ impl Sending {
                 "has_callers": has_callers,
                 "now": SystemClock.now().0,
             });
-            let text = format!("retry: 2000\n{}{}", event("hello", &hello), self.news());
-            return (text + &self.probe()).into();
+            let text = format!("retry: 2000\n{}{}", event("hello", &hello), self.news()?);
+            return Some((text + &self.probe()).into());
         };
         tokio::time::sleep_until(sent_at + PAUSE).await;
         loop {
-            let text = self.news() + &self.probe();
+            let text = self.news()? + &self.probe();
             if !text.is_empty() {
                 self.sent_at = Some(Instant::now());
-                return text.into();
+                return Some(text.into());
             }
             // Actions have no version; the board outlives its viewers.
             let _ = tokio::time::timeout(LOOK, self.versions.changed()).await;
@@ -110,10 +111,10 @@ impl Sending {
     }
 
     /// Returns the events of everything that is new.
-    fn news(&mut self) -> String {
+    fn news(&mut self) -> Option<String> {
         self.versions.borrow_and_update();
         let subject = self.viewer.subject.as_ref();
-        let news = self.viewer.board.news(subject, self.seen);
+        let news = self.viewer.board.news(subject, self.seen)?;
         self.seen = news.version;
         let mut text = String::new();
         if let Some(names) = &news.names {
@@ -125,13 +126,15 @@ impl Sending {
         if let Some(callers) = &news.callers {
             text += &event("callers", callers);
         }
+        let now = SystemClock.now().0;
         if !news.rows.is_empty() || !news.gone.is_empty() {
-            let now = SystemClock.now().0;
             let rows = json!({"now": now, "rows": news.rows, "gone": news.gone});
             text += &event("rows", &rows);
         }
         if let Some(progress) = &news.progress {
-            text += &event("progress", progress);
+            let mut progress = json!(progress);
+            progress["now"] = now.into();
+            text += &event("progress", &progress);
         }
         if let Some(day) = &news.day {
             text += &event("usage", day);
@@ -147,7 +150,7 @@ impl Sending {
         if let Some(cost) = &news.cost {
             text += &event("cost", cost);
         }
-        text
+        Some(text)
     }
 }
 

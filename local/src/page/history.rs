@@ -10,7 +10,7 @@ use crate::why::Used;
 /// Time between the two reads of which the difference is a rate, at least.
 const RATE_OVER_MS: i64 = 2_000;
 /// Time over which a rate is, if the bucket is read twice in it.
-const OVER_MS: i64 = 60_000;
+pub(crate) const OVER_MS: i64 = 60_000;
 /// Time after which a rate says nothing of now.
 const STALE_MS: i64 = 120_000;
 pub(crate) const MINUTE_MS: i64 = 60_000;

@@ -12,7 +12,7 @@ use weirgate::{
     PlanName, RateLimiter, StoredBucket, SystemClock, UsageReport, UsageScope, Window,
 };
 
-use super::board::{Board, Cost, Names, Progress, Switched, Switches};
+use super::board::{Board, Cost, Names, Progress, Switched, Switches, ViewId};
 use super::budget::Budget;
 use super::details::{Ask, Details, What};
 use super::history::History;
@@ -48,7 +48,7 @@ pub(crate) struct Poller {
     board: Arc<Board>,
     budget: Budget,
     allowed: u32,
-    watched: BTreeMap<Subject, Watched>,
+    watched: BTreeMap<ViewId, Watched>,
     names_at: Option<Instant>,
     switches_at: Option<Instant>,
     /// The levels of resources, and that of the system.
@@ -138,9 +138,7 @@ impl Poller {
             visits.borrow_and_update();
             self.tell_cost();
             let mut next = Instant::now() + Duration::from_secs(1);
-            if self.board.viewers() == 0 {
-                self.watched.clear();
-            } else {
+            if self.board.viewers() > 0 {
                 next = next.min(self.turn().await);
             }
             tokio::select! {
@@ -191,15 +189,15 @@ impl Poller {
             let _ = self.read_switches().await;
             self.switches_at = Some(Instant::now() + SWITCHES_EVERY);
         }
-        let subjects: BTreeSet<_> = self.board.subjects().into_iter().collect();
-        self.watched.retain(|subject, _| subjects.contains(subject));
-        for subject in subjects {
+        let views = self.board.views();
+        self.watched.retain(|view, _| views.contains(view));
+        for view in views {
             let now = Instant::now();
-            let watched = self.watched.remove(&subject);
+            let watched = self.watched.remove(&view);
             let mut watched = watched.unwrap_or_else(|| Watched::new(now, &self.general));
             if watched.due <= now {
                 let at = SystemClock.now();
-                let read = self.read(&subject, &mut watched).await;
+                let read = self.read(&view, &mut watched).await;
                 watched.progress.problem = read.err().map(|error| error.to_string());
                 if watched.progress.problem.is_some() {
                     self.pay(2).await;
@@ -208,17 +206,18 @@ impl Poller {
                 } else {
                     watched.progress.read_at_ms = Some(at.0);
                 }
-                self.board.set_progress(&subject, watched.progress.clone());
+                self.board.set_progress(&view, watched.progress.clone());
                 self.tell_cost();
             }
-            self.watched.insert(subject, watched);
+            self.watched.insert(view, watched);
         }
         let due = self.watched.values().map(|watched| watched.due).min();
         due.unwrap_or(now + SWEEP_EVERY)
     }
 
     /// Reads one page of what viewers see of a subject.
-    async fn read(&mut self, subject: &Subject, watched: &mut Watched) -> Result<(), Error> {
+    async fn read(&mut self, view: &ViewId, watched: &mut Watched) -> Result<(), Error> {
+        let subject = &view.subject;
         match std::mem::replace(&mut watched.phase, Phase::buckets(Instant::now())) {
             Phase::Buckets {
                 started,
@@ -257,7 +256,7 @@ impl Poller {
                 let plans = self.plans(&watched.levels, &page.items).await?;
                 let rows = self.rows(&watched.levels, plans.as_ref(), page);
                 seen.extend(rows.iter().map(Row::key));
-                self.board.set_rows(subject, rows);
+                self.board.set_rows(view, rows);
                 self.pay(1 + 2 * (shards + unreadable)).await;
                 let is_cut = next.is_some() && seen.len() >= MAX_BUCKETS;
                 if let Some(next) = next.filter(|_| !is_cut) {
@@ -269,7 +268,7 @@ impl Poller {
                     return Ok(());
                 }
                 watched.progress.is_cut = is_cut;
-                watched.swept(&self.board, subject, started, &seen);
+                watched.swept(&self.board, view, started, &seen);
                 Ok(())
             }
             Phase::Levels {
@@ -334,7 +333,7 @@ impl Poller {
                 let idle = u64::try_from(idle).unwrap_or(u64::MAX);
                 self.pay(1 + 2 * read + if is_last { 2 * idle } else { 0 })
                     .await;
-                self.board.set_day(subject, sum.day(day_start, at));
+                self.board.set_day(view, sum.day(day_start, at));
                 if is_last {
                     let now = Instant::now();
                     // At most a third of the reads.
@@ -547,21 +546,21 @@ impl Watched {
     }
 
     /// Ends a read of all buckets, and says what comes next.
-    fn swept(&mut self, board: &Board, subject: &Subject, started: Instant, seen: &BTreeSet<Key>) {
+    fn swept(&mut self, board: &Board, view: &ViewId, started: Instant, seen: &BTreeSet<Key>) {
         let now = Instant::now();
         self.buckets = seen.len();
-        board.keep_rows(subject, |key| seen.contains(key));
+        board.keep_rows(view, |key| seen.contains(key));
         let took = now.saturating_duration_since(started);
         self.progress.sweep_ms = u64::try_from(took.as_millis()).ok();
         self.due = now;
         if self.levels_due <= now {
             self.phase = Phase::Levels {
                 started: now,
-                lists: lists(subject),
+                lists: lists(&view.subject),
                 after: None,
                 found: OfEntities::default(),
             };
-        } else if self.usage_due <= now && !matches!(subject, Subject::Starting(..)) {
+        } else if self.usage_due <= now && !matches!(view.subject, Subject::Starting(..)) {
             let at = SystemClock.now();
             let day_start = Window::Daily.start(at);
             self.phase = Phase::Usage {
@@ -588,5 +587,62 @@ fn lists(subject: &Subject) -> Vec<ConfigFilter> {
             ]
         }
         Subject::Entity(entity) => vec![ConfigFilter::Entity(entity.clone())],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weirgate::{ConnectOptions, Limit, Resource};
+
+    use super::*;
+    use crate::{LocalBackend, Options};
+
+    /// Reloaded while a page of a list is being paid, as F5 does it.
+    #[tokio::test]
+    async fn a_view_that_is_made_again_is_read_from_its_start() {
+        const BUCKETS: usize = 30;
+        let backend = LocalBackend::start(Options::default()).await.unwrap();
+        let connection = ConnectOptions {
+            local_endpoint: Some(backend.endpoint_url().to_owned()),
+            ..ConnectOptions::default()
+        };
+        let limiter = RateLimiter::builder("weirgate").connection(connection);
+        let limiter = limiter.build().await.unwrap();
+        let limits = [Limit::per_minute("rpm", 60).unwrap()];
+        for number in 0..BUCKETS {
+            let entity = format!("user-{number}");
+            let acquire = limiter.acquire(&entity, "gpt-4").limits(&limits);
+            let decision = acquire.take("rpm", 1).send().await;
+            assert!(decision.unwrap().is_granted());
+        }
+        let board = Arc::new(Board::new());
+        let (_asks, asked) = mpsc::channel(1);
+        let poller = Poller::new(limiter, Arc::clone(&board), 40, asked).run();
+        let subject = Subject::Resource(Resource::new("gpt-4").unwrap());
+        let views = async {
+            let news = || board.news(Some(&subject), 0).unwrap();
+            let mut versions = board.versions();
+            let mut viewer = board.enter(Some(subject.clone()));
+            while news().rows.is_empty() {
+                versions.changed().await.unwrap();
+            }
+            // In the middle of the first read of all, and after a whole one with usage.
+            for has_swept in [false, true] {
+                drop(viewer);
+                viewer = board.enter(Some(subject.clone()));
+                while news().progress.is_none_or(|of| of.sweep_ms.is_none()) {
+                    versions.changed().await.unwrap();
+                }
+                assert_eq!(news().rows.len(), BUCKETS, "{has_swept}");
+                while news().day.is_none() {
+                    versions.changed().await.unwrap();
+                }
+            }
+            drop(viewer);
+        };
+        tokio::select! {
+            () = poller => unreachable!("the board is there"),
+            () = views => {}
+        }
     }
 }

@@ -3,12 +3,16 @@
 use serde::Serialize;
 use weirgate::{EntityId, EpochMillis, LimitStatus, PlanName, Resource, StoredBucket, Unreadable};
 
+use super::history::OVER_MS;
 use super::levels::Levels;
 use crate::why::{Saturation, Used, resets};
 
 /// A balance counts as changed if it differs from what the page computes by more than the refill of
 /// this time: a read and its answer take as long.
 const INEXACT_MS: i128 = 250;
+
+/// The time of rates counts as changed if it differs from what the page computes by more than this.
+const INEXACT_OVER_MS: i64 = 5_000;
 
 /// Which bucket.
 pub(crate) type Key = (EntityId, Resource);
@@ -151,12 +155,26 @@ impl Row {
         }
     }
 
+    /// Returns whether the time of rates differs from that of `shown`, which the page extends to a minute
+    /// itself.
+    fn is_over_otherwise(&self, shown: &Self) -> bool {
+        match (self.over_ms, shown.over_ms) {
+            (Some(over), Some(shown_over)) => {
+                let elapsed_ms = self.at.saturating_sub(shown.at);
+                let computed = (shown_over + elapsed_ms).min(shown_over.max(OVER_MS));
+                (over - computed).abs() > INEXACT_OVER_MS
+            }
+            (over, shown) => over != shown,
+        }
+    }
+
     /// Returns whether the page shows this row differently from `shown`.
     pub(crate) fn differs(&self, shown: &Self) -> bool {
         let elapsed_ms = self.at.saturating_sub(shown.at);
         (self.shards, self.leases, self.granted) != (shown.shards, shown.leases, shown.granted)
             || self.error != shown.error
             || self.is_paused_otherwise(shown)
+            || self.is_over_otherwise(shown)
             || self.limits.len() != shown.limits.len()
             || self
                 .limits
@@ -216,6 +234,28 @@ mod tests {
         let mut known = row(15_000, 5_000);
         known.limits[0].from = Some("system");
         assert!(known.differs(&shown), "its level is known");
+    }
+
+    #[test]
+    fn the_time_of_rates_is_sent_again_where_the_page_computes_another_one() {
+        let over = |over_ms, at| Row {
+            over_ms,
+            ..row(60_000, at)
+        };
+        let shown = over(Some(2_000), 0);
+        for (read, is_sent) in [
+            (over(Some(12_000), 10_000), false),
+            (over(Some(10_000), 10_000), false),
+            (over(Some(60_000), 3_600_000), false),
+            (over(Some(2_000), 60_000), true),
+            (over(Some(400_000), 400_000), true),
+            (over(None, 1_000), true),
+        ] {
+            assert_eq!(read.differs(&shown), is_sent, "{read:?}");
+        }
+        let slow = over(Some(400_000), 0);
+        assert!(!over(Some(400_000), 400_000).differs(&slow));
+        assert!(shown.differs(&over(None, 0)));
     }
 
     #[test]

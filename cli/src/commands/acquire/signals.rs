@@ -12,6 +12,7 @@ use tokio::process::Child;
 use tokio::sync::mpsc;
 
 use crate::failure::Failure;
+use crate::stop::ignored;
 use crate::streams::warn;
 
 /// A signal to this process.
@@ -39,7 +40,7 @@ impl Signals {
                 "signals cannot be forwarded: {error}; run this again"
             ))
         };
-        let ignored = ignored().map_err(failed)?;
+        let ignored = ignored();
         let taken = Signal::iterator()
             .filter(|signal| is_forwarded(*signal))
             .map(number)
@@ -188,22 +189,4 @@ fn real_time() -> impl Iterator<Item = i32> {
 #[cfg(not(target_os = "linux"))]
 fn real_time() -> impl Iterator<Item = i32> {
     std::iter::empty()
-}
-
-/// Returns the set of signals that this process ignores, a bit each. Without `/proc` it is not known.
-#[cfg(not(target_os = "linux"))]
-#[expect(clippy::unnecessary_wraps, reason = "as the other one")]
-fn ignored() -> std::io::Result<u64> {
-    Ok(0)
-}
-
-/// Returns the set of signals that this process ignores, a bit each.
-#[cfg(target_os = "linux")]
-fn ignored() -> std::io::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let set = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    Ok(set.unwrap_or_default())
 }

@@ -18,6 +18,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
+use weirgate::Page;
 use weirgate_local::LocalBackend;
 use weirgate_shared::{Namespace, docs};
 use weirgate_store::{ConnectOptions, ErrorKind, StoreError, Table, random_id};
@@ -58,6 +60,16 @@ pub struct Acceptance {
     destroy: Destroy,
 }
 
+#[derive(Serialize)]
+struct Deleted {
+    deleted: usize,
+}
+
+#[derive(Serialize)]
+struct Estimated {
+    estimate: Cost,
+}
+
 impl Acceptance {
     pub async fn run(self, context: &Context, stack: Option<String>) -> Result<Outcome, Failure> {
         let table = context.stored().await?;
@@ -73,7 +85,12 @@ impl Acceptance {
                 self.destroy.confirm(&deed, "yes")?;
             }
             if self.destroy.dry_run {
-                output.print(&left, |left| left.join("\n"))?;
+                let list = Page {
+                    items: left,
+                    unreadable: vec![],
+                    next: None,
+                };
+                output.print(&list, |list| list.items.join("\n"))?;
                 return Ok(Outcome::Done);
             }
             let mut deleted = 0;
@@ -82,7 +99,10 @@ impl Acceptance {
                 let backend = of(context, table.clone(), Namespace::new(namespace)?)?;
                 deleted += remains::clean(&backend).await?;
             }
-            output.print(&deleted, |deleted| format!("{deleted} items deleted"))?;
+            let deleted = Deleted { deleted };
+            output.print(&deleted, |Deleted { deleted }| {
+                format!("{deleted} items deleted")
+            })?;
             return Ok(Outcome::Done);
         }
         for namespace in left {
@@ -100,7 +120,7 @@ impl Acceptance {
             estimate.write_units, estimate.read_units
         );
         if self.destroy.dry_run {
-            output.print(&estimate, |_| cost)?;
+            output.print(&Estimated { estimate }, |_| cost)?;
             return Ok(Outcome::Done);
         }
         warn(cost);

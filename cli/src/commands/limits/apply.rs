@@ -43,6 +43,38 @@ struct Applied {
     applied_before: usize,
 }
 
+/// What the changes were made from.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Plan,
+    /// A limits file, whose changes the same command makes again.
+    File,
+}
+
+impl Source {
+    fn outdated(self, what: &str) -> Failure {
+        match self {
+            Self::Plan => Failure::Refused(format!(
+                "{what} has changed since the plan was made: nothing was changed; make a new plan"
+            )),
+            Self::File => Failure::Failed(format!(
+                "{what} was changed meanwhile: nothing was changed; run it again"
+            )),
+        }
+    }
+
+    fn raced(self, what: &str) -> Failure {
+        match self {
+            Self::Plan => Failure::Refused(format!(
+                "{what} was changed while the plan was applied: other changes of the plan may be made; make a new plan"
+            )),
+            Self::File => Failure::Failed(format!(
+                "{what} was changed meanwhile: other changes of the file may be made; run it again"
+            )),
+        }
+    }
+}
+
 impl Apply {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let file = self.file.read()?;
@@ -85,10 +117,11 @@ impl Apply {
             }
             (false, _) => self.ask(context, &plan)?,
         }
+        let source = if is_plan { Source::Plan } else { Source::File };
         let limiter = context.limiter().await?;
-        let configs = open_configs(&limiter, &plan).await?;
+        let configs = open_configs(&limiter, &plan, source).await?;
         diff::check(&limiter, configs.iter().copied()).await?;
-        let entities = open_entities(&limiter, &plan).await?;
+        let entities = open_entities(&limiter, &plan, source).await?;
         diff::check_entities(&limiter, configs.iter().copied(), &entities).await?;
         let output = context.output();
         if self.destroy.dry_run {
@@ -102,9 +135,10 @@ impl Apply {
         let left = configs.len() + entities.len();
         let mut applied = 0;
         let stop = Stop::new()?;
-        let made = make(&limiter, configs, entities, &mut applied, &stop, context);
+        let open = (source, configs, entities);
+        let made = make(&limiter, open, &mut applied, &stop, context);
         if let Err(failure) = made.await {
-            // A refusal is permanent: only another plan goes on.
+            // A refusal is permanent: only another file or plan goes on.
             let next = match failure {
                 Failure::Refused(_) => "correct the cause",
                 _ => "the same command makes those that are left",
@@ -164,8 +198,7 @@ impl Apply {
 /// stop no change begins, and those that have begun are awaited.
 async fn make(
     limiter: &RateLimiter,
-    mut configs: Vec<&ConfigChange>,
-    entities: Vec<EntityChange>,
+    (source, mut configs, entities): (Source, Vec<&ConfigChange>, Vec<EntityChange>),
     applied: &mut usize,
     stop: &Stop,
     context: &Context,
@@ -192,18 +225,18 @@ async fn make(
     };
     configs.sort_by_key(|change| step(change));
     let (set, removed) = configs.split_at(configs.partition_point(|change| step(change) == 0));
-    apply_all(limiter, set, stop, &mut count).await?;
+    apply_all(limiter, (source, set), stop, &mut count).await?;
     for at in 0..entities.len() {
         if stop.is_asked() {
             return Err(Failure::stopped());
         }
         if !replace_next(limiter, &mut stored, &entities, at).await? {
-            return Err(raced(&format!("entity {}", entities[at].id)));
+            return Err(source.raced(&format!("entity {}", entities[at].id)));
         }
         count();
     }
     for removed in removed.chunk_by(|one, next| step(one) == step(next)) {
-        apply_all(limiter, removed, stop, &mut count).await?;
+        apply_all(limiter, (source, removed), stop, &mut count).await?;
     }
     Ok(())
 }
@@ -211,7 +244,7 @@ async fn make(
 /// Makes changes of configurations whose order does not matter.
 async fn apply_all(
     limiter: &RateLimiter,
-    changes: &[&ConfigChange],
+    (source, changes): (Source, &[&ConfigChange]),
     stop: &Stop,
     mut count: impl FnMut(),
 ) -> Result<(), Failure> {
@@ -224,7 +257,7 @@ async fn apply_all(
         {
             match stop.is_asked() {
                 true => ended = Err(Failure::stopped()),
-                false => begun.push(apply(limiter, change)),
+                false => begun.push(apply(limiter, source, change)),
             }
         }
         match begun.next().await {
@@ -252,6 +285,7 @@ fn read(path: &Path, text: &str) -> Result<Changes, Failure> {
 async fn open_configs<'p>(
     limiter: &RateLimiter,
     plan: &'p Changes,
+    source: Source,
 ) -> Result<Vec<&'p ConfigChange>, Failure> {
     let levels: Vec<_> = plan
         .configs
@@ -267,7 +301,7 @@ async fn open_configs<'p>(
         if stored.version == change.version {
             open.push(change);
         } else if stored.version != change.version + 1 || stored.value != change.after {
-            return Err(outdated(&format!("the configuration of {}", change.level)));
+            return Err(source.outdated(&format!("the configuration of {}", change.level)));
         }
     }
     Ok(open)
@@ -280,6 +314,7 @@ async fn open_configs<'p>(
 async fn open_entities(
     limiter: &RateLimiter,
     plan: &Changes,
+    source: Source,
 ) -> Result<Vec<EntityChange>, Failure> {
     let all = plan.entities.iter().map(|change| change.after.clone());
     let all = limiter
@@ -302,7 +337,7 @@ async fn open_entities(
         let before = planned[&after.id];
         // An interrupted run may have removed a parent that it moves.
         if stored.as_ref() != before && (stored.is_none() || stored != moved_off(before, &after)) {
-            return Err(outdated(&format!("entity {}", after.id)));
+            return Err(source.outdated(&format!("entity {}", after.id)));
         }
         open.push(EntityChange {
             before: stored,
@@ -312,13 +347,11 @@ async fn open_entities(
     Ok(open)
 }
 
-fn outdated(what: &str) -> Failure {
-    Failure::Refused(format!(
-        "{what} has changed since the plan was made: nothing was changed; make a new plan"
-    ))
-}
-
-async fn apply(limiter: &RateLimiter, change: &ConfigChange) -> Result<(), Failure> {
+async fn apply(
+    limiter: &RateLimiter,
+    source: Source,
+    change: &ConfigChange,
+) -> Result<(), Failure> {
     let ConfigChange {
         level,
         version,
@@ -332,11 +365,5 @@ async fn apply(limiter: &RateLimiter, change: &ConfigChange) -> Result<(), Failu
     {
         return Ok(());
     }
-    Err(raced(&format!("the configuration of {level}")))
-}
-
-fn raced(what: &str) -> Failure {
-    Failure::Refused(format!(
-        "{what} was changed while the plan was applied: other changes of the plan may be made; make a new plan"
-    ))
+    Err(source.raced(&format!("the configuration of {level}")))
 }

@@ -79,7 +79,7 @@ struct Changed {
 
 impl Set {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let level = self.level.level()?;
+        let level = self.level.level();
         let is_named = self.replace || self.enforced || self.disabled || self.unlimited;
         if self.limits.is_empty() && self.shadow.is_none() && self.class.is_none() && !is_named {
             return Err(Failure::Refused(format!(
@@ -162,7 +162,7 @@ impl Set {
 
 impl Delete {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let level = self.level.level()?;
+        let level = self.level.level();
         let namespace = &context.options().namespace;
         let deed = format!("delete the limits of {level} in namespace {namespace}");
         self.destroy.confirm(&deed, "yes")?;

@@ -138,7 +138,7 @@ impl FileArgs {
                 "standard input must have {MAX_BYTES} bytes at most, and has more: split it"
             ))),
             Err(error) => Err(Failure::Refused(format!(
-                "standard input cannot be read: {error}"
+                "standard input must be text in UTF-8, got {error}: correct it, or give a file"
             ))),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
+use weirgate::RateLimiter;
 use weirgate_local::page::{LivePage, Options};
 use weirgate_local::{StoreBackend, StoreOptions};
 use weirgate_store::StoreUrl;
@@ -33,10 +34,10 @@ pub async fn run(
 ) -> Result<Outcome, Failure> {
     // Before the start, so that a signal during it ends the process in order too.
     let stop = Stop::new()?;
-    let namespace = options.namespace.clone();
     // The functions handle records from their start on.
     page::show_warnings();
-    let backend = StoreBackend::start(options).await?;
+    let limiter = context.limiter_of(RateLimiter::builder(url.to_string()));
+    let backend = StoreBackend::start(options, limiter).await?;
     let port = page_options.port;
     let page_options = Options {
         actions: Some(Arc::new(backend.actions().clone())),
@@ -44,7 +45,7 @@ pub async fn run(
     };
     let page = page::start(context.limiter().await?, page_options, "--page-port")?;
     let moved = page::moved(&page, port);
-    let started = started(url, namespace, &page);
+    let started = started(url, context.options().namespace.clone(), &page);
     context
         .output()
         .print(&started, |started| text(started, &moved))?;
