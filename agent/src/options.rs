@@ -458,7 +458,7 @@ pub(crate) fn read<C: Parser>(
     }
     let matches = command.try_get_matches_from_mut(&arguments)?;
     let knows = |id: &str| command.get_arguments().any(|known| known.get_id() == id);
-    let source = |id| knows(id).then(|| matches.value_source(id)).flatten();
+    let source = |id: &str| knows(id).then(|| matches.value_source(id)).flatten();
     let is_argument = |id: &&str| source(id) == Some(ValueSource::CommandLine);
     let other = ["region", "endpoint_url"].into_iter().find(is_argument);
     if let (Some(_), Some(other)) = (source("store"), other) {
