@@ -84,7 +84,8 @@ function connect() {
     if (opened !== source) return;
     list.until = list.now();
     state("off", "Not connected");
-    if (opened.readyState === EventSource.CLOSED) refused(query);
+    opened.close();
+    refused(query);
   };
 }
 
@@ -98,7 +99,7 @@ async function refused(query) {
   } catch {
     problem("The page's server does not answer. It ends with the command that started it.");
   }
-  retryTimer = setTimeout(() => asked === source && connect(), 5000);
+  retryTimer = setTimeout(() => asked === source && connect(), 2000);
 }
 
 const EVENTS = {
