@@ -84,12 +84,10 @@ function connect() {
     if (opened !== source) return;
     list.until = list.now();
     state("off", "Not connected");
-    if (opened.readyState === EventSource.CLOSED) refused(query);
-    else problem(NO_ANSWER);
+    opened.close();
+    refused(query);
   };
 }
-
-const NO_ANSWER = "The page's server does not answer. It ends with the command that started it.";
 
 // A refusal has its reason in the response, which an EventSource does not show.
 async function refused(query) {
@@ -99,9 +97,9 @@ async function refused(query) {
     if (!response.ok) problem(await response.text());
     else response.body.cancel();
   } catch {
-    problem(NO_ANSWER);
+    problem("The page's server does not answer. It ends with the command that started it.");
   }
-  retryTimer = setTimeout(() => asked === source && connect(), 5000);
+  retryTimer = setTimeout(() => asked === source && connect(), 2000);
 }
 
 const EVENTS = {

@@ -133,7 +133,7 @@ export class Backend {
 
   // Acquires at a steady rate until the backend stops.
   load(entity, rate) {
-    const arguments_ = ["load", entity, "gpt-4", "rpm=1", "--rate", String(rate), "--for", "10m"];
+    const arguments_ = ["load", entity, "gpt-4", "rpm=1", "--rate", String(rate), "--for", "1h"];
     this.loads.push(spawn(weirgate, arguments_, { env: this.environment, stdio: "ignore" }));
   }
 
@@ -155,7 +155,7 @@ export async function fill(backend) {
   }
   await backend.run("split", "user-1", "gpt-4", "--shards", "4");
   for (const [holder, slots] of [["render-1", 2], ["render-2", 5], ["render-3", 8]]) {
-    await backend.run("acquire", holder, "gpu", `slots=${slots}`, "--lease", "10m");
+    await backend.run("acquire", holder, "gpu", `slots=${slots}`, "--lease", "1h");
   }
   await backend.run("acquire", "render-4", "gpu", "slots=1", "--lease", "1s");
   await backend.run("entities", "set", "user-4", "--parent", "user-24", "--cascades");
