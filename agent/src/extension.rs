@@ -90,9 +90,7 @@ impl Extension {
     /// Reports to Lambda why the extension cannot start, so that the log of the function has it.
     pub async fn fail(&self, message: &str) {
         let kind = "Extension.WeirgateConfiguration";
-        self.api
-            .error("init", &self.identifier, kind, message)
-            .await;
+        self.api.error("init", &self.identifier, kind, message).await;
     }
 
     /// Reports to Lambda why the extension ends before the function does.
@@ -108,9 +106,7 @@ impl Extension {
 /// # Errors
 /// A sentence that names the first one.
 pub fn check_variables(variable: impl Fn(&str) -> Option<String>) -> Result<(), String> {
-    let set = REFUSED
-        .iter()
-        .find_map(|name| Some((name, variable(name)?)));
+    let set = REFUSED.iter().find_map(|name| Some((name, variable(name)?)));
     match set {
         None => Ok(()),
         Some((name, value)) => Err(format!(
@@ -126,11 +122,8 @@ pub fn check_variables(variable: impl Fn(&str) -> Option<String>) -> Result<(), 
 /// # Errors
 /// A sentence, if there is none.
 pub fn token(variable: impl Fn(&str) -> Option<String>) -> Result<Token, String> {
-    const VARIABLES: [&str; 3] = [
-        "WEIRGATE_AGENT_TOKEN",
-        "AWS_SESSION_TOKEN",
-        "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-    ];
+    const VARIABLES: [&str; 3] =
+        ["WEIRGATE_AGENT_TOKEN", "AWS_SESSION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN"];
     for name in VARIABLES {
         if let Some(secret) = variable(name).filter(|secret| !secret.is_empty()) {
             return Token::new(&secret).map_err(|rule| format!("{name} {rule}; set another one"));
@@ -168,9 +161,7 @@ impl ExtensionsApi {
     /// Takes the value of `AWS_LAMBDA_RUNTIME_API`.
     #[must_use]
     pub fn new(address: impl Into<String>) -> Self {
-        Self {
-            address: address.into(),
-        }
+        Self { address: address.into() }
     }
 
     /// Registers for `events`. Returns the extension's identifier.
@@ -189,12 +180,8 @@ impl ExtensionsApi {
     /// Waits for the next event. It has no timeout: the process is frozen in it.
     async fn next(&self, identifier: &str) -> Result<Value, CallError> {
         let fields = [(IDENTIFIER, identifier)];
-        let response = self
-            .send(Method::GET, "event/next", &fields, String::new())
-            .await?;
-        let body = Limited::new(response.into_body(), MAX_ANSWER)
-            .collect()
-            .await;
+        let response = self.send(Method::GET, "event/next", &fields, String::new()).await?;
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
         let failed = |error: &dyn std::fmt::Display| format!("Lambda's next event: {error}");
         let body = body.map_err(|error| CallError::Lost(failed(&error)))?;
         serde_json::from_slice(&body.to_bytes()).map_err(|error| CallError::Refused(failed(&error)))
@@ -226,9 +213,8 @@ impl ExtensionsApi {
         let stream = TcpStream::connect(&self.address).await;
         let stream = stream.map_err(|error| failed(&error))?;
         let _ = stream.set_nodelay(true);
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| failed(&error))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
         let uri = format!("/{VERSION}/extension/{path}");
         let mut request = Request::builder().method(method).uri(uri);
         request = request.header(header::HOST, &self.address);

@@ -84,22 +84,14 @@ fn log(report: Report) {
             let (undecodable, left_over) = (summary.undecodable, summary.left_over);
             match leases + undecodable + left_over {
                 0 => tracing::debug!(took_ms, "reconciler: run done"),
-                _ => tracing::info!(
-                    leases,
-                    undecodable,
-                    left_over,
-                    took_ms,
-                    "reconciler: run done"
-                ),
+                _ => {
+                    tracing::info!(leases, undecodable, left_over, took_ms, "reconciler: run done")
+                }
             }
         }
         Work::Expired(items) => tracing::debug!(items, took_ms, "expired items were deleted"),
         Work::Failed { function, reason } => {
-            tracing::warn!(
-                function,
-                error = reason,
-                "the function failed, and tries again"
-            );
+            tracing::warn!(function, error = reason, "the function failed, and tries again");
         }
     }
 }

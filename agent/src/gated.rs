@@ -107,11 +107,7 @@ impl GatedLimiter {
     /// # Errors
     /// As [`RateLimiter::report_vendor`].
     pub async fn report(&self, report: &Report) -> Result<Option<EpochMillis>, Error> {
-        let Report {
-            entity,
-            resource,
-            vendor,
-        } = report;
+        let Report { entity, resource, vendor } = report;
         self.limiter.report_vendor(entity, resource, vendor).await
     }
 
@@ -122,11 +118,7 @@ impl GatedLimiter {
     /// [`SettleError`], which says whether something may have been applied.
     pub async fn settle(&self, request: Settle, permit: Permit) -> Result<Settled, SettleError> {
         let (limiter, measures) = (self.limiter.clone(), Arc::clone(&self.measures));
-        to_the_end(
-            permit,
-            async move { settle(&limiter, &measures, request).await },
-        )
-        .await
+        to_the_end(permit, async move { settle(&limiter, &measures, request).await }).await
     }
 
     /// Takes more tokens within a grant, all or nothing, as [`settle`](Self::settle) does.
@@ -235,10 +227,7 @@ impl Request {
     /// Returns the request of one bucket.
     #[must_use]
     pub fn of(bucket: BucketRequest) -> Self {
-        Self {
-            buckets: vec![bucket],
-            ..Self::default()
-        }
+        Self { buckets: vec![bucket], ..Self::default() }
     }
 
     /// Returns the limiter's request for one of the buckets.

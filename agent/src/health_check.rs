@@ -52,9 +52,7 @@ impl HealthCheck {
     /// A sentence, if there is no answer, or another one than 200.
     pub fn run(&self) -> Result<(), String> {
         for address in addresses(self.listen, self.unix_socket.as_deref()) {
-            let answer = self
-                .ask(&address)
-                .map_err(|error| self.no_answer(&address, &error))?;
+            let answer = self.ask(&address).map_err(|error| self.no_answer(&address, &error))?;
             let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&*answer, ""));
             if !head.starts_with("HTTP/1.1 200 ") {
                 let status = head.lines().next().unwrap_or_default();

@@ -75,21 +75,13 @@ impl Api {
     /// Creates the API of a limiter. With a token, requests need it.
     #[must_use]
     pub fn new(gated: Arc<GatedLimiter>, token: Option<Token>, health: Arc<Health>) -> Self {
-        Self {
-            gated,
-            token,
-            health,
-            allows_limit_changes: false,
-        }
+        Self { gated, token, health, allows_limit_changes: false }
     }
 
     /// Sets whether requests may change limits. Default: they may not.
     #[must_use]
     pub fn with_limit_changes(self, allows_limit_changes: bool) -> Self {
-        Self {
-            allows_limit_changes,
-            ..self
-        }
+        Self { allows_limit_changes, ..self }
     }
 
     /// Returns whether a request that has arrived whole runs to its end, even if its client leaves.
@@ -156,9 +148,8 @@ impl Api {
     ) -> Result<Response<Full<Bytes>>, Refusal> {
         let measuring = self.gated.measures.begin(call);
         let answered = self.answer(call, request, client, room).await;
-        let outcome = answered
-            .as_ref()
-            .map_or_else(|refusal| refusal.outcome, |_| Outcome::Granted);
+        let outcome =
+            answered.as_ref().map_or_else(|refusal| refusal.outcome, |_| Outcome::Granted);
         measuring.end(outcome);
         let (fields, body) = answered?;
         Ok(response(StatusCode::OK, JSON, fields, body))
@@ -240,9 +231,7 @@ fn is_for_this_host(headers: &HeaderMap) -> bool {
     if !browsers.iter().any(|name| headers.contains_key(*name)) {
         return true;
     }
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.and_then(|host| host.parse::<Authority>().ok());
     host.is_some_and(|host| {
         let name = host.host();
@@ -256,9 +245,7 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Refusal> {
     let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match encodings.find(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
         None => Ok(()),
-        Some(other) => Err(Refusal::encoding(&String::from_utf8_lossy(
-            other.as_bytes(),
-        ))),
+        Some(other) => Err(Refusal::encoding(&String::from_utf8_lossy(other.as_bytes()))),
     }
 }
 

@@ -74,10 +74,7 @@ impl Round {
     /// Returns whether an error was not logged in this round. A round that is over begins again.
     fn has_new(round: &mut Option<Self>, error: String, now: Instant) -> bool {
         let _ = round.take_if(|round| now.duration_since(round.begun) >= ROUND);
-        let round = round.get_or_insert_with(|| Self {
-            begun: now,
-            errors: HashSet::new(),
-        });
+        let round = round.get_or_insert_with(|| Self { begun: now, errors: HashSet::new() });
         round.errors.len() < MAX_ERRORS && round.errors.insert(error)
     }
 }
@@ -110,9 +107,7 @@ pub fn lost() -> u64 {
 fn queue(output: impl Write + Send + 'static) -> SyncSender<Line> {
     let (lines, queued) = sync_channel(QUEUE);
     // Without the thread every line is lost, and counted.
-    let _ = thread::Builder::new()
-        .name("log".to_owned())
-        .spawn(move || write(output, &queued));
+    let _ = thread::Builder::new().name("log".to_owned()).spawn(move || write(output, &queued));
     lines
 }
 
@@ -120,11 +115,7 @@ fn write(mut output: impl Write, lines: &Receiver<Line>) {
     for line in lines {
         match line {
             Line::Text(text) => {
-                if output
-                    .write_all(&text)
-                    .and_then(|()| output.flush())
-                    .is_err()
-                {
+                if output.write_all(&text).and_then(|()| output.flush()).is_err() {
                     LOST.fetch_add(1, Ordering::Relaxed);
                 }
             }

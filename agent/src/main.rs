@@ -43,10 +43,7 @@ fn main() -> ExitCode {
         let text = format!("{name} must be UTF-8; set another value, or none");
         return Failure::Refused(text).report();
     }
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|first| first == "healthcheck")
-    {
+    if std::env::args_os().nth(1).is_some_and(|first| first == "healthcheck") {
         return match check_health() {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => failure.report(),
@@ -59,13 +56,10 @@ fn main() -> ExitCode {
         _ => 1,
     };
     let runtime = match threads {
-        1 => tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build(),
-        threads => tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(threads)
-            .enable_all()
-            .build(),
+        1 => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+        threads => {
+            tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
+        }
     };
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -96,17 +90,14 @@ fn check_health() -> Result<(), Failure> {
 async fn run_sidecar(options: Options) -> Result<(), Failure> {
     log::start(options.log_level);
     let bounds = raise_file_limit(options.bounds());
-    let token = options
-        .token(variable("WEIRGATE_AGENT_TOKEN"))
-        .map_err(Failure::Refused)?;
+    let token = options.token(variable("WEIRGATE_AGENT_TOKEN")).map_err(Failure::Refused)?;
     let stopped = stopped().map_err(Failure::Failed)?;
     let rules = options.grpc().map_err(Failure::Refused)?;
     let limits_file = options.limits_file().map_err(Failure::Refused)?;
     let store = options.store().map_err(Failure::Refused)?;
     let limiter = limiter(&options, store.as_ref(), limits_file.clone()).await?;
-    let server = Server::bind(&options.addresses(), "--listen", bounds)
-        .await
-        .map_err(Failure::Failed)?;
+    let server =
+        Server::bind(&options.addresses(), "--listen", bounds).await.map_err(Failure::Failed)?;
     let grpc = match rules {
         Some((address, rules)) => {
             let listener = Grpc::bind(address).await.map_err(Failure::Failed)?;
@@ -153,9 +144,7 @@ async fn run_extension(
     let name = executable.as_deref().and_then(Path::file_name);
     let name = name.map_or_else(|| "weirgate-agent".into(), |name| name.to_string_lossy());
     let started = start_extension(options).await;
-    let extension = Extension::register(lambda, &name)
-        .await
-        .map_err(Failure::Failed)?;
+    let extension = Extension::register(lambda, &name).await.map_err(Failure::Failed)?;
     let running = match started {
         Ok(running) => running,
         Err(failure) => {
@@ -183,13 +172,8 @@ async fn start_extension(options: Result<Options, Failure>) -> Result<Running, F
     extension::check_variables(variable).map_err(Failure::Refused)?;
     let address = extension_address(variable(HTTP_PORT)).map_err(Failure::Refused)?;
     let token = extension::token(variable).map_err(Failure::Refused)?;
-    let bounds = Bounds {
-        grace: SHUTDOWN_GRACE,
-        ..raise_file_limit(options.bounds())
-    };
-    let server = Server::bind(&[address], HTTP_PORT, bounds)
-        .await
-        .map_err(Failure::Failed)?;
+    let bounds = Bounds { grace: SHUTDOWN_GRACE, ..raise_file_limit(options.bounds()) };
+    let server = Server::bind(&[address], HTTP_PORT, bounds).await.map_err(Failure::Failed)?;
     let limits_file = options.limits_file().map_err(Failure::Refused)?;
     let store = options.store().map_err(Failure::Refused)?;
     let limiter = limiter(&options, store.as_ref(), limits_file).await?;
@@ -245,15 +229,7 @@ impl Running {
         let serving = tokio::spawn(server.serve(api, async move {
             let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
         }));
-        Self {
-            limiter,
-            health,
-            stop,
-            serving,
-            gated,
-            clients,
-            grpc: None,
-        }
+        Self { limiter, health, stop, serving, gated, clients, grpc: None }
     }
 
     /// Serves Envoy's rate limit service too.
@@ -268,9 +244,7 @@ impl Running {
         if let Some(address) = listener.address() {
             tracing::info!(address = %format_args!("grpc://{address}"), "listening");
         }
-        let answers = rls::Options {
-            timeout: options.timeout,
-        };
+        let answers = rls::Options { timeout: options.timeout };
         let service =
             RateLimitService::new(Arc::clone(&self.gated), rules, answers).with_token(token);
         let mut stopped = self.stop.subscribe();
@@ -315,10 +289,9 @@ impl Running {
                 tracing::warn!("requests to the table were still in flight at the end");
                 Ok(())
             }
-            Err(_) => Err(format!(
-                "prefetched tokens were not returned within {}",
-                exact_span(time)
-            )),
+            Err(_) => {
+                Err(format!("prefetched tokens were not returned within {}", exact_span(time)))
+            }
         }
     }
 }
@@ -385,10 +358,7 @@ fn raise_file_limit(bounds: Bounds) -> Bounds {
             "the limit of open files allows fewer connections than --max-connections: raise it"
         );
     }
-    Bounds {
-        max_connections: bounds.max_connections.min(most),
-        ..bounds
-    }
+    Bounds { max_connections: bounds.max_connections.min(most), ..bounds }
 }
 
 /// Returns the number of threads.
@@ -438,10 +408,7 @@ fn usage(error: &clap::Error) -> Failure {
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let text = text.split("\n\nUsage: ").next().unwrap_or(text);
-    let text = text
-        .split("\n\nFor more information")
-        .next()
-        .unwrap_or(text);
+    let text = text.split("\n\nFor more information").next().unwrap_or(text);
     let text = text.replace("\n\n  tip: ", "; ");
     let remedy = "; see 'weirgate-agent --help'";
     let table = "; give --table NAME or --store URL, or set WEIRGATE_TABLE or WEIRGATE_STORE";

@@ -44,12 +44,7 @@ const SECRET_CHARACTERS: usize = 16;
 )]
 pub struct Options {
     /// Name or ARN of the table: the stack's output TableName
-    #[arg(
-        long,
-        env = "WEIRGATE_TABLE",
-        value_name = "NAME",
-        required_unless_present = "store"
-    )]
+    #[arg(long, env = "WEIRGATE_TABLE", value_name = "NAME", required_unless_present = "store")]
     pub table: Option<String>,
     /// URL of a table in Redis or Valkey instead: redis://user:password@host:6379/0, or rediss://
     /// for TLS; ?table=NAME and accept_eviction=true
@@ -69,12 +64,7 @@ pub struct Options {
     #[arg(long, env = "WEIRGATE_AGENT_FUNCTIONS", value_parser = BoolishValueParser::new())]
     pub functions: bool,
     /// Namespace of the limits
-    #[arg(
-        long,
-        env = "WEIRGATE_NAMESPACE",
-        value_name = "NAME",
-        default_value = "default"
-    )]
+    #[arg(long, env = "WEIRGATE_NAMESPACE", value_name = "NAME", default_value = "default")]
     pub namespace: String,
     /// Region of the table
     #[arg(long, env = "AWS_REGION", value_name = "REGION")]
@@ -94,12 +84,7 @@ pub struct Options {
     pub grpc: Option<SocketAddr>,
     /// File or folder with the rules of that service, read again when it changes. Several with
     /// commas
-    #[arg(
-        long,
-        env = "WEIRGATE_AGENT_RULES",
-        value_name = "PATH",
-        value_delimiter = ','
-    )]
+    #[arg(long, env = "WEIRGATE_AGENT_RULES", value_name = "PATH", value_delimiter = ',')]
     pub rules: Vec<PathBuf>,
     /// Starts although there are no rules yet: every descriptor passes until there are some
     #[arg(long, env = "WEIRGATE_AGENT_START_WITHOUT_RULES", value_parser = BoolishValueParser::new())]
@@ -136,12 +121,7 @@ pub struct Options {
           value_parser = parse_timeout)]
     pub timeout: Duration,
     /// Owner of leases, and author of limit changes, for operators
-    #[arg(
-        long,
-        env = "WEIRGATE_AGENT_OWNER",
-        value_name = "NAME",
-        default_value = "agent"
-    )]
+    #[arg(long, env = "WEIRGATE_AGENT_OWNER", value_name = "NAME", default_value = "agent")]
     pub owner: String,
     /// How long the stack keeps usage: its parameter SnapshotTtlDays
     #[arg(long, env = "WEIRGATE_AGENT_USAGE_RETENTION", value_name = "SPAN", default_value = "90d",
@@ -168,12 +148,7 @@ pub struct Options {
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Option<u16>,
     /// Least level of log lines: error, warn, info or debug
-    #[arg(
-        long,
-        env = "WEIRGATE_AGENT_LOG_LEVEL",
-        value_name = "LEVEL",
-        default_value = "info"
-    )]
+    #[arg(long, env = "WEIRGATE_AGENT_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     pub log_level: LevelFilter,
 }
 
@@ -346,10 +321,7 @@ impl Options {
     /// Returns the bounds of the server.
     #[must_use]
     pub const fn bounds(&self) -> Bounds {
-        Bounds {
-            max_connections: self.max_connections,
-            grace: self.grace,
-        }
+        Bounds { max_connections: self.max_connections, grace: self.grace }
     }
 
     /// Returns the secret of a sidecar: the contents of its file, or else of `variable`.
@@ -397,10 +369,7 @@ impl Options {
 
     /// Returns how to reach the table. A local DynamoDB needs no credentials.
     fn connection(&self) -> ConnectOptions {
-        let options = ConnectOptions {
-            region: self.region.clone(),
-            ..ConnectOptions::default()
-        };
+        let options = ConnectOptions { region: self.region.clone(), ..ConnectOptions::default() };
         options.with_endpoint(self.endpoint_url.clone())
     }
 }
@@ -440,21 +409,18 @@ pub(crate) fn read<C: Parser>(
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     let mut command = C::command().mut_args(without_empty_variable);
     // An argument for one table is in place of the variables of another one.
-    for (given, others) in [
-        ("--store", &["table"][..]),
-        ("--table", &["store", "store_password_file", "functions"]),
-    ] {
+    for (given, others) in
+        [("--store", &["table"][..]), ("--table", &["store", "store_password_file", "functions"])]
+    {
         let is_given = arguments
             .iter()
             .filter_map(|argument| argument.to_str())
             .any(|argument| argument.split('=').next() == Some(given));
         command =
-            command.mut_args(
-                |arg| match is_given && others.iter().any(|id| arg.get_id() == id) {
-                    true => arg.env(Resettable::Reset),
-                    false => arg,
-                },
-            );
+            command.mut_args(|arg| match is_given && others.iter().any(|id| arg.get_id() == id) {
+                true => arg.env(Resettable::Reset),
+                false => arg,
+            });
     }
     let matches = command.try_get_matches_from_mut(&arguments)?;
     let knows = |id: &str| command.get_arguments().any(|known| known.get_id() == id);
@@ -514,12 +480,10 @@ fn prefetch(text: &str) -> Result<(String, Prefetch), String> {
 fn follow_vendor(text: &str) -> Result<(VendorCount, String), String> {
     let (counts, limit) = text.split_once('=').unwrap_or((text, ""));
     let counts = VendorCount::parse(counts).filter(|_| !limit.is_empty());
-    counts
-        .map(|counts| (counts, limit.to_owned()))
-        .ok_or_else(|| {
-            let all = VendorCount::ALL.map(VendorCount::name).join(", ");
-            format!("must be one of {all}, and the limit that follows it: tokens=tpm")
-        })
+    counts.map(|counts| (counts, limit.to_owned())).ok_or_else(|| {
+        let all = VendorCount::ALL.map(VendorCount::name).join(", ");
+        format!("must be one of {all}, and the limit that follows it: tokens=tpm")
+    })
 }
 
 #[cfg(test)]
@@ -551,10 +515,7 @@ mod tests {
         assert!(!format!("{options:?}").contains("wrong-one"));
         assert!(options.store().unwrap().is_some());
         let both = on_store(&["--store", url, "--table", "limits"]).unwrap_err();
-        assert!(
-            both.contains("--table") && both.contains("--store"),
-            "{both}"
-        );
+        assert!(both.contains("--table") && both.contains("--store"), "{both}");
         assert!(!both.contains("wrong-one"), "{both}");
         let neither = on_store(&[]).unwrap_err();
         assert!(neither.contains("--table"), "{neither}");
@@ -575,10 +536,7 @@ mod tests {
         let tcp = |port| Address::Tcp(local(port));
         let addresses = |arguments: &[&str]| options(arguments).unwrap().addresses();
         assert_eq!(addresses(&[]), [tcp(2774)]);
-        assert_eq!(
-            addresses(&["--unix-socket", "/run/w.sock"]),
-            std::slice::from_ref(&unix)
-        );
+        assert_eq!(addresses(&["--unix-socket", "/run/w.sock"]), std::slice::from_ref(&unix));
         let both = ["--unix-socket", "/run/w.sock", "--listen", "127.0.0.1:1"];
         assert_eq!(addresses(&both), [tcp(1), unix]);
     }
@@ -605,16 +563,10 @@ mod tests {
                 for characters in [0, 1, 15] {
                     let error = secret(&options, characters).unwrap_err();
                     let names = format!("{flag} {address}");
-                    assert!(
-                        error.contains(&names) && error.contains("--token-file"),
-                        "{error}"
-                    );
+                    assert!(error.contains(&names) && error.contains("--token-file"), "{error}");
                 }
                 assert_eq!(secret(&options, 16), Ok(true), "{flag} {address}");
-                let allowed = Options {
-                    without_secret: true,
-                    ..options
-                };
+                let allowed = Options { without_secret: true, ..options };
                 assert_eq!(secret(&allowed, 0), Ok(false));
                 assert_eq!(secret(&allowed, 1), Ok(true));
             }
@@ -639,19 +591,10 @@ mod tests {
     #[test]
     fn the_rate_limit_service_needs_rules() {
         assert!(options(&[]).unwrap().grpc().unwrap().is_none());
-        let error = options(&["--grpc", "127.0.0.1:0"])
-            .unwrap()
-            .grpc()
-            .unwrap_err();
+        let error = options(&["--grpc", "127.0.0.1:0"]).unwrap().grpc().unwrap_err();
         assert!(error.contains("--rules PATH"), "{error}");
-        let error = options(&["--rules", "/no/file"])
-            .unwrap()
-            .grpc()
-            .unwrap_err();
-        assert!(
-            error.contains("--rules /no/file: cannot be read"),
-            "{error}"
-        );
+        let error = options(&["--rules", "/no/file"]).unwrap().grpc().unwrap_err();
+        assert!(error.contains("--rules /no/file: cannot be read"), "{error}");
     }
 
     #[test]
@@ -668,14 +611,7 @@ mod tests {
         let expected = [(VendorCount::Tokens, "tpm"), (VendorCount::Requests, "rpm")];
         let expected = expected.map(|(counts, limit)| (counts, limit.to_owned()));
         assert_eq!(both.follow_vendor, expected);
-        for wrong in [
-            "tpm",
-            "tokens",
-            "tokens=",
-            "=tpm",
-            "Tokens=tpm",
-            "tpm=tokens",
-        ] {
+        for wrong in ["tpm", "tokens", "tokens=", "=tpm", "Tokens=tpm", "tpm=tokens"] {
             let error = options(&["--follow-vendor", wrong]).unwrap_err();
             assert!(error.contains("output_tokens, and the limit"), "{error}");
         }

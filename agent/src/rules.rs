@@ -36,11 +36,7 @@ pub use matched::{Amount, Bucket, Entry, Matched, Take, Terms};
 #[derive(Debug, Clone)]
 pub struct RulesSource(Watched<Rules>);
 
-const WHAT: What<Rules> = What {
-    name: "rules",
-    takes_folders: true,
-    parse: rules,
-};
+const WHAT: What<Rules> = What { name: "rules", takes_folders: true, parse: rules };
 
 impl RulesSource {
     /// Reads the files. A folder stands for its files that end in `.yaml` or `.yml`.
@@ -89,16 +85,11 @@ fn rules(files: &[TextFile]) -> Result<Rules, FileError> {
 
 fn wall_ms() -> i64 {
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    time.map_or(0, |time| {
-        i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
-    })
+    time.map_or(0, |time| i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
 }
 
 /// Descriptors of envoyproxy/ratelimit nest by two for each entry.
-const FORMAT: Format = Format {
-    needs: "rules",
-    depth: 40,
-};
+const FORMAT: Format = Format { needs: "rules", depth: 40 };
 
 /// Adds the rules of one file to `rules`: in the agent's format if it says `weirgate: 1`, otherwise
 /// in that of envoyproxy/ratelimit.

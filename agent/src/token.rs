@@ -19,14 +19,9 @@ impl Token {
     /// A sentence, if it cannot be the value of a header.
     pub fn new(secret: &str) -> Result<Self, String> {
         if secret.is_empty() || !secret.bytes().all(|b| matches!(b, b'!'..=b'~')) {
-            return Err(
-                "must be printable ASCII without spaces, one character at least".to_owned(),
-            );
+            return Err("must be printable ASCII without spaces, one character at least".to_owned());
         }
-        Ok(Self {
-            secret: secret.as_bytes().into(),
-            guards_all: false,
-        })
+        Ok(Self { secret: secret.as_bytes().into(), guards_all: false })
     }
 
     /// Returns the number of characters, which all are ASCII.

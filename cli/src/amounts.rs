@@ -36,9 +36,7 @@ pub struct Amount {
 
 /// Parses `NAME=TOKENS`.
 pub fn amount(text: &str) -> Result<Amount, String> {
-    let (limit, tokens) = text
-        .split_once('=')
-        .ok_or("must be NAME=TOKENS, for example tpm=500")?;
+    let (limit, tokens) = text.split_once('=').ok_or("must be NAME=TOKENS, for example tpm=500")?;
     let tokens = whole(tokens)?;
     let limit = limit_name(limit).map_err(|error| error.to_string())?;
     Ok(Amount { limit, tokens })
@@ -86,10 +84,7 @@ mod tests {
 
     #[test]
     fn an_amount_is_a_whole_number_of_a_limit() {
-        let expected = Amount {
-            limit: limit_name("tpm").unwrap(),
-            tokens: 500,
-        };
+        let expected = Amount { limit: limit_name("tpm").unwrap(), tokens: 500 };
         assert_eq!(amount("tpm=500"), Ok(expected));
         for text in ["tpm", "tpm=", "tpm=1.5", "tpm=x", "t/m=1", "=1"] {
             assert!(amount(text).is_err(), "{text}");

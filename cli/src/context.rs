@@ -49,13 +49,7 @@ impl Context {
     /// Takes the options of this run. `program` describes all commands.
     pub fn new(options: Options, program: fn() -> clap::Command) -> Self {
         let output = Output::new(options.json, options.color);
-        Self {
-            options,
-            output,
-            program,
-            limiters: Mutex::default(),
-            place: OnceLock::new(),
-        }
+        Self { options, output, program, limiters: Mutex::default(), place: OnceLock::new() }
     }
 
     /// Returns the description of all commands.
@@ -79,9 +73,7 @@ impl Context {
     /// [`Failure::Refused`] if that was not given, or is wrong.
     pub fn place(&self) -> Result<&Place, Failure> {
         let place = self.place.get_or_init(|| place(&self.options));
-        place
-            .as_ref()
-            .map_err(|text| Failure::Refused(text.clone()))
+        place.as_ref().map_err(|text| Failure::Refused(text.clone()))
     }
 
     /// Returns the URL of the store, if one was given.
@@ -169,10 +161,9 @@ impl Context {
     /// [`Failure::Refused`] if no table was given.
     pub async fn stored(&self) -> Result<Table, Failure> {
         match self.place()? {
-            Place::Table(name) => Ok(Table::new(
-                weirgate_store::connect(self.connection()).await,
-                name,
-            )),
+            Place::Table(name) => {
+                Ok(Table::new(weirgate_store::connect(self.connection()).await, name))
+            }
             Place::Store(url) => opened(url).await,
         }
     }
@@ -185,17 +176,8 @@ impl Context {
 
     /// Returns how to reach the table. A local DynamoDB needs no credentials.
     pub fn connection(&self) -> ConnectOptions {
-        let Options {
-            region,
-            profile,
-            endpoint_url,
-            ..
-        } = self.options.clone();
-        let options = ConnectOptions {
-            profile,
-            region,
-            ..ConnectOptions::default()
-        };
+        let Options { region, profile, endpoint_url, .. } = self.options.clone();
+        let options = ConnectOptions { profile, region, ..ConnectOptions::default() };
         options.with_endpoint(endpoint_url)
     }
 }

@@ -49,9 +49,7 @@ fn global_twice(program: &Command, arguments: &[OsString]) -> Option<String> {
         };
         options.iter().filter(is_this).count() > 1
     })?;
-    Some(format!(
-        "the argument '{twice}' cannot be used multiple times"
-    ))
+    Some(format!("the argument '{twice}' cannot be used multiple times"))
 }
 
 /// Returns what is wrong if an argument of the command has two values for one name.
@@ -67,9 +65,7 @@ fn value_twice(command: &Command, matches: &ArgMatches) -> Option<String> {
         let mut seen = BTreeSet::new();
         let twice = names.find(|name| !seen.insert(*name))?;
         let twice = twice.to_string_lossy();
-        Some(format!(
-            "{twice:?} is given twice for '{argument}': give it once"
-        ))
+        Some(format!("{twice:?} is given twice for '{argument}': give it once"))
     })
 }
 
@@ -78,6 +74,5 @@ fn name(value: &OsStr) -> &OsStr {
     let bytes = value.as_encoded_bytes();
     let end = bytes.iter().position(|byte| *byte == b'=');
     let text = value.to_str();
-    text.zip(end)
-        .map_or(value, |(text, end)| OsStr::new(&text[..end]))
+    text.zip(end).map_or(value, |(text, end)| OsStr::new(&text[..end]))
 }

@@ -26,17 +26,11 @@ const CHANGES: u8 = 7;
 const CODES: [(u8, &str); 8] = [
     (DONE, "done"),
     (FAILED, "failed, or something was found wrong or unreadable"),
-    (
-        WRONG,
-        "wrong usage, or not allowed: change command, permissions or file",
-    ),
+    (WRONG, "wrong usage, or not allowed: change command, permissions or file"),
     (DENIED, "denied: the same command may succeed later"),
     (NEVER_FITS, "never fits: more than a limit's capacity"),
     (STOPPED, "stopped or disabled by an operator"),
-    (
-        NO_DECISION,
-        "no decision: the table or the credentials are unavailable for now",
-    ),
+    (NO_DECISION, "no decision: the table or the credentials are unavailable for now"),
     (CHANGES, "there are changes, with --exit-code"),
 ];
 
@@ -153,11 +147,7 @@ impl Failure {
                 streams::warn(part.remark.clone());
             }
             let style = Style::new().fg_color(Some(AnsiColor::Red.into())).bold();
-            streams::warn(
-                Text::default()
-                    .with(style, "error:")
-                    .and(format!(" {text}")),
-            );
+            streams::warn(Text::default().with(style, "error:").and(format!(" {text}")));
         }
         ExitCode::from(code)
     }
@@ -257,9 +247,7 @@ impl From<Error> for Failure {
         match &error {
             Error::NotConfigured { .. } => Self::Refused(format!("{error} (--limit)")),
             Error::Store(store) => Self::from(&**store),
-            Error::Timeout {
-                last: Some(last), ..
-            } => Self::from(&**last),
+            Error::Timeout { last: Some(last), .. } => Self::from(&**last),
             Error::Halfway(_) => Self::Failed(error.to_string()),
             error if error.is_transient() => Self::Unavailable(error.to_string()),
             error => Self::Refused(error.to_string()),
@@ -284,13 +272,7 @@ impl From<&StoreError> for Failure {
             ErrorKind::Unreachable => "check --region and --endpoint-url",
             _ => "",
         };
-        let StoreError {
-            kind,
-            request,
-            table,
-            reason,
-            ..
-        } = error;
+        let StoreError { kind, request, table, reason, .. } = error;
         let text = match (kind, remedy) {
             // No request is to blame for it.
             (ErrorKind::MissingCredentials, _) if error.is_of_redis() => {
@@ -300,10 +282,9 @@ impl From<&StoreError> for Failure {
                 format!("{reason}; or give --region or --profile")
             }
             (_, "") => error.to_string(),
-            (_, remedy) => format!(
-                "{request} on table {table:?}: {}: {reason}; {remedy}",
-                error.meaning()
-            ),
+            (_, remedy) => {
+                format!("{request} on table {table:?}: {}: {reason}; {remedy}", error.meaning())
+            }
         };
         match error.kind {
             ErrorKind::TableNotFound
@@ -330,8 +311,6 @@ impl From<weirgate::DescriptionError> for Failure {
 
 impl From<Unwritten> for Failure {
     fn from(error: Unwritten) -> Self {
-        Self::Failed(format!(
-            "{error}; see what the command did before you repeat it"
-        ))
+        Self::Failed(format!("{error}; see what the command did before you repeat it"))
     }
 }

@@ -10,20 +10,13 @@ use weirgate_shared::docs;
 pub const GLOBAL: &str = "--help-global";
 
 /// End of the program's help.
-pub const END: &str = concat!(
-    "weirgate COMMAND --help explains a command.\nGuide: ",
-    docs!("guide/command-line")
-);
+pub const END: &str =
+    concat!("weirgate COMMAND --help explains a command.\nGuide: ", docs!("guide/command-line"));
 
 /// The commands by what they are for.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Limits", &["limits", "entities", "plans", "namespaces"]),
-    (
-        "Look",
-        &[
-            "why", "peek", "buckets", "leases", "usage", "audit", "switches", "page",
-        ],
-    ),
+    ("Look", &["why", "peek", "buckets", "leases", "usage", "audit", "switches", "page"]),
     (
         "Act",
         &[
@@ -31,18 +24,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "start",
         ],
     ),
-    (
-        "Operate",
-        &[
-            "doctor",
-            "split",
-            "merge",
-            "reconcile",
-            "replay",
-            "erase",
-            "purge",
-        ],
-    ),
+    ("Operate", &["doctor", "split", "merge", "reconcile", "replay", "erase", "purge"]),
     ("Local", &["local", "docs", "completions", "man"]),
 ];
 
@@ -104,11 +86,7 @@ mod tests {
     fn each_command_is_in_one_group_and_no_line_breaks_in_80_columns() {
         let mut program = Cli::command();
         let mut known: Vec<_> = program.get_subcommands().map(Command::get_name).collect();
-        let mut grouped: Vec<_> = GROUPS
-            .iter()
-            .flat_map(|(_, names)| *names)
-            .copied()
-            .collect();
+        let mut grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
         known.sort_unstable();
         grouped.sort_unstable();
         assert_eq!(grouped, known);

@@ -75,17 +75,13 @@ pub fn check_range(from: Option<EpochMillis>, to: Option<EpochMillis>) -> Result
 }
 
 fn millis(at: OffsetDateTime) -> Option<EpochMillis> {
-    i64::try_from(at.unix_timestamp_nanos() / 1_000_000)
-        .ok()
-        .map(EpochMillis)
+    i64::try_from(at.unix_timestamp_nanos() / 1_000_000).ok().map(EpochMillis)
 }
 
 /// Returns an instant as text, to the second, in UTC.
 pub fn text(at: EpochMillis) -> String {
     let known = OffsetDateTime::from_unix_timestamp(at.0.div_euclid(1000)).ok();
-    known
-        .and_then(|at| at.format(&Rfc3339).ok())
-        .unwrap_or_else(|| format!("{} ms", at.0))
+    known.and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_else(|| format!("{} ms", at.0))
 }
 
 #[cfg(test)]
@@ -113,26 +109,16 @@ mod tests {
     fn a_range_begins_before_it_ends_and_before_now() {
         let now = OffsetDateTime::now_utc().unix_timestamp() * 1000;
         let at = |seconds: i64| Some(EpochMillis(now + seconds * 1000));
-        for (from, to) in [
-            (None, None),
-            (None, at(-60)),
-            (at(-60), None),
-            (at(-60), at(-30)),
-            (at(-60), at(60)),
-        ] {
+        for (from, to) in
+            [(None, None), (None, at(-60)), (at(-60), None), (at(-60), at(-30)), (at(-60), at(60))]
+        {
             assert!(check_range(from, to).is_ok(), "{from:?} {to:?}");
         }
-        for (from, to) in [
-            (at(60), None),
-            (at(60), at(120)),
-            (at(-30), at(-60)),
-            (at(-30), at(-30)),
-        ] {
+        for (from, to) in
+            [(at(60), None), (at(60), at(120)), (at(-30), at(-60)), (at(-30), at(-30))]
+        {
             let refused = check_range(from, to);
-            assert!(
-                matches!(refused, Err(Failure::Refused(_))),
-                "{from:?} {to:?}"
-            );
+            assert!(matches!(refused, Err(Failure::Refused(_))), "{from:?} {to:?}");
         }
     }
 

@@ -49,12 +49,7 @@ pub struct LevelArgs {
 impl LevelArgs {
     /// Returns the level.
     pub fn level(&self) -> ConfigLevel {
-        let Self {
-            entity,
-            plan,
-            resource,
-            ..
-        } = self.clone();
+        let Self { entity, plan, resource, .. } = self.clone();
         ConfigLevel::of_names(entity, plan, resource)
     }
 }

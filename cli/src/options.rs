@@ -32,12 +32,7 @@ pub struct Options {
     )]
     pub store: Option<Secret>,
     /// File with the password of the store, which is not in the URL then
-    #[arg(
-        long,
-        global = true,
-        env = "WEIRGATE_STORE_PASSWORD_FILE",
-        value_name = "PATH"
-    )]
+    #[arg(long, global = true, env = "WEIRGATE_STORE_PASSWORD_FILE", value_name = "PATH")]
     pub store_password_file: Option<PathBuf>,
     /// Namespace of the limits
     #[arg(
@@ -160,9 +155,7 @@ pub struct Retention(pub Option<Duration>);
 fn principal(text: &str) -> Result<String, String> {
     match text.chars().count() {
         1..=256 => Ok(text.to_owned()),
-        count => Err(format!(
-            "must have 1 to 256 characters, and has {count}: shorten it"
-        )),
+        count => Err(format!("must have 1 to 256 characters, and has {count}: shorten it")),
     }
 }
 

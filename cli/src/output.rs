@@ -51,10 +51,7 @@ impl Output {
         .write_global();
         let is_terminal = streams::is_stdout_terminal();
         let width = is_terminal.then(terminal_size::terminal_size).flatten();
-        Self {
-            is_json,
-            width: width.map(|(width, _)| width.0),
-        }
+        Self { is_json, width: width.map(|(width, _)| width.0) }
     }
 
     /// Returns whether results are JSON.
@@ -143,12 +140,7 @@ impl Output {
             let all = rows.iter().chain([&header]);
             let widths = columns.iter().enumerate().map(|(at, _)| {
                 let cells = all.clone().filter_map(|row| row.get(at));
-                usize::from(
-                    cells
-                        .map(|cell| least_width(cell))
-                        .max()
-                        .unwrap_or_default(),
-                )
+                usize::from(cells.map(|cell| least_width(cell)).max().unwrap_or_default())
             });
             widths.sum::<usize>() <= usize::from(width) + usize::from(GAP)
         };
@@ -226,10 +218,7 @@ mod tests {
             ("mode", "enforced"),
             ("wait", "paused, 30s"),
             ("saturation", "100% in 59m59s"),
-            (
-                "from",
-                "entity customer-4711-production-eu on resource gpt-4",
-            ),
+            ("from", "entity customer-4711-production-eu on resource gpt-4"),
         ],
         &[
             ("outcome", "never fits"),
@@ -261,15 +250,9 @@ mod tests {
             ("entity", "user-2"),
             ("resource", "gpt-4"),
             ("#shard", "0"),
-            (
-                "reason",
-                "attribute h must be a map; correct or delete the item",
-            ),
+            ("reason", "attribute h must be a map; correct or delete the item"),
         ],
-        &[
-            ("next: because", "rpm of e is used up"),
-            ("run", "weirgate usage --entity e"),
-        ],
+        &[("next: because", "rpm of e is used up"), ("run", "weirgate usage --entity e")],
     ];
 
     #[test]
@@ -278,10 +261,7 @@ mod tests {
             let columns: Vec<_> = table.iter().map(|(name, _)| *name).collect();
             let row = || table.iter().map(|(_, cell)| (*cell).to_owned()).collect();
             for width in 40..=120 {
-                let output = Output {
-                    is_json: false,
-                    width: Some(width),
-                };
+                let output = Output { is_json: false, width: Some(width) };
                 let text = output.table(&columns, [row(), row()]);
                 for line in text.lines() {
                     let length = line.chars().count();
@@ -301,10 +281,7 @@ mod tests {
         let at = "2026-11-23T10:00:00Z";
         let row = || vec![at.to_owned(), "word ".repeat(40), "500/minute".to_owned()];
         for width in [20, 40, 50, 80] {
-            let output = Output {
-                is_json: false,
-                width: Some(width),
-            };
+            let output = Output { is_json: false, width: Some(width) };
             let table = output.table(&["at", "text", "#limit"], [row(), row()]);
             assert_eq!(table.matches(at).count(), 2, "{width}: {table}");
             assert_eq!(table.matches("500/minute").count(), 2, "{width}: {table}");

@@ -18,11 +18,7 @@ pub struct Progress {
 impl Progress {
     /// Begins a line, if it is wanted: only people at a terminal read it.
     pub fn new(is_wanted: bool) -> Self {
-        Self {
-            is_wanted,
-            shown_at: Instant::now(),
-            is_shown: false,
-        }
+        Self { is_wanted, shown_at: Instant::now(), is_shown: false }
     }
 
     /// Replaces the line.

@@ -1,9 +1,6 @@
 //! The streams of this process. Nothing else writes to them: what comes from the table passes
 //! [`Text`].
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the one place that writes to the streams"
-)]
+#![expect(clippy::disallowed_methods, reason = "the one place that writes to the streams")]
 
 use std::io::{ErrorKind, IsTerminal, Write};
 

@@ -186,14 +186,8 @@ mod tests {
 
     #[test]
     fn what_people_write_is_shown_as_it_is() {
-        for text in [
-            "Straße 7 \u{2192} ✓",
-            "हिन्दी",
-            "e\u{301}té",
-            "日本語",
-            "עברית",
-            "👩",
-        ] {
+        for text in ["Straße 7 \u{2192} ✓", "हिन्दी", "e\u{301}té", "日本語", "עברית", "👩"]
+        {
             assert_eq!(one_line(text), text);
             assert_eq!(Text::from(text).terminal(), text);
         }
@@ -202,14 +196,9 @@ mod tests {
     #[test]
     fn only_styles_become_sequences_and_only_line_ends_stay() {
         let red = Style::new().fg_color(Some(AnsiColor::Red.into()));
-        let text = Text::default()
-            .with(red, "a\u{1b}[0m")
-            .and("b\r\nc\rd\u{2028}");
+        let text = Text::default().with(red, "a\u{1b}[0m").and("b\r\nc\rd\u{2028}");
         let shown = text.terminal_lines();
-        assert_eq!(
-            shown,
-            "\u{1b}[31ma\\u{1b}[0m\u{1b}[0mb\r\nc\\u{d}d\\u{2028}\n"
-        );
+        assert_eq!(shown, "\u{1b}[31ma\\u{1b}[0m\u{1b}[0mb\r\nc\\u{d}d\\u{2028}\n");
         assert_eq!(Text::default().terminal_lines(), "");
     }
 }

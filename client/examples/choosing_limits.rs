@@ -34,12 +34,7 @@ async fn choosing_limits(place: Place) -> Outcome {
 async fn bursts(limiter: &RateLimiter, burst: i64) -> Outcome<(u32, u32)> {
     let limits = [Limit::per_second("rps", 10)?.with_burst(burst)?];
     let user = format!("burst-{burst}");
-    let acquire = || {
-        limiter
-            .acquire(&user, "search")
-            .limits(&limits)
-            .take("rps", 1)
-    };
+    let acquire = || limiter.acquire(&user, "search").limits(&limits).take("rps", 1);
     let mut at_once = 0;
     while acquire().send().await?.is_granted() {
         at_once += 1;

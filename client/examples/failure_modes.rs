@@ -33,10 +33,7 @@ fn main() -> ExitCode {
 }
 
 async fn reachable(limiter: &RateLimiter) -> Outcome {
-    let limits = [
-        Limit::per_hour("calls", 60)?,
-        Limit::concurrent("slots", 1)?,
-    ];
+    let limits = [Limit::per_hour("calls", 60)?, Limit::concurrent("slots", 1)?];
     let acquire = |limit, amount| {
         let acquire = limiter.acquire("user-1", "api").limits(&limits);
         acquire.take(limit, amount)
@@ -44,10 +41,7 @@ async fn reachable(limiter: &RateLimiter) -> Outcome {
     show("the tokens are there", &acquire("calls", 60).send().await);
     show("the limit is short", &acquire("calls", 1).send().await);
     show("more than the capacity", &acquire("calls", 61).send().await);
-    show(
-        "a limit that is not there",
-        &acquire("cals", 1).send().await,
-    );
+    show("a limit that is not there", &acquire("cals", 1).send().await);
     let level = ConfigLevel::Resource("api".try_into()?);
     limiter.admin().stop(&level).send().await?;
     show("an operator stopped it", &acquire("calls", 1).send().await);
@@ -71,14 +65,8 @@ async fn reachable(limiter: &RateLimiter) -> Outcome {
 }
 
 async fn unreachable(place: &Place, policy: OnUnavailable) -> Outcome {
-    let breaker = CircuitBreakerConfig {
-        failure_threshold: 3,
-        ..CircuitBreakerConfig::default()
-    };
-    let limiter = place
-        .unreachable()
-        .on_unavailable(policy)
-        .circuit_breaker(breaker);
+    let breaker = CircuitBreakerConfig { failure_threshold: 3, ..CircuitBreakerConfig::default() };
+    let limiter = place.unreachable().on_unavailable(policy).circuit_breaker(breaker);
     let limiter = limiter.timeout(Duration::from_millis(250)).build().await?;
     let limits = [Limit::per_hour("calls", 2)?];
     let acquire = || {
@@ -118,8 +106,7 @@ fn show(what: &str, decision: &Result<Decision<Grant>, Error>) {
         Err(Error::Unavailable { retry_after, .. }) => Some(*retry_after),
         _ => None,
     };
-    let after = after.map_or(String::new(), |after| {
-        format!(", retry-after: {}", after.as_secs_f64().ceil())
-    });
+    let after = after
+        .map_or(String::new(), |after| format!(", retry-after: {}", after.as_secs_f64().ceil()));
     println!("{what:<36} {word:<18} {status}{after}");
 }

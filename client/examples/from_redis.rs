@@ -18,13 +18,8 @@ use weirgate::Limit;
 /// Ten a second, in milliseconds since the start.
 const RATE: i64 = 10;
 const SECOND: i64 = 1_000;
-const NAMES: [&str; 5] = [
-    "fixed window",
-    "sliding log",
-    "GCRA, max_burst 9",
-    "bucket, burst 10",
-    "bucket, burst 4",
-];
+const NAMES: [&str; 5] =
+    ["fixed window", "sliding log", "GCRA, max_burst 9", "bucket, burst 10", "bucket, burst 4"];
 
 /// `INCR` and `EXPIRE`: a counter for each second of the clock.
 #[derive(Default)]
@@ -105,22 +100,15 @@ async fn compare(place: Place) -> Outcome {
         let all = arrivals.iter().zip(&decisions);
         let times: Vec<i64> = all.filter(|(_, all)| all[row]).map(|(at, _)| *at).collect();
         let most = |span: i64| {
-            let within = |first: &i64| {
-                times
-                    .iter()
-                    .filter(|at| (0..span).contains(&(*at - *first)))
-                    .count()
-            };
+            let within =
+                |first: &i64| times.iter().filter(|at| (0..span).contains(&(*at - *first))).count();
             times.iter().map(within).max().unwrap_or_default()
         };
         let (short, long) = (most(200), most(SECOND));
         println!("{name:<18} {:>8} {short:>16} {long:>7}", times.len());
     }
     let alike = decisions.iter().filter(|all| all[2] == all[3]).count();
-    println!(
-        "GCRA and bucket decide alike: {alike} of {}",
-        arrivals.len()
-    );
+    println!("GCRA and bucket decide alike: {alike} of {}", arrivals.len());
     Ok(())
 }
 

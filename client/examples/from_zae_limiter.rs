@@ -77,14 +77,11 @@ impl Converted {
     fn entity(&mut self, at: &str, entity: &Yaml<'_>) -> Outcome {
         let resources = entries(entity.as_mapping_get("resources"))?;
         let (all, each): (Vec<_>, _) = resources.iter().partition(|(name, _)| *name == "_default_");
-        all.into_iter()
-            .try_for_each(|(_, level)| self.level(at, level, "    "))?;
+        all.into_iter().try_for_each(|(_, level)| self.level(at, level, "    "))?;
         self.under("    resources:", |this| {
             Vec::into_iter(each).try_for_each(|(name, level)| {
                 let at = format!("{at}.{name}");
-                this.under(&format!("      {name:?}:"), |this| {
-                    this.level(&at, level, "        ")
-                })
+                this.under(&format!("      {name:?}:"), |this| this.level(&at, level, "        "))
             })
         })
     }
@@ -92,8 +89,7 @@ impl Converted {
     fn level(&mut self, at: &str, level: &Yaml<'_>, indent: &str) -> Outcome {
         for key in ["on_unavailable", "cascade"] {
             let is_there = level.as_mapping_get(key).is_some();
-            self.left_out
-                .extend(is_there.then(|| format!("{at}.{key}")));
+            self.left_out.extend(is_there.then(|| format!("{at}.{key}")));
         }
         match level.as_mapping_get("disabled").map(Yaml::as_bool) {
             Some(Some(true)) => self.limits.push(format!("{indent}status: disabled")),
@@ -113,8 +109,7 @@ impl Converted {
         let capacity = number("burst").or(number("capacity"));
         let capacity = capacity.ok_or_else(|| format!("{at} has no capacity"))?;
         let schedule = limit.as_mapping_get("schedule");
-        self.left_out
-            .extend(schedule.map(|_| format!("{at}.schedule")));
+        self.left_out.extend(schedule.map(|_| format!("{at}.schedule")));
         let is_soft = limit.as_mapping_get("soft").and_then(Yaml::as_bool) == Some(true);
         match quota::text(limit, capacity, is_soft) {
             Some(Ok(quota)) => self.limits.push(format!("{begin}: {quota}")),

@@ -69,10 +69,7 @@ async fn configure(limiter: &RateLimiter) -> Outcome {
         (acme, vec![tokens(50_000)?]),
         (vendor, vec![tokens(30_000)?, calls]),
     ] {
-        limiter
-            .admin()
-            .set_config(&level, &Config::of(limits))
-            .await?;
+        limiter.admin().set_config(&level, &Config::of(limits)).await?;
     }
     Ok(())
 }

@@ -31,22 +31,16 @@ struct Answer {
 async fn main() -> Result<(), Error> {
     // The recorder comes first: a limiter describes its metrics when it is built.
     let function = std::env::var("AWS_LAMBDA_FUNCTION_NAME")?;
-    let metrics = Builder::new()
-        .cloudwatch_namespace("Jobs")
-        .with_dimension("function", function)
-        .init()?;
-    let limiter = RateLimiter::builder(std::env::var("TABLE_NAME")?)
-        .build()
-        .await?;
+    let metrics =
+        Builder::new().cloudwatch_namespace("Jobs").with_dimension("function", function).init()?;
+    let limiter = RateLimiter::builder(std::env::var("TABLE_NAME")?).build().await?;
     let limits = [Limit::per_hour("jobs", 10)?];
 
     let handler = async |event: LambdaEvent<Request>| {
         let answer = handle(&limiter, &limits, &event.payload).await;
         // Before the answer, because Lambda freezes the process after it. Counters start at 0
         // again, so each document has what this invocation did.
-        metrics
-            .set_property("request_id", event.context.request_id)
-            .flush(stdout().lock())?;
+        metrics.set_property("request_id", event.context.request_id).flush(stdout().lock())?;
         answer
     };
     run(service_fn(handler)).await

@@ -53,10 +53,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             _ => return Err(usage.into()),
         }
     }
-    let limiter = RateLimiter::builder(table)
-        .connection(connection)
-        .build()
-        .await?;
+    let limiter = RateLimiter::builder(table).connection(connection).build().await?;
 
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on http://{}", listener.local_addr()?);

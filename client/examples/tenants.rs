@@ -46,10 +46,8 @@ async fn tenants(place: Place) -> Outcome {
     println!("in the namespace staging, acme-ann is granted: {is_granted}");
 
     stop(&limiter).await?;
-    let report = limiter
-        .admin()
-        .erase_entity(&"initech-tim".try_into()?, LiveLeases::Refuse)
-        .await?;
+    let report =
+        limiter.admin().erase_entity(&"initech-tim".try_into()?, LiveLeases::Refuse).await?;
     println!("initech-tim is erased: {} bucket item", report.shards);
     Ok(())
 }
@@ -69,15 +67,9 @@ fn user_of(key: &str) -> Option<&'static str> {
 async fn organization(limiter: &RateLimiter, name: &str, calls: i64, users: &[&str]) -> Outcome {
     let parent = name.try_into()?;
     let all = Config::of([Limit::per_hour("calls", calls)?]);
-    limiter
-        .admin()
-        .set_config(&ConfigLevel::Entity(parent), &all)
-        .await?;
+    limiter.admin().set_config(&ConfigLevel::Entity(parent), &all).await?;
     let each = Config::of([Limit::per_hour("calls", 6)?]);
-    limiter
-        .admin()
-        .set_config(&ConfigLevel::Resource("api".try_into()?), &each)
-        .await?;
+    limiter.admin().set_config(&ConfigLevel::Resource("api".try_into()?), &each).await?;
     for user in users {
         // Takes of the user count against the organization, or neither is taken.
         let user = Entity::new((*user).try_into()?).child_of(name.try_into()?, true);
@@ -91,15 +83,8 @@ async fn bill(limiter: &RateLimiter, now: EpochMillis) -> Outcome {
     for organization in ["acme", "initech"] {
         let scope = UsageScope::Bucket(organization.try_into()?, "api".try_into()?);
         let today = EpochMillis(now.0 - 1)..now;
-        let total = limiter
-            .admin()
-            .usage_report(scope, Granularity::Daily, today)?
-            .total()
-            .await?;
-        println!(
-            "  {organization:<11} used {} calls today",
-            total.usage.tokens["calls"]
-        );
+        let total = limiter.admin().usage_report(scope, Granularity::Daily, today)?.total().await?;
+        println!("  {organization:<11} used {} calls today", total.usage.tokens["calls"]);
     }
     Ok(())
 }
@@ -111,10 +96,7 @@ async fn stop(limiter: &RateLimiter) -> Outcome {
     for user in ["acme-bob", "initech-tim"] {
         let acquire = limiter.acquire(user, "api").take("calls", 0);
         let decision = acquire.send().await?;
-        println!(
-            "acme is stopped; {user} may go on: {}",
-            decision.is_granted()
-        );
+        println!("acme is stopped; {user} may go on: {}", decision.is_granted());
     }
     limiter.admin().start(&acme).send().await?;
     Ok(())

@@ -44,18 +44,12 @@ fn main() -> ExitCode {
 /// Every customer has the limits of the resource; Bob has bought more.
 async fn plans(limiter: &RateLimiter) -> Outcome {
     let plan = |rows, slots| -> Outcome<Config> {
-        Ok(Config::of([
-            Limit::per_hour("rows", rows)?,
-            Limit::concurrent("slots", slots)?,
-        ]))
+        Ok(Config::of([Limit::per_hour("rows", rows)?, Limit::concurrent("slots", slots)?]))
     };
     let free = ConfigLevel::Resource("report".try_into()?);
     limiter.admin().set_config(&free, &plan(10, 3)?).await?;
     let bought = ConfigLevel::EntityResource("bob".try_into()?, "report".try_into()?);
-    limiter
-        .admin()
-        .set_config(&bought, &plan(1_000, 5)?)
-        .await?;
+    limiter.admin().set_config(&bought, &plan(1_000, 5)?).await?;
     Ok(())
 }
 

@@ -31,9 +31,7 @@ fn main() -> ExitCode {
         let vendor = &Vendor::default();
         let function =
             service_fn(|event: LambdaEvent<Value>| handle(&limiter, vendor, event.payload));
-        lambda_runtime::run(function)
-            .await
-            .map_err(|error| error.to_string())?;
+        lambda_runtime::run(function).await.map_err(|error| error.to_string())?;
         Ok(())
     })
 }
@@ -68,9 +66,7 @@ async fn slot(limiter: &RateLimiter, wait: Duration) -> Outcome<Option<Grant>> {
 async fn environments(place: &Place) -> Outcome {
     let vendor = Arc::new(Vendor::default());
     let killed = place.builder().owner("killed").build().await?;
-    let grant = slot(&killed, Duration::ZERO)
-        .await?
-        .ok_or("a slot is free")?;
+    let grant = slot(&killed, Duration::ZERO).await?.ok_or("a slot is free")?;
     std::mem::forget(grant); // killed: nothing releases its slot
     println!("one environment is killed while it holds a slot");
 
@@ -95,10 +91,7 @@ async fn environments(place: &Place) -> Outcome {
     let second = slot(&killed, Duration::ZERO).await?;
     let third = slot(&killed, Duration::ZERO).await?;
     let free = [&first, &second, &third].map(|slot| i64::from(slot.is_some()));
-    println!(
-        "slots that are free after {LEASE:?}: {}",
-        free.iter().sum::<i64>()
-    );
+    println!("slots that are free after {LEASE:?}: {}", free.iter().sum::<i64>());
     for grant in [first, second].into_iter().flatten() {
         let _ = grant.release().await?;
     }

@@ -113,11 +113,7 @@ impl LimitsFile {
     /// # Errors
     /// [`FileError`] with line and column, or the reason that the file cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
-        let what = What {
-            name: "limits file",
-            takes_folders: false,
-            parse: levels,
-        };
+        let what = What { name: "limits file", takes_folders: false, parse: levels };
         Watched::open(what, vec![path.into()], wall().0).map(Self)
     }
 

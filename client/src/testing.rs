@@ -100,10 +100,7 @@ impl TestTable {
             is_paused(),
             "the runtime's time must be paused: write #[tokio::test(start_paused = true)]"
         );
-        Self {
-            table: MemoryTable::default(),
-            clock: FakeClock::at(start),
-        }
+        Self { table: MemoryTable::default(), clock: FakeClock::at(start) }
     }
 
     /// Returns the clock of the table and of its limiters.

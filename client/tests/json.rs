@@ -44,10 +44,7 @@ fn read<T: DeserializeOwned>(json: &str) -> T {
 fn usage() -> Usage {
     let tokens = [("rpm", 2_000), ("tpm", 1_213_125)];
     let tokens = tokens.map(|(limit, milli)| (limit.try_into().unwrap(), MilliTotal(milli)));
-    Usage {
-        tokens: tokens.into(),
-        acquires: 2,
-    }
+    Usage { tokens: tokens.into(), acquires: 2 }
 }
 
 fn status() -> LimitStatus {
@@ -73,18 +70,13 @@ fn status() -> LimitStatus {
 #[test]
 fn the_examples_of_the_guide_are_what_is_written_and_read() {
     let mut examples = Examples::new();
-    let (entity, resource) = (
-        "openai".try_into().unwrap(),
-        weirgate::Resource::new("gpt-4").unwrap(),
-    );
+    let (entity, resource) =
+        ("openai".try_into().unwrap(), weirgate::Resource::new("gpt-4").unwrap());
     let entity: weirgate::EntityId = entity;
-    let rate = Limit::per_minute("tpm", 100_000)
-        .and_then(|limit| limit.with_burst(200_000))
-        .unwrap();
+    let rate =
+        Limit::per_minute("tpm", 100_000).and_then(|limit| limit.with_burst(200_000)).unwrap();
     examples.is(&rate);
-    let slots = Limit::concurrent("slots", 20)
-        .unwrap()
-        .in_mode(LimitMode::Soft);
+    let slots = Limit::concurrent("slots", 20).unwrap().in_mode(LimitMode::Soft);
     examples.is(&slots);
     let month = Every::month().on_day(15).at(9, 0).zone("Europe/Berlin");
     examples.is(&Limit::quota("tpm", 10_000, month.unwrap()).unwrap());
@@ -92,10 +84,7 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
     let office_hours = "0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin".parse();
     let scheduled = Limit::concurrent("slots", 20).unwrap();
     examples.is(&scheduled.with_schedule(office_hours.unwrap()).unwrap());
-    let config = Config {
-        is_shadow: true,
-        ..Config::of([slots])
-    };
+    let config = Config { is_shadow: true, ..Config::of([slots]) };
     examples.is(&config);
     examples.is(&Entity::new("user-1".try_into().unwrap()).child_of("team-a".try_into().unwrap(), true));
     let named = EntityDescription::default().named("Acme Inc.").unwrap();
@@ -115,9 +104,7 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
         retry_after: Some(Duration::from_millis(1_500)),
         starts_in: None,
         limits: vec![status()],
-        degraded: Some(Degraded {
-            reason: "DynamoDB is unavailable".to_owned(),
-        }),
+        degraded: Some(Degraded { reason: "DynamoDB is unavailable".to_owned() }),
         missing_plan: None,
     });
     examples.is(&Disabled {
@@ -133,15 +120,8 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
         capacity: MilliTokens::from_tokens(200_000),
         missing_plan: None,
     });
-    examples.is(&Balances {
-        retry_after: None,
-        status: ConfigStatus::Disabled,
-        limits: vec![],
-    });
-    let (start, end) = (
-        EpochMillis(1_795_219_200_000),
-        EpochMillis(1_795_222_800_000),
-    );
+    examples.is(&Balances { retry_after: None, status: ConfigStatus::Disabled, limits: vec![] });
+    let (start, end) = (EpochMillis(1_795_219_200_000), EpochMillis(1_795_222_800_000));
     examples.is(&UsageRow {
         entity: entity.clone(),
         resource: resource.clone(),
@@ -157,11 +137,7 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
         complete_until: end,
         unreadable: vec![],
     });
-    examples.is(&TopUser {
-        entity: entity.clone(),
-        resource: resource.clone(),
-        usage: usage(),
-    });
+    examples.is(&TopUser { entity: entity.clone(), resource: resource.clone(), usage: usage() });
     let page = Page {
         items: vec![StoredBucket {
             entity,
@@ -203,10 +179,7 @@ fn words_levels_and_changes_survive() {
     survives(OnUnavailable::Deny, r#""deny""#);
     survives(OnUnavailable::Local { percent: 25 }, r#""local 25""#);
     survives(OperationOutcome::DryRun, r#""dry_run""#);
-    survives(
-        OperationOutcome::AppliedBefore(EpochMillis(5)),
-        r#"{"applied_before_ms":5}"#,
-    );
+    survives(OperationOutcome::AppliedBefore(EpochMillis(5)), r#"{"applied_before_ms":5}"#);
     survives(
         AuditChange::Switch {
             level: ConfigLevel::System,
@@ -230,11 +203,7 @@ fn words_levels_and_changes_survive() {
         r#"{"level":"resource","resource":"gpt-4"}"#,
     );
     survives(
-        AuditChange::Entity {
-            id: "e-1".try_into().unwrap(),
-            before: None,
-            after: None,
-        },
+        AuditChange::Entity { id: "e-1".try_into().unwrap(), before: None, after: None },
         r#"{"kind":"entity","id":"e-1","before":null,"after":null}"#,
     );
 }
@@ -257,20 +226,13 @@ fn a_quotas_status_has_its_window_and_its_end() {
         r#"{"entity":"openai","resource":"gpt-4","limit":"tpm","mode":"enforced","capacity_tokens":10000,"refill_tokens":0,"refill_period_ms":0,"available_tokens":-2.5,"requested_tokens":1500,"is_requested":true,"retry_after_ms":1500,"window":{"every":"month","day":15,"tz":"Europe/Berlin"},"resets_at_ms":1797321600000,"resets_in_ms":60000}"#,
     );
     let rate = serde_json::to_string(&status()).unwrap();
-    assert!(
-        !rate.contains("window") && !rate.contains("resets"),
-        "{rate}"
-    );
+    assert!(!rate.contains("window") && !rate.contains("resets"), "{rate}");
 }
 
 /// Counters are added with time, so one that is missing counts as 0.
 #[test]
 fn counters_of_another_version_are_read() {
-    let stats = Stats {
-        granted: 3,
-        unconfirmed_millitokens: 1_500,
-        ..Stats::default()
-    };
+    let stats = Stats { granted: 3, unconfirmed_millitokens: 1_500, ..Stats::default() };
     let json = serde_json::to_string(&stats).unwrap();
     assert_eq!(read::<Stats>(&json), stats);
     let old: Stats = read(r#"{"granted":3,"unconfirmed_millitokens":1500,"unknown":1}"#);

@@ -89,10 +89,7 @@ impl Last {
 
 impl Default for Actions {
     fn default() -> Self {
-        Self(Arc::new(Shared {
-            last: Mutex::default(),
-            count: watch::Sender::new(0),
-        }))
+        Self(Arc::new(Shared { last: Mutex::default(), count: watch::Sender::new(0) }))
     }
 }
 
@@ -102,9 +99,7 @@ impl Actions {
     #[must_use]
     pub fn after(&self, after: u64) -> Vec<Arc<Action>> {
         let last = self.last();
-        let from = last
-            .actions
-            .partition_point(|action| action.number <= after);
+        let from = last.actions.partition_point(|action| action.number <= after);
         last.actions.range(from..).cloned().collect()
     }
 
@@ -117,12 +112,7 @@ impl Actions {
     pub(crate) fn push(&self, at: EpochMillis, took: Duration, work: Work) {
         let mut last = self.last();
         let number = *self.0.count.borrow() + 1;
-        let action = Action {
-            number,
-            at,
-            took,
-            work,
-        };
+        let action = Action { number, at, took, work };
         last.add_line(&action);
         last.actions.push_back(Arc::new(action));
         if last.actions.len() > REMEMBERED {
@@ -161,16 +151,10 @@ mod tests {
         assert_eq!((last.len(), last[0].number), (256, 45));
         let last = actions.after(298);
         let lines: Vec<_> = last.iter().map(|action| action.work.to_string()).collect();
-        assert_eq!(
-            lines,
-            ["298 expired items deleted", "299 expired items deleted"]
-        );
+        assert_eq!(lines, ["298 expired items deleted", "299 expired items deleted"]);
         assert!(actions.after(300).is_empty());
-        let summary = weirgate_aggregator::Summary {
-            records: 120,
-            copied: 1,
-            ..Default::default()
-        };
+        let summary =
+            weirgate_aggregator::Summary { records: 120, copied: 1, ..Default::default() };
         let work = Work::Aggregated(summary);
         assert_eq!(work.to_string(), "120 records, 1 usage copy");
         assert_eq!(work.function(), "aggregator");
@@ -180,11 +164,7 @@ mod tests {
     fn batches_in_a_row_that_wrote_nothing_are_one_line_and_hide_no_other() {
         let actions = Actions::default();
         let batch = |records, copied| {
-            Work::Aggregated(weirgate_aggregator::Summary {
-                records,
-                copied,
-                ..Default::default()
-            })
+            Work::Aggregated(weirgate_aggregator::Summary { records, copied, ..Default::default() })
         };
         let push = |work| actions.push(EpochMillis(0), Duration::ZERO, work);
         let texts = |after| {

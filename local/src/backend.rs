@@ -156,14 +156,7 @@ impl LocalBackend {
             Functions::start(mapping, schedule).map_err(refused)
         };
         match functions.await {
-            Ok(functions) => Ok(Self {
-                endpoint,
-                actions,
-                functions,
-                server,
-                embedded,
-                options,
-            }),
+            Ok(functions) => Ok(Self { endpoint, actions, functions, server, embedded, options }),
             Err(error) => {
                 server.stop();
                 Err(error)
@@ -223,10 +216,8 @@ async fn prepare(
     options: &Options,
     (limiter, contents): (Builder, &LimitsFileContents),
 ) -> Result<Table, StartError> {
-    let connection = ConnectOptions {
-        local_endpoint: Some(endpoint.to_owned()),
-        ..ConnectOptions::default()
-    };
+    let connection =
+        ConnectOptions { local_endpoint: Some(endpoint.to_owned()), ..ConnectOptions::default() };
     let connected = connect(connection).await;
     let found = embedded.database().get_table_metadata(&options.table);
     if found.map_err(|error| embedded.refused(error))?.is_none() {
@@ -258,12 +249,8 @@ fn wire(
     };
     let aggregator = weirgate_aggregator::Config::read(lookup).map_err(|error| setting(&error))?;
     let reconciler = weirgate_reconciler::Config::read(lookup).map_err(|error| setting(&error))?;
-    let mapping = Mapping::new(
-        stream,
-        (checkpoint, position),
-        (table.clone(), aggregator),
-        actions.clone(),
-    );
+    let mapping =
+        Mapping::new(stream, (checkpoint, position), (table.clone(), aggregator), actions.clone());
     let schedule = Schedule {
         database: database.clone(),
         table,

@@ -42,10 +42,7 @@ impl Unread {
         match self {
             Self::TooLong => (StatusCode::PAYLOAD_TOO_LARGE, "SerializationException"),
             Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, "RequestTimeoutException"),
-            Self::Busy => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "ServiceUnavailableException",
-            ),
+            Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableException"),
             Self::Broken(_) => (StatusCode::BAD_REQUEST, "SerializationException"),
         }
     }

@@ -37,10 +37,7 @@ impl Checkpoint {
             )
         };
         embedded.run_sql(&format!("{}{}", trim("INSERT"), trim("UPDATE")))?;
-        Ok(Self {
-            database: database.clone(),
-            table: table.to_owned(),
-        })
+        Ok(Self { database: database.clone(), table: table.to_owned() })
     }
 
     /// Returns the position of the last handled record; 0 if there is none.
@@ -48,12 +45,10 @@ impl Checkpoint {
         let found = self.database.get_item(request(json!({
             "TableName": TABLE, "Key": {KEY: {"S": self.table}}, "ConsistentRead": true,
         }))?)?;
-        Ok(
-            match found.item.and_then(|mut item| item.remove(POSITION)) {
-                Some(AttributeValue::N(position)) => position.parse().unwrap_or_default(),
-                _ => 0,
-            },
-        )
+        Ok(match found.item.and_then(|mut item| item.remove(POSITION)) {
+            Some(AttributeValue::N(position)) => position.parse().unwrap_or_default(),
+            _ => 0,
+        })
     }
 
     /// Writes the position of the last handled record, and so deletes the records before it.

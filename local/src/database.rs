@@ -62,9 +62,7 @@ pub struct Embedded {
 
 impl fmt::Debug for Embedded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Embedded")
-            .field("uri", &self.uri)
-            .finish_non_exhaustive()
+        f.debug_struct("Embedded").field("uri", &self.uri).finish_non_exhaustive()
     }
 }
 
@@ -78,10 +76,7 @@ impl Embedded {
         let name = COUNT.fetch_add(1, Ordering::Relaxed);
         // Both connections see the same database in memory by its name, as long as one of them is
         // open.
-        let uri = format!(
-            "file:weirgate-{}-{name}?mode=memory&cache=shared",
-            std::process::id()
-        );
+        let uri = format!("file:weirgate-{}-{name}?mode=memory&cache=shared", std::process::id());
         Self::indexed(uri, None)
     }
 
@@ -94,10 +89,7 @@ impl Embedded {
     /// [`DatabaseError`] if the folder cannot be written to, another process has it, or its file is
     /// no database. Nothing in the folder is changed then.
     pub fn in_folder(path: &Path) -> Result<Self, DatabaseError> {
-        let refused = |error| DatabaseError::Folder {
-            path: path.to_owned(),
-            error,
-        };
+        let refused = |error| DatabaseError::Folder { path: path.to_owned(), error };
         let file = path.join(FILE);
         let Some(uri) = file.to_str() else {
             return Err(DatabaseError::NoText(path.to_owned()));
@@ -124,11 +116,7 @@ impl Embedded {
 
     fn indexed(uri: String, lock: Option<File>) -> Result<Self, DatabaseError> {
         let database = Database::new(&uri).map_err(|error| foreign(&uri, error))?;
-        let embedded = Self {
-            database,
-            uri,
-            _lock: lock,
-        };
+        let embedded = Self { database, uri, _lock: lock };
         embedded.run_sql(STREAM_INDEX)?;
         Ok(embedded)
     }

@@ -63,10 +63,7 @@ impl Demo {
     /// If the limits cannot be set.
     pub async fn start(limiter: RateLimiter) -> Result<Self, Error> {
         let rate = |tokens| Limit::per_second("requests", tokens);
-        let chat = vec![
-            rate(PER_SECOND)?,
-            Limit::per_minute("tokens", TOKENS_PER_MINUTE)?,
-        ];
+        let chat = vec![rate(PER_SECOND)?, Limit::per_minute("tokens", TOKENS_PER_MINUTE)?];
         let burst = vec![rate(1)?.with_burst(ALLOWED_BURST)?];
         let slots = vec![Limit::concurrent("slots", SLOTS)?];
         let (globex, on_chat) = (EntityId::new("globex")?, Resource::new(CHAT)?);
@@ -75,10 +72,7 @@ impl Demo {
             (ConfigLevel::EntityResource(globex, on_chat), burst),
             (ConfigLevel::Resource(Resource::new(JOBS)?), slots),
         ] {
-            limiter
-                .admin()
-                .set_config(&level, &Config::of(limits))
-                .await?;
+            limiter.admin().set_config(&level, &Config::of(limits)).await?;
         }
         // One of them is enough to say what is wrong.
         let (sender, errors) = mpsc::channel(1);
@@ -119,11 +113,7 @@ impl Demo {
         for _ in 0..WORKERS {
             traffic.spawn(jobs(limiter.clone(), Arc::clone(&initech)));
         }
-        Ok(Self {
-            tenants,
-            errors,
-            _traffic: traffic,
-        })
+        Ok(Self { tenants, errors, _traffic: traffic })
     }
 
     /// Returns the tenants.

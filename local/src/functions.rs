@@ -18,9 +18,7 @@ pub(crate) struct Functions {
 impl Functions {
     pub(crate) fn start(mut mapping: Mapping, mut schedule: Schedule) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Made on its thread: the futures of the handlers stay on one.
         let run = move || {
             runtime.block_on(async {

@@ -15,9 +15,7 @@ const CONCURRENCY: usize = 16;
 pub async fn apply(limiter: &RateLimiter, contents: &LimitsFileContents) -> Result<(), Error> {
     let (admin, configs) = (limiter.admin(), &contents.configs);
     let changes = configs.iter().cloned();
-    let changes: Vec<_> = changes
-        .map(|(level, config)| (level, Some(config)))
-        .collect();
+    let changes: Vec<_> = changes.map(|(level, config)| (level, Some(config))).collect();
     admin.check_configs(&changes).await?;
     let entities = admin.order_entities(&contents.entities).await?;
     admin.check_entities(&entities, &changes).await?;
@@ -61,16 +59,12 @@ pub async fn replace_next(
     }
     for (before, after) in stored.iter_mut().zip(entities).skip(at + 1) {
         if let Some(alone) = moved_off(before.as_ref(), after)
-            && admin
-                .replace_entity(&after.id, before.as_ref(), Some(&alone))
-                .await?
+            && admin.replace_entity(&after.id, before.as_ref(), Some(&alone)).await?
         {
             *before = Some(alone);
         }
     }
-    admin
-        .replace_entity(&entity.id, stored[at].as_ref(), Some(entity))
-        .await
+    admin.replace_entity(&entity.id, stored[at].as_ref(), Some(entity)).await
 }
 
 /// Returns an entity without its parent, if `after` takes that one from it.
@@ -78,9 +72,5 @@ pub async fn replace_next(
 pub fn moved_off(before: Option<&Entity>, after: &Entity) -> Option<Entity> {
     let before = before.filter(|before| before.parent != after.parent)?;
     before.parent.as_ref()?;
-    Some(Entity {
-        parent: None,
-        cascades: false,
-        ..before.clone()
-    })
+    Some(Entity { parent: None, cascades: false, ..before.clone() })
 }

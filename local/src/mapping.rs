@@ -89,11 +89,7 @@ impl Mapping {
         let turn = match self.fill() {
             Ok(is_full) => {
                 let turn = self.invoke().await;
-                if is_full && matches!(turn, Turn::Done) {
-                    Turn::Full
-                } else {
-                    turn
-                }
+                if is_full && matches!(turn, Turn::Done) { Turn::Full } else { turn }
             }
             Err(error) => {
                 self.failed(error.to_string());
@@ -118,8 +114,7 @@ impl Mapping {
         let records = self.stream.read(BATCH_SIZE)?;
         let is_full = records.len() == BATCH_SIZE;
         self.read = records.last().map_or(self.read, position_of);
-        self.waiting
-            .extend(records.into_iter().filter(is_of_bucket));
+        self.waiting.extend(records.into_iter().filter(is_of_bucket));
         Ok(is_full)
     }
 
@@ -132,10 +127,7 @@ impl Mapping {
         let records = &self.waiting.make_contiguous()[..batch];
         let event = serde_json::to_string(&Event { records });
         let (now, started) = (self.table.skew().now(), Instant::now());
-        let invocation = Invocation {
-            now,
-            deadline: started + AGGREGATOR_TIMEOUT,
-        };
+        let invocation = Invocation { now, deadline: started + AGGREGATOR_TIMEOUT };
         let handled = match event {
             Ok(event) => {
                 let handled = handle_next(
@@ -157,12 +149,8 @@ impl Mapping {
                 return Turn::Failed;
             }
         };
-        let numbers = records
-            .iter()
-            .map(|record| &*record.dynamodb.sequence_number);
-        let done = response
-            .as_ref()
-            .map_or(0, |response| finished(numbers, response));
+        let numbers = records.iter().map(|record| &*record.dynamodb.sequence_number);
+        let done = response.as_ref().map_or(0, |response| finished(numbers, response));
         if let Err(error) = &response {
             self.batch_size = batch.div_ceil(2);
             let reason = error.to_string();
@@ -196,8 +184,7 @@ impl Mapping {
     fn failed(&self, reason: String) {
         let function = "aggregator";
         let work = Work::Failed { function, reason };
-        self.actions
-            .push(self.table.skew().now(), Duration::ZERO, work);
+        self.actions.push(self.table.skew().now(), Duration::ZERO, work);
     }
 }
 
@@ -222,11 +209,7 @@ mod tests {
 
     async fn connection(endpoint: &str) -> Connection {
         let local_endpoint = Some(endpoint.to_owned());
-        connect(ConnectOptions {
-            local_endpoint,
-            ..ConnectOptions::default()
-        })
-        .await
+        connect(ConnectOptions { local_endpoint, ..ConnectOptions::default() }).await
     }
 
     #[tokio::test]

@@ -14,9 +14,7 @@ pub(crate) const UNKNOWN_OPERATION: &[u8] =
 
 /// Returns the operation that a header `x-amz-target` names.
 pub(crate) fn operation_of(target: &str) -> Option<&str> {
-    TARGETS
-        .iter()
-        .find_map(|service| target.strip_prefix(service))
+    TARGETS.iter().find_map(|service| target.strip_prefix(service))
 }
 
 /// Runs one operation. Returns the status and the body of its response.

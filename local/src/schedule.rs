@@ -57,8 +57,5 @@ impl Schedule {
 }
 
 fn failed(function: &'static str, error: &dyn std::error::Error) -> Work {
-    Work::Failed {
-        function,
-        reason: error.to_string(),
-    }
+    Work::Failed { function, reason: error.to_string() }
 }

@@ -53,16 +53,11 @@ impl Server {
     ) -> io::Result<Self> {
         let endpoint = format!("http://{}", reached(listener.local_addr()?));
         listener.set_nonblocking(true)?;
-        let table = Arc::new(Table {
-            database: database.clone(),
-            hosts,
-            bodies: Bodies::default(),
-        });
+        let table =
+            Arc::new(Table { database: database.clone(), hosts, bodies: Bodies::default() });
         let (stop, mut stopped) = watch::channel(false);
         // One thread: requests are handled one after the other anyway, behind the database's lock.
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let serve = async move {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let stop = async {
@@ -81,11 +76,7 @@ impl Server {
                 tracing::error!(%error, "the server of the table ended");
             }
         })?;
-        Ok(Self {
-            endpoint,
-            stop,
-            thread,
-        })
+        Ok(Self { endpoint, stop, thread })
     }
 
     /// The address, as `http://127.0.0.1:8000`.

@@ -51,11 +51,7 @@ impl StoreBackend {
         let actions = Actions::default();
         let (stop, stopped) = oneshot::channel();
         let thread = start(&options, actions.clone(), stopped)?;
-        Ok(Self {
-            actions,
-            stop,
-            thread,
-        })
+        Ok(Self { actions, stop, thread })
     }
 
     /// What the functions did last.
@@ -80,14 +76,9 @@ fn start(
     stopped: oneshot::Receiver<()>,
 ) -> Result<JoinHandle<()>, StartError> {
     let table = Table::on_redis(&options.redis)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(StartError::Thread)?;
-    let options = Options {
-        reconcile_every: options.reconcile_every,
-        ..Options::default()
-    };
+    let options = Options { reconcile_every: options.reconcile_every, ..Options::default() };
     // Made on its thread: the futures of the functions stay on one.
     let run = move || {
         if let Some(worker) = Worker::new(table, options, move |report| push(&actions, report)) {

@@ -14,9 +14,7 @@ pub struct StreamReader {
 
 impl std::fmt::Debug for StreamReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StreamReader")
-            .field("iterator", &self.iterator)
-            .finish_non_exhaustive()
+        f.debug_struct("StreamReader").field("iterator", &self.iterator).finish_non_exhaustive()
     }
 }
 
@@ -51,7 +49,5 @@ impl StreamReader {
 /// before it, filled up with zeros.
 pub(crate) fn position_of(record: &Record) -> i64 {
     let digits = record.dynamodb.sequence_number.get(1..);
-    digits
-        .and_then(|digits| digits.parse().ok())
-        .unwrap_or_default()
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or_default()
 }

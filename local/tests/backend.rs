@@ -88,10 +88,7 @@ async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
 }
 
 fn quick() -> Options {
-    Options {
-        reconcile_every: Duration::from_millis(100),
-        ..Options::default()
-    }
+    Options { reconcile_every: Duration::from_millis(100), ..Options::default() }
 }
 
 const LIMITS: &str = "
@@ -109,10 +106,7 @@ entities:
 #[tokio::test]
 async fn limits_of_a_file_are_enforced_and_a_parent_is_taken_from_as_well() {
     let scratch = Scratch::new("limits");
-    let options = Options {
-        limits: Some(scratch.file(LIMITS)),
-        ..quick()
-    };
+    let options = Options { limits: Some(scratch.file(LIMITS)), ..quick() };
     let backend = LocalBackend::start(options).await.unwrap();
     let limiter = caller(&backend).await;
     let user = EntityId::new("user-1").unwrap();
@@ -122,19 +116,11 @@ async fn limits_of_a_file_are_enforced_and_a_parent_is_taken_from_as_well() {
     let expected = Entity::new(user.clone()).child_of(EntityId::new("team-a").unwrap(), true);
     assert_eq!(limiter.admin().entity(&user).await.unwrap(), Some(expected));
 
-    let decision = limiter
-        .acquire("user-1", "gpt-4")
-        .take("rpm", 60)
-        .send()
-        .await;
+    let decision = limiter.acquire("user-1", "gpt-4").take("rpm", 60).send().await;
     assert!(decision.unwrap().is_granted());
     let decision = take(&limiter, &[]).await;
     assert!(matches!(decision, Decision::Denied(_)), "{decision:?}");
-    let parent = limiter
-        .acquire("team-a", "gpt-4")
-        .take("rpm", 541)
-        .send()
-        .await;
+    let parent = limiter.acquire("team-a", "gpt-4").take("rpm", 541).send().await;
     assert!(!parent.unwrap().is_granted(), "60 of 600 are gone");
     backend.stop().await;
 }
@@ -158,15 +144,7 @@ async fn the_reconciler_returns_the_slots_of_a_holder_that_crashed() {
         actions.iter().any(|action| is_release(&action.work))
     })
     .await;
-    assert_eq!(
-        limiter
-            .admin()
-            .leases("user-1", "gpt-4")
-            .await
-            .unwrap()
-            .items,
-        []
-    );
+    assert_eq!(limiter.admin().leases("user-1", "gpt-4").await.unwrap().items, []);
     assert!(take(&limiter, &limits).await.is_granted());
     backend.stop().await;
 }
@@ -174,42 +152,27 @@ async fn the_reconciler_returns_the_slots_of_a_holder_that_crashed() {
 #[tokio::test]
 async fn a_folder_has_the_table_after_a_restart_and_nothing_is_counted_twice() {
     let scratch = Scratch::new("restart");
-    let options = Options {
-        data: Some(scratch.data()),
-        limits: Some(scratch.file(LIMITS)),
-        ..quick()
-    };
+    let options =
+        Options { data: Some(scratch.data()), limits: Some(scratch.file(LIMITS)), ..quick() };
     let backend = LocalBackend::start(options.clone()).await.unwrap();
     let limiter = caller(&backend).await;
     assert!(take(&limiter, &[]).await.is_granted());
     delete_bucket(&backend).await;
-    until("the usage", async || {
-        usage(&limiter).await.usage.acquires == 1
-    })
-    .await;
+    until("the usage", async || usage(&limiter).await.usage.acquires == 1).await;
     assert!(take(&limiter, &[]).await.is_granted());
     backend.stop().await;
 
-    let options = Options {
-        limits: None,
-        ..options
-    };
+    let options = Options { limits: None, ..options };
     let backend = LocalBackend::start(options.clone()).await.unwrap();
     let limiter = caller(&backend).await;
     assert_eq!(usage(&limiter).await.usage.acquires, 2);
     assert!(take(&limiter, &[]).await.is_granted(), "limits are there");
     delete_bucket(&backend).await;
     // Both acquires of the second item, of which the first process had handled one record.
-    until("the copies", async || {
-        usage(&limiter).await.usage.acquires == 3
-    })
-    .await;
+    until("the copies", async || usage(&limiter).await.usage.acquires == 3).await;
 
     let error = LocalBackend::start(options).await.unwrap_err();
-    assert!(
-        error.to_string().contains("is in use by another process"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("is in use by another process"), "{error}");
     backend.stop().await;
 }
 
@@ -217,10 +180,7 @@ async fn a_folder_has_the_table_after_a_restart_and_nothing_is_counted_twice() {
 async fn a_taken_port_is_named_with_the_remedy_and_stopping_frees_it() {
     let backend = LocalBackend::start(quick()).await.unwrap();
     let (_, port) = backend.endpoint_url().rsplit_once(':').unwrap();
-    let same_port = Options {
-        port: port.parse().unwrap(),
-        ..quick()
-    };
+    let same_port = Options { port: port.parse().unwrap(), ..quick() };
     let error = LocalBackend::start(same_port.clone()).await.unwrap_err();
     assert!(matches!(error, StartError::PortTaken(_)), "{error:?}");
     assert_eq!(
@@ -272,18 +232,13 @@ async fn each_valid_file_is_applied_to_the_folder_of_another_one() {
     // A fixed sequence, so that a failure repeats.
     let mut state = 11_u64;
     let mut rng = move |below: usize| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         usize::try_from(state >> 33).unwrap() % below
     };
     for round in 0..12 {
         let (text, entities) = random_file(&mut rng);
-        let options = Options {
-            data: Some(scratch.data()),
-            limits: Some(scratch.file(&text)),
-            ..quick()
-        };
+        let options =
+            Options { data: Some(scratch.data()), limits: Some(scratch.file(&text)), ..quick() };
         let backend = LocalBackend::start(options).await;
         let backend = backend.unwrap_or_else(|error| panic!("{round}: {error}: {text}"));
         let limiter = caller(&backend).await;
@@ -313,16 +268,9 @@ async fn a_file_that_the_table_refuses_changes_nothing() {
     let cycle = LIMITS.replace("team-a", "team-b").replace("600", "700");
     let refused = LocalBackend::start(options(&cycle)).await;
     assert!(matches!(refused, Err(StartError::Limits(_))), "{refused:?}");
-    let options = Options {
-        data: Some(scratch.data()),
-        ..quick()
-    };
+    let options = Options { data: Some(scratch.data()), ..quick() };
     let backend = LocalBackend::start(options).await.unwrap();
-    let system = caller(&backend)
-        .await
-        .admin()
-        .config(&ConfigLevel::System)
-        .await;
+    let system = caller(&backend).await.admin().config(&ConfigLevel::System).await;
     let limits = system.unwrap().unwrap().limits;
     assert_eq!(limits, [Limit::per_minute("rpm", 600).unwrap()]);
     backend.stop().await;

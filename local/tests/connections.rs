@@ -57,11 +57,7 @@ impl Served {
             let _: Result<(), _> = stopped.await;
         };
         tokio::spawn(serve(listener, bounds, stop_when, answer));
-        Self {
-            address,
-            release,
-            _stop: stop,
-        }
+        Self { address, release, _stop: stop }
     }
 
     async fn connect(&self) -> TcpStream {
@@ -123,12 +119,7 @@ async fn connections_without_a_whole_head_give_way_in_any_number() {
     let served = Served::new(BOUNDS).await;
     let mut slow = vec![];
     for number in 0..40 {
-        let begun = [
-            "",
-            "GET",
-            "GET / HTTP/1.1\r\n",
-            "GET / HTTP/1.1\r\nhost: here\r\n",
-        ];
+        let begun = ["", "GET", "GET / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nhost: here\r\n"];
         slow.push(served.begin(begun[number % begun.len()]).await);
         if number % 8 == 7 {
             ask(&mut served.connect().await, "/").await;
@@ -144,11 +135,7 @@ async fn a_request_under_way_keeps_its_place_and_a_new_connection_waits_for_it()
     let served = Served::new(BOUNDS).await;
     let mut held = vec![];
     for _ in 0..4 {
-        held.push(
-            served
-                .begin("GET /held HTTP/1.1\r\nhost: here\r\n\r\n")
-                .await,
-        );
+        held.push(served.begin("GET /held HTTP/1.1\r\nhost: here\r\n\r\n").await);
     }
     let mut new = served.begin("GET / HTTP/1.1\r\nhost: here\r\n\r\n").await;
     let mut byte = [0];
@@ -164,11 +151,7 @@ async fn a_request_under_way_keeps_its_place_and_a_new_connection_waits_for_it()
 
 #[tokio::test]
 async fn a_head_that_does_not_arrive_in_time_ends_its_connection() {
-    let bounds = Bounds {
-        connections: 100,
-        head: Duration::from_millis(200),
-        ..BOUNDS
-    };
+    let bounds = Bounds { connections: 100, head: Duration::from_millis(200), ..BOUNDS };
     let served = Served::new(bounds).await;
     let whole = "GET / HTTP/1.1\r\nhost: here\r\nx: y\r\n\r\n";
     for end in 0..whole.len() {
@@ -182,21 +165,14 @@ async fn a_head_that_does_not_arrive_in_time_ends_its_connection() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_its_answer_ends() {
-    let bounds = Bounds {
-        stall: Duration::from_millis(200),
-        ..BOUNDS
-    };
+    let bounds = Bounds { stall: Duration::from_millis(200), ..BOUNDS };
     let served = Served::new(bounds).await;
-    let mut unread = served
-        .begin("GET /large HTTP/1.1\r\nhost: here\r\n\r\n")
-        .await;
+    let mut unread = served.begin("GET /large HTTP/1.1\r\nhost: here\r\n\r\n").await;
     // What is sent to a socket that is closed comes back as an error.
     let ended = async {
         while unread.write_all(b"x").await.is_ok() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(PATIENCE, ended)
-        .await
-        .expect("the server closes the connection in time");
+    timeout(PATIENCE, ended).await.expect("the server closes the connection in time");
 }

@@ -44,12 +44,7 @@ async fn without_descriptors_a_server_warns_once_and_serves_again_when_there_are
     tracing::subscriber::set_global_default(Warnings(Arc::clone(&warnings))).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let bounds = Bounds {
-        connections: 10,
-        head: PATIENCE,
-        stall: PATIENCE,
-        grace: Duration::ZERO,
-    };
+    let bounds = Bounds { connections: 10, head: PATIENCE, stall: PATIENCE, grace: Duration::ZERO };
     let answer = |_, _| async { Response::new(Full::new(Bytes::from_static(b"here"))) };
     tokio::spawn(serve(listener, bounds, std::future::pending(), answer));
 
@@ -71,10 +66,7 @@ async fn without_descriptors_a_server_warns_once_and_serves_again_when_there_are
     assert_eq!(warnings.load(Ordering::Relaxed), 1);
 
     drop(files);
-    timeout(PATIENCE, client.read_to_string(&mut text))
-        .await
-        .expect("an answer in time")
-        .unwrap();
+    timeout(PATIENCE, client.read_to_string(&mut text)).await.expect("an answer in time").unwrap();
     assert!(text.ends_with("here"), "{text}");
     assert_eq!(warnings.load(Ordering::Relaxed), 1);
 }

@@ -17,10 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// On any free port.
 fn options() -> Options {
-    Options {
-        port: Some(0),
-        ..Options::new("weirgate")
-    }
+    Options { port: Some(0), ..Options::new("weirgate") }
 }
 
 async fn limiter(table: Table) -> RateLimiter {
@@ -42,11 +39,7 @@ async fn page_of(
     let caller = limiter(dynamo.table().await).await;
     let level = ConfigLevel::Resource(Resource::new("gpt-4").expect("it is a name"));
     let config = Config::of([Limit::per_minute("rpm", 60).expect("it is a limit")]);
-    caller
-        .admin()
-        .set_config(&level, &config)
-        .await
-        .expect("DynamoDB works");
+    caller.admin().set_config(&level, &config).await.expect("DynamoDB works");
     let page = LivePage::start(reader, options).expect("a port is free");
     (page, caller)
 }
@@ -58,17 +51,13 @@ async fn acquire(caller: &RateLimiter, entity: &str) {
 
 fn host(page: &LivePage) -> String {
     let url = page.url();
-    url.trim_start_matches("http://")
-        .trim_end_matches('/')
-        .to_owned()
+    url.trim_start_matches("http://").trim_end_matches('/').to_owned()
 }
 
 /// Sends a request of these lines, and returns the open response.
 fn send(page: &LivePage, head: &[&str]) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(host(page)).expect("the page listens");
-    stream
-        .set_read_timeout(Some(PATIENCE))
-        .expect("it is a time");
+    stream.set_read_timeout(Some(PATIENCE)).expect("it is a time");
     let text = format!("{}\r\n\r\n", head.join("\r\n"));
     stream.write_all(text.as_bytes()).expect("the page reads");
     BufReader::new(stream)
@@ -79,10 +68,7 @@ fn answer(page: &LivePage, head: &[&str]) -> (u16, String) {
     let mut response = send(page, &[head, &["connection: close"]].concat());
     let mut text = String::new();
     response.read_to_string(&mut text).expect("it is text");
-    let status = text
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok());
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
     let (_, body) = text.split_once("\r\n\r\n").unwrap_or_default();
     (status.expect("a status"), body.to_owned())
 }
@@ -107,10 +93,7 @@ impl Viewer {
         loop {
             assert!(Instant::now() < end, "no such {name}");
             line.clear();
-            assert!(
-                self.0.read_line(&mut line).expect("the page sends") > 0,
-                "no {name}"
-            );
+            assert!(self.0.read_line(&mut line).expect("the page sends") > 0, "no {name}");
             match line.trim_end().split_once(": ") {
                 Some(("event", event)) => is_named = event == name,
                 Some(("data", data)) if is_named => {
@@ -151,18 +134,10 @@ async fn only_its_own_page_and_typed_addresses_are_answered() {
         (named.clone(), format!("origin: http://{named}"), true),
         (own.clone(), "sec-fetch-site: none".to_owned(), true),
         (own.clone(), format!("referer: http://{own}/"), true),
-        (
-            format!("evil.example@{own}"),
-            "accept: */*".to_owned(),
-            false,
-        ),
+        (format!("evil.example@{own}"), "accept: */*".to_owned(), false),
         (own.clone(), "origin: null".to_owned(), false),
         (own.clone(), "sec-fetch-site: cross-site".to_owned(), false),
-        (
-            own.clone(),
-            format!("referer: http://{own}.evil.example/"),
-            false,
-        ),
+        (own.clone(), format!("referer: http://{own}.evil.example/"), false),
     ] {
         let host = format!("host: {host}");
         for method in ["GET", "HEAD", "POST", "OPTIONS"] {
@@ -224,10 +199,7 @@ async fn head_is_answered_as_get_without_its_body_and_is_no_viewer() {
         assert_ne!(text, "", "{path}");
     }
     let (head, _) = fields("HEAD", "/events?resource=gpt-4");
-    assert!(
-        head.contains(&"content-type: text/event-stream\r\n".to_owned()),
-        "{head:?}"
-    );
+    assert!(head.contains(&"content-type: text/event-stream\r\n".to_owned()), "{head:?}");
     assert_eq!(page.cost().viewers, 0);
 }
 
@@ -237,14 +209,7 @@ async fn all_files_together_are_small_and_reading_them_costs_no_request() {
     let (page, _) = page(&dynamo).await;
     let host = format!("host: {}", host(&page));
     let _ = dynamo.take_operations();
-    let files = [
-        "/",
-        "/page.css",
-        "/page.js",
-        "/list.js",
-        "/bucket.js",
-        "/icon.svg",
-    ];
+    let files = ["/", "/page.css", "/page.js", "/list.js", "/bucket.js", "/icon.svg"];
     let bytes = files.map(|file| {
         let (status, body) = answer(&page, &[&format!("GET {file} HTTP/1.1"), &host]);
         assert_eq!(status, 200, "{file}");
@@ -268,10 +233,7 @@ async fn a_viewer_sees_buckets_and_their_changes_and_nothing_is_read_without_one
     assert_eq!(names["resources"], serde_json::json!(["gpt-4"]));
     let rows = viewer.event("rows", |rows| has(rows, "user-1"));
     let limit = &rows["rows"][0]["limits"][0];
-    assert_eq!(
-        (&limit["name"], &limit["capacity"]),
-        (&"rpm".into(), &60_000.into())
-    );
+    assert_eq!((&limit["name"], &limit["capacity"]), (&"rpm".into(), &60_000.into()));
 
     acquire(&caller, "user-2").await;
     viewer.event("rows", |rows| has(rows, "user-2"));
@@ -334,20 +296,12 @@ async fn a_row_has_the_end_of_its_pause_until_it_is_resumed() {
     };
     until(Value::is_null);
     let report = weirgate::VendorReport::new(429).with_retry_after(Duration::from_secs(600));
-    let end = caller
-        .report_vendor("user-1", "gpt-4", &report)
-        .await
-        .unwrap();
+    let end = caller.report_vendor("user-1", "gpt-4", &report).await.unwrap();
     let rows = until(Value::is_i64);
     let shown = rows["rows"][0]["paused_until"].as_i64().expect("a time");
     let difference = shown - end.expect("a pause").0;
     assert!(difference.abs() < 1_000, "{rows}");
-    caller
-        .admin()
-        .resume("user-1", "gpt-4")
-        .send()
-        .await
-        .unwrap();
+    caller.admin().resume("user-1", "gpt-4").send().await.unwrap();
     until(Value::is_null);
 }
 
@@ -361,17 +315,13 @@ async fn an_entity_that_cannot_be_read_does_not_hide_the_buckets() {
         if has_plans {
             let limits = [weirgate::Limit::per_minute("rpm", 70).unwrap()];
             let level = weirgate::ConfigLevel::Plan("pro".try_into().unwrap());
-            admin
-                .set_config(&level, &weirgate::Config::of(limits))
-                .await
-                .unwrap();
+            admin.set_config(&level, &weirgate::Config::of(limits)).await.unwrap();
         }
         let entity = weirgate::Entity::new("user-2".try_into().unwrap());
         admin.set_entity(&entity).await.unwrap();
         let mut damaged = dynamo.item("default/ENTITY#user-2", "#META");
-        let others = [
-            "user-1", "user-3", "user-4", "user-5", "user-6", "user-7", "user-8", "user-9",
-        ];
+        let others =
+            ["user-1", "user-3", "user-4", "user-5", "user-6", "user-7", "user-8", "user-9"];
         for entity in others.into_iter().chain(["user-2"]) {
             acquire(&caller, entity).await;
         }
@@ -383,9 +333,7 @@ async fn an_entity_that_cannot_be_read_does_not_hide_the_buckets() {
             let rows = rows["rows"].as_array().expect("a list").iter();
             seen.extend(rows.map(|row| row["entity"].to_string()));
             println!("{seen:?}");
-            others
-                .iter()
-                .all(|other| seen.contains(&format!("{other:?}")))
+            others.iter().all(|other| seen.contains(&format!("{other:?}")))
         });
     }
 }
@@ -410,10 +358,7 @@ async fn one_viewer_too_many_is_told_so_and_viewers_of_one_subject_share_its_rea
         viewer.event("rows", |rows| has(rows, "user-2"));
     }
     let queries = dynamo.take_operations()["Query"];
-    assert!(
-        queries < 16 * u64::try_from(MAX_VIEWERS).expect("it is small"),
-        "{queries}"
-    );
+    assert!(queries < 16 * u64::try_from(MAX_VIEWERS).expect("it is small"), "{queries}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -471,11 +416,7 @@ async fn a_port_that_is_given_must_be_free_and_without_one_the_next_free_one_is_
     };
     let (first, second) = (start(None).expect("free"), start(None).expect("free"));
     for page in [&first, &second] {
-        assert!(
-            (PORT..PORT + PORTS).contains(&page.port()),
-            "{}",
-            page.port()
-        );
+        assert!((PORT..PORT + PORTS).contains(&page.port()), "{}", page.port());
     }
     assert!(first.port() < second.port());
     let taken = start(Some(first.port())).map(|page| page.port());
@@ -491,16 +432,9 @@ async fn a_row_has_its_saturation_and_its_level_and_both_are_unknown_before() {
     let mut viewer = Viewer::of(&page);
     let limit = |rows: &Value| rows["rows"][0]["limits"][0].clone();
     let first = limit(&viewer.event("rows", |rows| has(rows, "user-1")));
-    assert_eq!(
-        [&first["saturation"], &first["from"], &first["used"]],
-        [&Value::Null; 3]
-    );
+    assert_eq!([&first["saturation"], &first["from"], &first["used"]], [&Value::Null; 3]);
     let known = viewer.event("rows", |rows| !limit(rows)["saturation"].is_null());
-    assert_eq!(
-        limit(&known)["saturation"],
-        0,
-        "nothing since the first read"
-    );
+    assert_eq!(limit(&known)["saturation"], 0, "nothing since the first read");
     for _ in 0..30 {
         acquire(&caller, "user-1").await;
     }
@@ -535,9 +469,7 @@ async fn stopped_and_exempt_levels_are_told_to_every_viewer() {
         ])
     );
     admin.start(&gpt_4()).send().await.expect("it is written");
-    viewer.event("switches", |told| {
-        told["switches"].as_array().map(Vec::len) == Some(1)
-    });
+    viewer.event("switches", |told| told["switches"].as_array().map(Vec::len) == Some(1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -550,12 +482,7 @@ async fn a_read_that_fails_says_why_and_when_the_last_good_one_began() {
     dynamo.fail_reads(|_, _| Some(Fault::ServerError));
     let failing = SystemClock.now().0;
     let failed = viewer.event("progress", |progress| progress["problem"].is_string());
-    assert!(
-        failed["read_at_ms"]
-            .as_i64()
-            .is_some_and(|at| at <= failing),
-        "{failed}"
-    );
+    assert!(failed["read_at_ms"].as_i64().is_some_and(|at| at <= failing), "{failed}");
     dynamo.fail_reads(|_, _| None);
     let read = viewer.event("progress", |progress| progress["problem"].is_null());
     assert!(read["read_at_ms"].as_i64() > Some(failing), "{read}");
@@ -609,9 +536,7 @@ async fn an_opened_bucket_costs_what_the_page_says_and_twice_at_once_no_more() {
     cost("reasons with a lease", 13.0);
     // Limits with classes are planned with.
     let level = ConfigLevel::Entity("user-3".try_into().expect("an id"));
-    let limit: Limit = "rpm=100/minute,class=batch:10%:30%"
-        .parse()
-        .expect("a limit");
+    let limit: Limit = "rpm=100/minute,class=batch:10%:30%".parse().expect("a limit");
     let config = Config::of([limit]);
     let set = caller.admin().set_config(&level, &config).await;
     set.expect("it is written");
@@ -642,10 +567,7 @@ async fn no_view_scans_the_table_and_all_stay_within_the_allowed_units() {
     let dynamo = Dynamo::new().await;
     let (table, meter) = dynamo.metered().await;
     let reader = limiter(table).await;
-    let options = Options {
-        read_units: 50,
-        ..options()
-    };
+    let options = Options { read_units: 50, ..options() };
     let (page, caller) = page_of(&dynamo, reader, options).await;
     for user in 0..80 {
         acquire(&caller, &format!("user-{user}")).await;
@@ -661,10 +583,7 @@ async fn no_view_scans_the_table_and_all_stay_within_the_allowed_units() {
     let counted = page.cost().units;
     assert!(read <= counted, "{read} read, {counted} counted");
     // Requests for single buckets may be five seconds ahead of it, and a page of a list too.
-    assert!(
-        counted <= 50.0 * (seconds + 5.0) + 113.0,
-        "{counted} in {seconds} s"
-    );
+    assert!(counted <= 50.0 * (seconds + 5.0) + 113.0, "{counted} in {seconds} s");
     let operations = dynamo.take_operations();
     assert!(!operations.contains_key("Scan"), "{operations:?}");
 }
@@ -685,10 +604,7 @@ async fn denials_are_those_that_callers_count() {
     assert_eq!(hello["has_callers"], true);
     let first = viewer.event("callers", |_| true);
     assert_eq!(first[0]["denied_per_second"], Value::Null, "one read");
-    assert!(
-        first[1]["problem"].is_string(),
-        "nothing listens there: {first}"
-    );
+    assert!(first[1]["problem"].is_string(), "nothing listens there: {first}");
     let take = || caller.acquire("user-1", "gpt-4").take("rpm", 60).send();
     assert!(take().await.expect("DynamoDB works").is_granted());
     for _ in 0..10 {

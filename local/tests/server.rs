@@ -30,14 +30,9 @@ fn answer(mut stream: TcpStream) -> (u16, Value) {
     let read = stream.read_to_end(&mut text);
     assert!(!text.is_empty(), "no answer: {read:?}");
     let text = String::from_utf8(text).unwrap();
-    let status = text
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok());
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
     let (_, body) = text.split_once("\r\n\r\n").unwrap();
-    let body = body
-        .find('{')
-        .map_or(Value::Null, |at| serde_json::from_str(&body[at..]).unwrap());
+    let body = body.find('{').map_or(Value::Null, |at| serde_json::from_str(&body[at..]).unwrap());
     (status.unwrap(), body)
 }
 
@@ -58,10 +53,7 @@ fn ask(address: &str, operation: &str, fields: &[&str], body: &str) -> (u16, Val
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_of_another_site_or_to_another_name_neither_reads_nor_writes() {
-    let options = Options {
-        hosts: vec!["weirgate-local".parse().unwrap()],
-        ..Options::default()
-    };
+    let options = Options { hosts: vec!["weirgate-local".parse().unwrap()], ..Options::default() };
     let backend = LocalBackend::start(options).await.unwrap();
     let own = address(&backend);
     let port = own.rsplit(':').next().unwrap();
@@ -89,11 +81,8 @@ async fn a_request_of_another_site_or_to_another_name_neither_reads_nor_writes()
         ] {
             let host = format!("host: {host}");
             let fields = [host.as_str(), &field].map(str::to_owned);
-            let fields: Vec<&str> = fields
-                .iter()
-                .map(String::as_str)
-                .filter(|field| !field.is_empty())
-                .collect();
+            let fields: Vec<&str> =
+                fields.iter().map(String::as_str).filter(|field| !field.is_empty()).collect();
             let (status, body) = ask(&own, "PutItem", &fields, PUT);
             if *is_own && is_ours {
                 assert_eq!(status, 200, "{fields:?}: {body}");
@@ -103,30 +92,17 @@ async fn a_request_of_another_site_or_to_another_name_neither_reads_nor_writes()
                 continue;
             }
             assert_eq!(status, 403, "{fields:?}: {body}");
-            assert_eq!(
-                body["__type"],
-                "com.amazon.coral.service#ValidationException"
-            );
+            assert_eq!(body["__type"], "com.amazon.coral.service#ValidationException");
             let reason = body["message"].as_str().unwrap();
-            let named = if *is_own {
-                "the header "
-            } else {
-                "the header Host must be "
-            };
-            assert!(
-                reason.starts_with(named) && reason.contains("got "),
-                "{reason}"
-            );
+            let named = if *is_own { "the header " } else { "the header Host must be " };
+            assert!(reason.starts_with(named) && reason.contains("got "), "{reason}");
             assert_eq!(!*is_own, reason.contains("--allow-host"), "{reason}");
             for operation in ["Scan", "ListTables", "DeleteTable", "Unknown"] {
                 assert_eq!(ask(&own, operation, &fields, SCAN).0, 403, "{fields:?}");
             }
             let host = format!("host: {own}");
             let (_, scanned) = ask(&own, "Scan", &[&host], SCAN);
-            assert!(
-                !scanned.to_string().contains(r#""PK":{"S":"a"}"#),
-                "{fields:?}: {scanned}"
-            );
+            assert!(!scanned.to_string().contains(r#""PK":{"S":"a"}"#), "{fields:?}: {scanned}");
         }
     }
     assert_eq!(ask(&own, "ListTables", &[], "{}").0, 403, "no host");
@@ -145,41 +121,18 @@ async fn a_body_that_is_slow_too_long_or_broken_is_a_typed_error() {
         stream
     };
     // Small and large ones, of which nothing, a part, or all but a byte has arrived.
-    let slow: Vec<_> = [
-        (10, 0),
-        (PUT.len(), 5),
-        (100_000, 99_999),
-        (16_000_000, 1_000_000),
-    ]
-    .map(|(length, sent)| begin(length, &"x".repeat(sent)))
-    .into();
-    let kind = |error: &Value| {
-        error["__type"]
-            .as_str()
-            .unwrap()
-            .rsplit('#')
-            .next()
-            .unwrap()
-            .to_owned()
-    };
+    let slow: Vec<_> = [(10, 0), (PUT.len(), 5), (100_000, 99_999), (16_000_000, 1_000_000)]
+        .map(|(length, sent)| begin(length, &"x".repeat(sent)))
+        .into();
+    let kind =
+        |error: &Value| error["__type"].as_str().unwrap().rsplit('#').next().unwrap().to_owned();
     for stream in slow {
         let (status, error) = answer(stream);
-        assert_eq!(
-            (status, kind(&error).as_str()),
-            (408, "RequestTimeoutException"),
-            "{error}"
-        );
-        assert!(
-            error["message"].as_str().unwrap().contains("within 10 s"),
-            "{error}"
-        );
+        assert_eq!((status, kind(&error).as_str()), (408, "RequestTimeoutException"), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("within 10 s"), "{error}");
     }
     let (status, error) = answer(begin(16 * 1024 * 1024 + 1, ""));
-    assert_eq!(
-        (status, kind(&error).as_str()),
-        (413, "SerializationException"),
-        "{error}"
-    );
+    assert_eq!((status, kind(&error).as_str()), (413, "SerializationException"), "{error}");
 
     let mut chunked = connect(&own);
     let text = format!(

@@ -81,13 +81,7 @@ impl Asks {
         amounts: impl IntoIterator<Item = (LimitName, MilliTokens)>,
     ) -> Self {
         for (limit, amount) in amounts {
-            self.add(Ask {
-                limit,
-                amount,
-                most: amount,
-                effect,
-                floor: MilliTokens::ZERO,
-            });
+            self.add(Ask { limit, amount, most: amount, effect, floor: MilliTokens::ZERO });
         }
         self
     }
@@ -160,9 +154,7 @@ impl Asks {
     /// Returns the balance of a limit that must stay in a shard.
     #[must_use]
     pub fn floor(&self, limit: &str, shard: ShardIndex) -> MilliTokens {
-        let debit = self
-            .debit(limit)
-            .filter(|ask| ask.floor > MilliTokens::ZERO);
+        let debit = self.debit(limit).filter(|ask| ask.floor > MilliTokens::ZERO);
         debit.map_or(MilliTokens::ZERO, |ask| shard.share(ask.floor))
     }
 

@@ -238,9 +238,7 @@ impl Field {
     #[must_use]
     pub fn parse(attribute: &str) -> Option<(&str, Self)> {
         let (limit, suffix) = attribute.strip_prefix("b_")?.rsplit_once('_')?;
-        let field = Self::ALL
-            .into_iter()
-            .find(|field| field.suffix() == suffix)?;
+        let field = Self::ALL.into_iter().find(|field| field.suffix() == suffix)?;
         Some((limit, field))
     }
 }

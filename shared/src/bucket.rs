@@ -29,11 +29,7 @@ impl Bucket {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let parts = |count: u32| u64::from(u32::MAX.div_ceil(2) / count.max(1));
-        let sum: u64 = self
-            .shards
-            .iter()
-            .map(|shard| parts(shard.shard().count))
-            .sum();
+        let sum: u64 = self.shards.iter().map(|shard| parts(shard.shard().count)).sum();
         sum == parts(1)
     }
 
@@ -41,10 +37,7 @@ impl Bucket {
     /// it is on its way to them.
     #[must_use]
     pub fn paused_until(&self, now: EpochMillis) -> Option<EpochMillis> {
-        let ends = self
-            .shards
-            .iter()
-            .filter_map(|shard| shard.paused_until(now));
+        let ends = self.shards.iter().filter_map(|shard| shard.paused_until(now));
         ends.max()
     }
 
@@ -52,10 +45,7 @@ impl Bucket {
     /// it does not reduce the sum.
     #[must_use]
     pub fn balance_at(&self, limit: &LimitName, at: EpochMillis) -> MilliTokens {
-        self.shards
-            .iter()
-            .map(|shard| shard.balance_at(limit, at).max(MilliTokens::ZERO))
-            .sum()
+        self.shards.iter().map(|shard| shard.balance_at(limit, at).max(MilliTokens::ZERO)).sum()
     }
 
     /// Returns the first instant from `now` on at which the shards together have `need`, if no
@@ -85,11 +75,7 @@ impl Bucket {
         };
         while late - early > 1 {
             let middle = early + (late - early) / 2;
-            if is_there(middle) {
-                late = middle
-            } else {
-                early = middle
-            }
+            if is_there(middle) { late = middle } else { early = middle }
         }
         Some(EpochMillis(late))
     }
@@ -115,27 +101,16 @@ impl Bucket {
             };
             amounts.iter().map(part).min()
         };
-        let mut shards: Vec<_> = self
-            .shards
-            .iter()
-            .map(|shard| (room(shard), shard))
-            .collect();
+        let mut shards: Vec<_> = self.shards.iter().map(|shard| (room(shard), shard)).collect();
         shards.sort_by(|(a, _), (b, _)| b.cmp(a));
-        let mut available: BTreeMap<_, _> = amounts
-            .keys()
-            .map(|limit| (limit.clone(), MilliTokens::ZERO))
-            .collect();
+        let mut available: BTreeMap<_, _> =
+            amounts.keys().map(|limit| (limit.clone(), MilliTokens::ZERO)).collect();
         let mut givers = vec![];
         for (_, shard) in shards {
-            if amounts
-                .iter()
-                .all(|(limit, need)| available[limit].0 / 4 * 3 >= need.0)
-            {
+            if amounts.iter().all(|(limit, need)| available[limit].0 / 4 * 3 >= need.0) {
                 break;
             }
-            available
-                .iter_mut()
-                .for_each(|(limit, available)| *available += held(shard, limit));
+            available.iter_mut().for_each(|(limit, available)| *available += held(shard, limit));
             givers.push(shard);
         }
         if amounts.iter().any(|(limit, need)| available[limit] < *need) {
@@ -183,14 +158,9 @@ mod tests {
 
     fn shard(index: u32, count: u32, limits: &[(&str, i64)]) -> Shard {
         let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).unwrap();
-        let all: Vec<_> = limits
-            .iter()
-            .map(|(name, _)| Limit::custom(name, 10_000, 1, 1000).unwrap())
-            .collect();
-        let mut shard = Shard {
-            shard_count: count,
-            ..Shard::full(key, &all, EpochMillis(0))
-        };
+        let all: Vec<_> =
+            limits.iter().map(|(name, _)| Limit::custom(name, 10_000, 1, 1000).unwrap()).collect();
+        let mut shard = Shard { shard_count: count, ..Shard::full(key, &all, EpochMillis(0)) };
         for (name, tk) in limits {
             shard.limits.get_mut(*name).unwrap().available = MilliTokens(*tk);
         }
@@ -218,47 +188,26 @@ mod tests {
             shard(2, 4, &[("a", 4000), ("b", 600)]),
             shard(3, 4, &[("a", -50), ("b", 0)]),
         ]);
-        let parts = bucket
-            .spread(&needs(&[("a", 7500), ("b", 900)]), EpochMillis(0))
-            .unwrap();
+        let parts = bucket.spread(&needs(&[("a", 7500), ("b", 900)]), EpochMillis(0)).unwrap();
         assert_eq!(
             parts,
-            [
-                (1, needs(&[("a", 4500), ("b", 485)])),
-                (2, needs(&[("a", 3000), ("b", 415)]))
-            ]
+            [(1, needs(&[("a", 4500), ("b", 485)])), (2, needs(&[("a", 3000), ("b", 415)]))]
         );
-        let more = bucket
-            .spread(&needs(&[("a", 7501)]), EpochMillis(0))
-            .unwrap();
-        assert_eq!(
-            by_shard(&more),
-            [1, 2, 0],
-            "two would have less than a quarter left"
-        );
-        let all = bucket
-            .spread(&needs(&[("a", 11_000)]), EpochMillis(0))
-            .unwrap();
+        let more = bucket.spread(&needs(&[("a", 7501)]), EpochMillis(0)).unwrap();
+        assert_eq!(by_shard(&more), [1, 2, 0], "two would have less than a quarter left");
+        let all = bucket.spread(&needs(&[("a", 11_000)]), EpochMillis(0)).unwrap();
         assert_eq!(
             all,
-            [
-                (1, needs(&[("a", 6000)])),
-                (2, needs(&[("a", 4000)])),
-                (0, needs(&[("a", 1000)]))
-            ]
+            [(1, needs(&[("a", 6000)])), (2, needs(&[("a", 4000)])), (0, needs(&[("a", 1000)]))]
         );
-        assert_eq!(
-            bucket.spread(&needs(&[("a", 11_001)]), EpochMillis(0)),
-            None
-        );
+        assert_eq!(bucket.spread(&needs(&[("a", 11_001)]), EpochMillis(0)), None);
         // By parts of what is asked, not by amounts.
         let bucket = Bucket::new(vec![
             shard(0, 2, &[("a", 100_000), ("b", 90_000)]),
             shard(1, 2, &[("a", 600_000), ("b", 50_000)]),
         ]);
-        let parts = bucket
-            .spread(&needs(&[("a", 700_000), ("b", 100_000)]), EpochMillis(0))
-            .unwrap();
+        let parts =
+            bucket.spread(&needs(&[("a", 700_000), ("b", 100_000)]), EpochMillis(0)).unwrap();
         assert_eq!(parts[0].0, 1);
     }
 

@@ -60,10 +60,7 @@ impl Config {
     /// Returns a configuration of these enforced limits.
     #[must_use]
     pub fn of(limits: impl Into<Vec<Limit>>) -> Self {
-        Self {
-            limits: limits.into(),
-            ..Self::default()
-        }
+        Self { limits: limits.into(), ..Self::default() }
     }
 
     /// Checks the rules that the types of its parts do not.
@@ -72,10 +69,7 @@ impl Config {
     /// [`ConfigError`] with the rule that it breaks.
     pub fn check(&self) -> Result<(), ConfigError> {
         for (at, limit) in self.limits.iter().enumerate() {
-            if self.limits[..at]
-                .iter()
-                .any(|earlier| earlier.name() == limit.name())
-            {
+            if self.limits[..at].iter().any(|earlier| earlier.name() == limit.name()) {
                 return Err(ConfigError::Twice(limit.name().to_string()));
             }
         }
@@ -124,17 +118,11 @@ impl ConfigPatch {
         limits.sort_by(|one, other| one.name().cmp(other.name()));
         Config {
             limits,
-            status: self
-                .status
-                .or(kept.map(|config| config.status))
-                .unwrap_or_default(),
+            status: self.status.or(kept.map(|config| config.status)).unwrap_or_default(),
             is_shadow: self
                 .is_shadow
                 .unwrap_or_else(|| kept.is_some_and(|config| config.is_shadow)),
-            class: self
-                .class
-                .clone()
-                .or_else(|| kept.and_then(|config| config.class.clone())),
+            class: self.class.clone().or_else(|| kept.and_then(|config| config.class.clone())),
         }
     }
 }
@@ -150,10 +138,7 @@ pub struct Versioned<T> {
 
 impl<T> Default for Versioned<T> {
     fn default() -> Self {
-        Self {
-            version: 0,
-            value: None,
-        }
+        Self { version: 0, value: None }
     }
 }
 
@@ -212,9 +197,7 @@ impl LimitMode {
     /// What the word stands for.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Enforced, Self::Shadow, Self::Soft]
-            .into_iter()
-            .find(|mode| mode.as_str() == word)
+        [Self::Enforced, Self::Shadow, Self::Soft].into_iter().find(|mode| mode.as_str() == word)
     }
 }
 
@@ -259,19 +242,13 @@ impl ConfigLevel {
         let [own, default, of_resource, system] = Self::of(entity, resource);
         let of_plan = plan.map(|plan| Self::of_plan(plan, resource));
         let (own, wider) = ([own, default], [of_resource, system]);
-        own.into_iter()
-            .chain(of_plan.into_iter().flatten())
-            .chain(wider)
-            .collect()
+        own.into_iter().chain(of_plan.into_iter().flatten()).chain(wider).collect()
     }
 
     /// Returns the levels of a plan on a resource, the winning one first.
     #[must_use]
     pub fn of_plan(plan: &PlanName, resource: &Resource) -> [Self; 2] {
-        [
-            Self::PlanResource(plan.clone(), resource.clone()),
-            Self::Plan(plan.clone()),
-        ]
+        [Self::PlanResource(plan.clone(), resource.clone()), Self::Plan(plan.clone())]
     }
 
     /// Returns the level of these names: of an entity or else of a plan, on a resource or on all; the system's
@@ -359,10 +336,7 @@ pub struct Entity {
     #[cfg_attr(feature = "serde", serde(default))]
     pub cascades: bool,
     /// Plan, whose limits hold where the entity has none of its own.
-    #[cfg_attr(
-        feature = "serde",
-        serde(default, skip_serializing_if = "Option::is_none")
-    )]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub plan: Option<PlanName>,
 }
 
@@ -370,31 +344,19 @@ impl Entity {
     /// Returns an entity without a parent and a plan.
     #[must_use]
     pub const fn new(id: EntityId) -> Self {
-        Self {
-            id,
-            parent: None,
-            cascades: false,
-            plan: None,
-        }
+        Self { id, parent: None, cascades: false, plan: None }
     }
 
     /// Gives it a parent, and says whether its takes also take from it.
     #[must_use]
     pub fn child_of(self, parent: EntityId, cascades: bool) -> Self {
-        Self {
-            parent: Some(parent),
-            cascades,
-            ..self
-        }
+        Self { parent: Some(parent), cascades, ..self }
     }
 
     /// Gives it a plan.
     #[must_use]
     pub fn on_plan(self, plan: PlanName) -> Self {
-        Self {
-            plan: Some(plan),
-            ..self
-        }
+        Self { plan: Some(plan), ..self }
     }
 }
 
@@ -403,17 +365,12 @@ mod tests {
     use super::*;
 
     fn limits(count: usize) -> Vec<Limit> {
-        (0..count)
-            .map(|at| Limit::custom(&format!("l{at}"), 1, 1, 1000).unwrap())
-            .collect()
+        (0..count).map(|at| Limit::custom(&format!("l{at}"), 1, 1, 1000).unwrap()).collect()
     }
 
     #[test]
     fn a_level_is_named_in_full() {
-        let (entity, resource) = (
-            EntityId::new("e-1").unwrap(),
-            Resource::new("gpt-4").unwrap(),
-        );
+        let (entity, resource) = (EntityId::new("e-1").unwrap(), Resource::new("gpt-4").unwrap());
         let plan = PlanName::new("pro").unwrap();
         let levels = ConfigLevel::of_entity(&entity, Some(&plan), &resource);
         let levels: Vec<_> = levels.iter().map(ConfigLevel::to_string).collect();
@@ -439,14 +396,8 @@ mod tests {
             is_shadow: true,
             ..Config::of([rpm(5), tpm.clone()])
         };
-        let patch = ConfigPatch {
-            limits: vec![rpm(6)],
-            ..ConfigPatch::default()
-        };
-        let expected = Config {
-            limits: vec![rpm(6), tpm],
-            ..before.clone()
-        };
+        let patch = ConfigPatch { limits: vec![rpm(6)], ..ConfigPatch::default() };
+        let expected = Config { limits: vec![rpm(6), tpm], ..before.clone() };
         assert_eq!(patch.onto(Some(&before)), expected);
         assert_eq!(patch.onto(None), Config::of([rpm(6)]));
         let enforced = ConfigPatch {
@@ -472,18 +423,8 @@ mod tests {
             Err(ConfigError::Twice("l0".to_owned()))
         );
         assert_eq!(Config::of(limits(0)).check(), Err(ConfigError::NoLimits));
-        let disabled = Config {
-            status: ConfigStatus::Disabled,
-            ..Config::default()
-        };
+        let disabled = Config { status: ConfigStatus::Disabled, ..Config::default() };
         assert_eq!(disabled.check(), Ok(()));
-        assert_eq!(
-            Config {
-                limits: limits(1),
-                ..disabled
-            }
-            .check(),
-            Ok(())
-        );
+        assert_eq!(Config { limits: limits(1), ..disabled }.check(), Ok(()));
     }
 }

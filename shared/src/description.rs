@@ -83,17 +83,11 @@ impl EntityDescription {
         }
         if !is_text(&value, MAX_LABEL_VALUE) {
             let what = format!("value {value:?} of label {name}");
-            return refused(
-                what,
-                "at most 256 bytes of UTF-8 without control characters",
-            );
+            return refused(what, "at most 256 bytes of UTF-8 without control characters");
         }
         let what = format!("label {name}");
         self.labels.insert(name, value);
-        let bytes = self
-            .labels
-            .iter()
-            .map(|(name, value)| name.len() + value.len());
+        let bytes = self.labels.iter().map(|(name, value)| name.len() + value.len());
         if bytes.sum::<usize>() > MAX_LABELS {
             return refused(
                 what,
@@ -159,10 +153,7 @@ mod tests {
             full = full.labelled(format!("{at}"), "v".repeat(255)).unwrap();
         }
         let error = refused(full.clone().labelled("x", ""));
-        assert!(
-            error.contains("label x") && error.contains("2,048"),
-            "{error}"
-        );
+        assert!(error.contains("label x") && error.contains("2,048"), "{error}");
         let again = full.clone().labelled("0", "w".repeat(255)).unwrap();
         assert_eq!(again.labels().len(), 8);
         assert!(full.without_label("0").labelled("x", "").is_ok());

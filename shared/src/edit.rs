@@ -69,10 +69,7 @@ impl BalanceStep {
                     u32::try_from(*at).is_ok_and(|at| at % count == index % planned % count)
                 };
                 let whole = (0..parts.len()).filter(has).map(|at| parts[at]).sum();
-                let within = ShardIndex {
-                    index: index / planned,
-                    count: count.div_ceil(planned),
-                };
+                let within = ShardIndex { index: index / planned, count: count.div_ceil(planned) };
                 BalanceChange::Raise(within.share(whole))
             }
         }
@@ -110,10 +107,7 @@ impl BucketEdit {
     /// Returns the key of a bucket's change.
     #[must_use]
     pub fn key(bucket: &BucketKey) -> ItemKey {
-        ItemKey {
-            pk: bucket.with_shard(0).item_key().pk,
-            sk: EDIT_SK.to_owned(),
-        }
+        ItemKey { pk: bucket.with_shard(0).item_key().pk, sk: EDIT_SK.to_owned() }
     }
 
     /// Begins the change. Requires that no other one is under way.
@@ -132,11 +126,7 @@ impl BucketEdit {
                 let plan = Value::Map(balances.iter().map(text).collect());
                 changes.push(set(attr::PLAN, plan));
             }
-            EditChange::Limits {
-                limits,
-                version,
-                is_own,
-            } => {
+            EditChange::Limits { limits, version, is_own } => {
                 let mut plan = item::write_config(&Config::of(limits.clone()));
                 if let Some(version) = version {
                     plan.insert(attr::VERSION.to_owned(), Value::Int(version.number));
@@ -184,10 +174,8 @@ mod tests {
     fn the_parts_of_a_shards_halves_add_up_to_its_own() {
         let amounts = |count: i64| (0..count).map(|at| MilliTokens(at * at + 3)).collect();
         for planned in [1, 2, 8, 64] {
-            let edits = [
-                BalanceStep::Set(MilliTokens(12_345)),
-                BalanceStep::Raise(amounts(planned)),
-            ];
+            let edits =
+                [BalanceStep::Set(MilliTokens(12_345)), BalanceStep::Raise(amounts(planned))];
             for edit in edits {
                 assert_eq!(BalanceStep::parse(&edit.text()), Some(edit.clone()));
                 let amount = |shard| match edit.part(shard, MilliTokens::ZERO) {

@@ -26,15 +26,10 @@ pub enum Held {
 
 impl Held {
     fn number(thousandths: i128) -> Self {
-        let (sign, size) = (
-            if thousandths < 0 { "-" } else { "" },
-            thousandths.unsigned_abs(),
-        );
+        let (sign, size) = (if thousandths < 0 { "-" } else { "" }, thousandths.unsigned_abs());
         let text = match size % 1000 {
             0 => format!("{sign}{}", size / 1000),
-            part => format!("{sign}{}.{part:03}", size / 1000)
-                .trim_end_matches('0')
-                .to_owned(),
+            part => format!("{sign}{}.{part:03}", size / 1000).trim_end_matches('0').to_owned(),
         };
         Self::Number(thousandths, text)
     }
@@ -53,11 +48,9 @@ impl Held {
             Self::Number(_, text) => Attr::N(text),
             Self::Text(text) => Attr::S(text),
             Self::Bool(is) => Attr::Bool(*is),
-            Self::Map(map) => Attr::M(
-                map.iter()
-                    .map(|(name, held)| (name.as_str(), held.attr()))
-                    .collect(),
-            ),
+            Self::Map(map) => {
+                Attr::M(map.iter().map(|(name, held)| (name.as_str(), held.attr())).collect())
+            }
             Self::Numbers(numbers) => Attr::Numbers(numbers.iter().map(String::as_str).collect()),
         }
     }
@@ -78,11 +71,9 @@ impl From<&Value> for Held {
             Value::Tokens(amount) => Self::number(amount.0),
             Value::Text(text) => Self::Text(text.clone()),
             Value::Bool(is) => Self::Bool(*is),
-            Value::Map(map) => Self::Map(
-                map.iter()
-                    .map(|(name, value)| (name.clone(), value.into()))
-                    .collect(),
-            ),
+            Value::Map(map) => {
+                Self::Map(map.iter().map(|(name, value)| (name.clone(), value.into())).collect())
+            }
             Value::Numbers(numbers) => {
                 Self::Numbers(numbers.iter().map(ToString::to_string).collect())
             }
@@ -99,11 +90,7 @@ impl Item {
     pub fn of_bucket(bucket: &Shard) -> Self {
         let mut item = Self::default();
         let changes = crate::write_shard(bucket);
-        assert!(item.apply(&Update {
-            key: bucket.key.item_key(),
-            conditions: vec![],
-            changes
-        }));
+        assert!(item.apply(&Update { key: bucket.key.item_key(), conditions: vec![], changes }));
         item
     }
 
@@ -116,26 +103,15 @@ impl Item {
     /// Runs the update if its conditions hold. Returns whether they did.
     pub fn apply(&mut self, update: &Update) -> bool {
         assert_no_overlap(&update.changes);
-        if !update
-            .conditions
-            .iter()
-            .all(|condition| self.holds(condition))
-        {
+        if !update.conditions.iter().all(|condition| self.holds(condition)) {
             return false;
         }
         // Every change sees the item as it was, as in DynamoDB; no two touch the same path, so
         // order does not matter but for what is copied.
         let before = self.clone();
-        let (pk, sk) = (
-            Held::Text(update.key.pk.clone()),
-            Held::Text(update.key.sk.clone()),
-        );
-        assert!(
-            self.0.get("PK").is_none_or(|here| *here == pk),
-            "an update of another item"
-        );
-        self.0
-            .extend([("PK".to_owned(), pk), ("SK".to_owned(), sk)]);
+        let (pk, sk) = (Held::Text(update.key.pk.clone()), Held::Text(update.key.sk.clone()));
+        assert!(self.0.get("PK").is_none_or(|here| *here == pk), "an update of another item");
+        self.0.extend([("PK".to_owned(), pk), ("SK".to_owned(), sk)]);
         for change in &update.changes {
             match change {
                 AttributeUpdate::Set(path, value) => self.set(path, value.into()),
@@ -158,15 +134,11 @@ impl Item {
                     let before = before
                         .get(from)
                         .map_or_else(|| Held::from(&first).thousandths(), Held::thousandths);
-                    self.set(
-                        to,
-                        Held::number(before + Held::from(&Value::Int(1)).thousandths()),
-                    );
+                    self.set(to, Held::number(before + Held::from(&Value::Int(1)).thousandths()));
                 }
                 AttributeUpdate::Add(path, Value::Numbers(more)) => {
-                    let mut numbers = self
-                        .get(path)
-                        .map_or_else(BTreeSet::new, |held| held.numbers().clone());
+                    let mut numbers =
+                        self.get(path).map_or_else(BTreeSet::new, |held| held.numbers().clone());
                     numbers.extend(more.iter().map(ToString::to_string));
                     self.set(path, Held::Numbers(numbers));
                 }
@@ -212,9 +184,9 @@ impl Item {
             Condition::AtMost(path, value) => {
                 number(path, value).is_some_and(|(here, there)| here <= there)
             }
-            Condition::Lacks(path, number) => !self
-                .get(path)
-                .is_some_and(|held| held.numbers().contains(&number.to_string())),
+            Condition::Lacks(path, number) => {
+                !self.get(path).is_some_and(|held| held.numbers().contains(&number.to_string()))
+            }
             Condition::AbsentOr(path, condition) => {
                 self.get(path).is_none() || self.holds(condition)
             }
@@ -225,11 +197,10 @@ impl Item {
     #[must_use]
     pub fn get(&self, path: &Path) -> Option<&Held> {
         let (first, rest) = path.0.split_first()?;
-        rest.iter()
-            .try_fold(self.0.get(first.as_ref())?, |held, name| match held {
-                Held::Map(map) => map.get(name.as_ref()),
-                _ => None,
-            })
+        rest.iter().try_fold(self.0.get(first.as_ref())?, |held, name| match held {
+            Held::Map(map) => map.get(name.as_ref()),
+            _ => None,
+        })
     }
 
     fn set(&mut self, path: &Path, held: Held) {
@@ -239,22 +210,18 @@ impl Item {
 
     fn place<'p>(&mut self, path: &'p Path) -> (&mut BTreeMap<String, Held>, &'p str) {
         let (last, parents) = path.0.split_last().expect("a path names something");
-        let map = parents
-            .iter()
-            .fold(&mut self.0, |map, name| match map.get_mut(name.as_ref()) {
-                Some(Held::Map(inner)) => inner,
-                other => panic!(
-                    "ValidationException: the document path {path:?} is invalid at {other:?}"
-                ),
-            });
+        let map = parents.iter().fold(&mut self.0, |map, name| match map.get_mut(name.as_ref()) {
+            Some(Held::Map(inner)) => inner,
+            other => {
+                panic!("ValidationException: the document path {path:?} is invalid at {other:?}")
+            }
+        });
         (map, last.as_ref())
     }
 
     /// Returns all attributes.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, Attr<'_>)> {
-        self.0
-            .iter()
-            .map(|(name, held)| (name.as_str(), held.attr()))
+        self.0.iter().map(|(name, held)| (name.as_str(), held.attr()))
     }
 
     /// The bucket this item is.

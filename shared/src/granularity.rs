@@ -72,21 +72,9 @@ mod tests {
     fn intervals_start_and_end_on_their_boundary() {
         let at = parse_iso8601("2028-02-29T23:59:59Z").unwrap();
         for (granularity, start, end) in [
-            (
-                Granularity::Hourly,
-                "2028-02-29T23:00:00Z",
-                "2028-03-01T00:00:00Z",
-            ),
-            (
-                Granularity::Daily,
-                "2028-02-29T00:00:00Z",
-                "2028-03-01T00:00:00Z",
-            ),
-            (
-                Granularity::Monthly,
-                "2028-02-01T00:00:00Z",
-                "2028-03-01T00:00:00Z",
-            ),
+            (Granularity::Hourly, "2028-02-29T23:00:00Z", "2028-03-01T00:00:00Z"),
+            (Granularity::Daily, "2028-02-29T00:00:00Z", "2028-03-01T00:00:00Z"),
+            (Granularity::Monthly, "2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"),
         ] {
             let first = granularity.start(at);
             assert_eq!(Iso8601(first).to_string(), start);
@@ -101,11 +89,7 @@ mod tests {
     #[test]
     fn intervals_divide_time_without_gaps() {
         let first = parse_iso8601("2026-11-20T18:00:00Z").unwrap();
-        for granularity in [
-            Granularity::Hourly,
-            Granularity::Daily,
-            Granularity::Monthly,
-        ] {
+        for granularity in [Granularity::Hourly, Granularity::Daily, Granularity::Monthly] {
             let mut start = granularity.start(first);
             for _ in 0..50 {
                 let end = granularity.end(start);

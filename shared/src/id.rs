@@ -142,15 +142,7 @@ macro_rules! any_is_free {
         }
     )*};
 }
-any_is_free!(
-    Namespace,
-    EntityId,
-    PlanName,
-    Resource,
-    ClassName,
-    WriteId,
-    IdempotencyKey
-);
+any_is_free!(Namespace, EntityId, PlanName, Resource, ClassName, WriteId, IdempotencyKey);
 
 impl LimitName {
     /// Returns whether a limit can have this name. Usage snapshots have one attribute per limit
@@ -187,9 +179,7 @@ impl LimitName {
     pub(crate) fn of_limit(name: &str) -> Result<Self, NameError> {
         // The rule that an error states does not have the character of pools.
         let known = Self::new(name)?;
-        (!known.is_pool())
-            .then_some(known)
-            .ok_or_else(|| Self::refused(name))
+        (!known.is_pool()).then_some(known).ok_or_else(|| Self::refused(name))
     }
 
     /// Returns the name of the whole limit.

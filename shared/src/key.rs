@@ -45,12 +45,7 @@ impl BucketKey {
     /// Returns `{ns}/BUCKET#{entity}#{resource}#{shard}`, `#STATE`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
-        let Self {
-            namespace,
-            entity,
-            resource,
-            shard,
-        } = self;
+        let Self { namespace, entity, resource, shard } = self;
         ItemKey {
             pk: format!("{namespace}/BUCKET#{entity}#{resource}#{shard}"),
             sk: BUCKET_SK.to_owned(),
@@ -74,10 +69,7 @@ impl BucketKey {
     /// Returns the key of another shard of the same bucket.
     #[must_use]
     pub fn with_shard(&self, shard: u32) -> Self {
-        Self {
-            shard,
-            ..self.clone()
-        }
+        Self { shard, ..self.clone() }
     }
 
     /// Returns `GSI2PK` and `GSI2SK`: the buckets of a resource, in one of [`resource_partitions`].
@@ -85,12 +77,7 @@ impl BucketKey {
     /// writes a second.
     #[must_use]
     pub fn by_resource(&self) -> (String, String) {
-        let Self {
-            namespace,
-            entity,
-            resource,
-            shard,
-        } = self;
+        let Self { namespace, entity, resource, shard } = self;
         (
             resource_partition(namespace, resource, spread(entity.as_str())),
             format!("BUCKET#{entity}#{shard}"),
@@ -100,16 +87,8 @@ impl BucketKey {
     /// Returns `GSI3PK` and `GSI3SK`: the buckets of an entity.
     #[must_use]
     pub fn by_entity(&self) -> (String, String) {
-        let Self {
-            namespace,
-            entity,
-            resource,
-            shard,
-        } = self;
-        (
-            format!("{namespace}/ENTITY#{entity}"),
-            format!("BUCKET#{resource}#{shard}"),
-        )
+        let Self { namespace, entity, resource, shard } = self;
+        (format!("{namespace}/ENTITY#{entity}"), format!("BUCKET#{resource}#{shard}"))
     }
 
     /// Returns the partition of `DueIndex` for this bucket: one of [`due_shards`].
@@ -121,9 +100,9 @@ impl BucketKey {
 
 /// Returns a number from 0 to 15, by FNV-1a. Every writer must permanently use the same hash.
 fn spread(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    }) % PARTITIONS
+    text.bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+        % PARTITIONS
 }
 
 /// Parses a shard index. Rejects leading zeros, so that each shard has one spelling.
@@ -176,20 +155,11 @@ impl SnapshotKey {
     /// Returns `{ns}/ENTITY#{entity}`, `#USAGE#{resource}#{window}#{start}`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
-        let Self {
-            namespace,
-            entity,
-            resource,
-            window,
-            start,
-        } = self;
+        let Self { namespace, entity, resource, window, start } = self;
         let mut sk = format!("{SNAPSHOT_SK}{resource}#{window}#");
         // Writing to a String cannot fail.
         let _ = write!(sk, "{}", crate::window::Iso8601(*start));
-        ItemKey {
-            pk: format!("{namespace}/ENTITY#{entity}"),
-            sk,
-        }
+        ItemKey { pk: format!("{namespace}/ENTITY#{entity}"), sk }
     }
 
     /// Returns the snapshot that an item is; `None` if the keys are not a snapshot's.
@@ -222,56 +192,34 @@ mod tests {
             (16, "DUE#00", "DUE#15")
         );
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap();
-        assert_eq!(
-            key.due_shard(),
-            "DUE#07",
-            "a change here strands every bucket that is due"
-        );
+        assert_eq!(key.due_shard(), "DUE#07", "a change here strands every bucket that is due");
     }
 
     #[test]
     fn indexes_find_a_bucket_by_its_resource_and_by_its_entity() {
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#3").unwrap();
         let pair = |pk: &str, sk: &str| (pk.to_owned(), sk.to_owned());
-        assert_eq!(
-            key.by_resource(),
-            pair("default/RESOURCE#gpt-4#02", "BUCKET#e-1#3")
-        );
-        assert_eq!(
-            key.by_entity(),
-            pair("default/ENTITY#e-1", "BUCKET#gpt-4#3")
-        );
+        assert_eq!(key.by_resource(), pair("default/RESOURCE#gpt-4#02", "BUCKET#e-1#3"));
+        assert_eq!(key.by_entity(), pair("default/ENTITY#e-1", "BUCKET#gpt-4#3"));
     }
 
     /// A partition of an index takes 1,000 units a second, so 10,000 new keys a second need ten at
     /// least.
     #[test]
     fn new_keys_of_one_resource_spread_evenly_over_16_partitions_of_the_index() {
-        let (namespace, resource) = (
-            Namespace::new("ns").unwrap(),
-            Resource::new("gpt-4").unwrap(),
-        );
-        for name in [
-            |at: u32| format!("user-{at}"),
-            |at| format!("10.0.{}.{}", at / 256, at % 256),
-        ] {
+        let (namespace, resource) =
+            (Namespace::new("ns").unwrap(), Resource::new("gpt-4").unwrap());
+        for name in [|at: u32| format!("user-{at}"), |at| format!("10.0.{}.{}", at / 256, at % 256)]
+        {
             let mut found = std::collections::BTreeMap::<_, u32>::new();
             for at in 0..10_000 {
                 let entity = EntityId::new(&*name(at)).unwrap();
                 let (namespace, resource) = (namespace.clone(), resource.clone());
-                let key = BucketKey {
-                    namespace,
-                    entity,
-                    resource,
-                    shard: 0,
-                };
+                let key = BucketKey { namespace, entity, resource, shard: 0 };
                 *found.entry(key.by_resource().0).or_default() += 1;
             }
             assert!(
-                found
-                    .keys()
-                    .cloned()
-                    .eq(resource_partitions(&namespace, &resource)),
+                found.keys().cloned().eq(resource_partitions(&namespace, &resource)),
                 "{found:?}"
             );
             assert!(found.values().all(|writes| *writes < 1_000), "{found:?}");
@@ -281,10 +229,7 @@ mod tests {
     #[test]
     fn keys_of_other_items_are_no_snapshots() {
         let of = |sk: &str| {
-            SnapshotKey::parse(&ItemKey {
-                pk: "default/ENTITY#e-1".to_owned(),
-                sk: sk.to_owned(),
-            })
+            SnapshotKey::parse(&ItemKey { pk: "default/ENTITY#e-1".to_owned(), sk: sk.to_owned() })
         };
         assert!(of("#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z").is_some());
         for sk in [

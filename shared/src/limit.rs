@@ -240,30 +240,11 @@ impl Limit {
     ) -> Result<Self, LimitError> {
         let name = LimitName::of_limit(name)?;
         check(&name, "capacity", capacity, MAX_TOKENS, "1 to 10^12 tokens")?;
-        check(
-            &name,
-            "refill_amount",
-            refill_amount,
-            MAX_TOKENS,
-            "1 to 10^12 tokens",
-        )?;
-        check(
-            &name,
-            "refill_period_ms",
-            refill_period_ms,
-            MAX_PERIOD_MS,
-            "1 ms to 366 days",
-        )?;
+        check(&name, "refill_amount", refill_amount, MAX_TOKENS, "1 to 10^12 tokens")?;
+        check(&name, "refill_period_ms", refill_period_ms, MAX_PERIOD_MS, "1 ms to 366 days")?;
         let capacity = MilliTokens::from_tokens(capacity);
         let refill_amount = MilliTokens::from_tokens(refill_amount);
-        Ok(Self::of(
-            name,
-            RefillRule {
-                capacity,
-                refill_amount,
-                refill_period_ms,
-            },
-        ))
+        Ok(Self::of(name, RefillRule { capacity, refill_amount, refill_period_ms }))
     }
 
     /// Returns a limit of `slots` that can be held at the same time. A slot is free again when its
@@ -382,13 +363,7 @@ impl Limit {
     /// Returns the limit with a rule, enforced, as an item stores it: perhaps one of a pool.
     #[must_use]
     pub const fn of(name: LimitName, rule: RefillRule) -> Self {
-        Self {
-            name,
-            rule,
-            mode: LimitMode::Enforced,
-            schedule: None,
-            classes: vec![],
-        }
+        Self { name, rule, mode: LimitMode::Enforced, schedule: None, classes: vec![] }
     }
 
     /// The same limit in another mode: enforced if nothing is said.
@@ -449,10 +424,7 @@ impl Limit {
         };
         // At most 10^12 * 10^6.
         let capacity = tokens(self.rule.capacity.whole_tokens() * over / under)?;
-        let mut rule = RefillRule {
-            capacity,
-            ..self.rule
-        };
+        let mut rule = RefillRule { capacity, ..self.rule };
         if rule.kind().refills() {
             let amount = rule.refill_amount.whole_tokens() * over;
             let divisor = gcd(amount, under);
@@ -460,11 +432,7 @@ impl Limit {
             rule.refill_period_ms *= under / divisor;
             (rule.refill_period_ms <= MAX_PERIOD_MS).then_some(())?;
         }
-        let scaled = Self {
-            rule,
-            schedule: None,
-            ..self.clone()
-        };
+        let scaled = Self { rule, schedule: None, ..self.clone() };
         let is_too_small = scaled.pools().iter().any(Self::is_too_small);
         (!is_too_small).then_some(scaled)
     }
@@ -479,10 +447,7 @@ const fn gcd(one: i64, other: i64) -> i64 {
 }
 
 fn window_error(limit: &str, error: WindowError) -> LimitError {
-    LimitError::Window {
-        limit: limit.to_owned(),
-        error,
-    }
+    LimitError::Window { limit: limit.to_owned(), error }
 }
 
 fn check(
@@ -495,12 +460,7 @@ fn check(
     if (1..=max).contains(&value) {
         Ok(())
     } else {
-        Err(LimitError::OutOfRange {
-            limit: limit.to_string(),
-            field,
-            value,
-            takes,
-        })
+        Err(LimitError::OutOfRange { limit: limit.to_string(), field, value, takes })
     }
 }
 
@@ -543,10 +503,7 @@ mod tests {
 
     #[test]
     fn burst_changes_the_capacity_and_not_the_rate() {
-        let limit = Limit::per_second("rps", 10)
-            .unwrap()
-            .with_burst(50)
-            .unwrap();
+        let limit = Limit::per_second("rps", 10).unwrap().with_burst(50).unwrap();
         assert_eq!(limit.rule().capacity, MilliTokens::from_tokens(50));
         assert_eq!(limit.rule().refill_amount, MilliTokens::from_tokens(10));
         assert_eq!(limit.rule().refill_period_ms, 1000);

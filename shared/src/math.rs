@@ -40,14 +40,8 @@ impl ShardIndex {
     pub const fn halves(self) -> (Self, Self) {
         let count = self.count.saturating_mul(2);
         (
-            Self {
-                index: self.index,
-                count,
-            },
-            Self {
-                index: self.index.saturating_add(self.count),
-                count,
-            },
+            Self { index: self.index, count },
+            Self { index: self.index.saturating_add(self.count), count },
         )
     }
 
@@ -55,14 +49,7 @@ impl ShardIndex {
     #[must_use]
     pub const fn parent(self) -> Option<Self> {
         let count = self.count / 2;
-        if count == 0 {
-            None
-        } else {
-            Some(Self {
-                index: self.index % count,
-                count,
-            })
-        }
+        if count == 0 { None } else { Some(Self { index: self.index % count, count }) }
     }
 
     /// Returns the shard `index` as it was created by a split, when its share is largest.
@@ -138,10 +125,7 @@ pub fn ready_at(
         LimitKind::Rate if need <= shard.share(rule.capacity) => {}
         LimitKind::Rate | LimitKind::Slots | LimitKind::Quota => return None,
     }
-    let (amount, period) = (
-        i128::from(rule.refill_amount.0),
-        i128::from(rule.refill_period_ms),
-    );
+    let (amount, period) = (i128::from(rule.refill_amount.0), i128::from(rule.refill_period_ms));
     let at_rf = (i128::from(rf.0) * amount).div_euclid(period);
     // The shard's share must reach `part`, so the bucket's refill since 1970 must reach `whole`,
     // the least x whose share is `part`.

@@ -74,19 +74,8 @@ impl Meter {
     /// Returns the key of the snapshot for the current window of this kind.
     #[must_use]
     pub fn snapshot(&self, window: Window) -> SnapshotKey {
-        let BucketKey {
-            namespace,
-            entity,
-            resource,
-            ..
-        } = self.key.clone();
-        SnapshotKey {
-            namespace,
-            entity,
-            resource,
-            window,
-            start: self.start(window),
-        }
+        let BucketKey { namespace, entity, resource, .. } = self.key.clone();
+        SnapshotKey { namespace, entity, resource, window, start: self.start(window) }
     }
 
     /// Returns the usage in the current window of this kind.
@@ -117,10 +106,7 @@ impl Usage {
     /// the limit.
     #[must_use]
     pub fn whole(self) -> Self {
-        Self {
-            tokens: by_limit(self.tokens),
-            ..self
-        }
+        Self { tokens: by_limit(self.tokens), ..self }
     }
 
     /// Adds another amount.
@@ -138,10 +124,7 @@ mod tests {
 
     #[test]
     fn usage_is_the_counter_less_its_value_when_the_window_began() {
-        let counter = Counter {
-            total: 12,
-            bases: Bases { hour: 15, day: 4 },
-        };
+        let counter = Counter { total: 12, bases: Bases { hour: 15, day: 4 } };
         assert_eq!(Window::ALL.map(|window| counter.used(window)), [-3, 8]);
     }
 }

@@ -35,9 +35,7 @@ impl OnUnavailable {
             "allow" => Some(Self::Allow),
             _ => {
                 let percent = words.strip_prefix("local ")?.parse().ok()?;
-                (1..=100)
-                    .contains(&percent)
-                    .then_some(Self::Local { percent })
+                (1..=100).contains(&percent).then_some(Self::Local { percent })
             }
         }
     }
@@ -62,13 +60,9 @@ mod tests {
     #[test]
     fn the_words_are_read_back() {
         let local = |percent| OnUnavailable::Local { percent };
-        for policy in [
-            OnUnavailable::Error,
-            OnUnavailable::Deny,
-            OnUnavailable::Allow,
-            local(1),
-            local(100),
-        ] {
+        for policy in
+            [OnUnavailable::Error, OnUnavailable::Deny, OnUnavailable::Allow, local(1), local(100)]
+        {
             assert_eq!(OnUnavailable::parse(&policy.to_string()), Some(policy));
         }
         for other in ["", "Allow", "local", "local 0", "local 101", "local x"] {

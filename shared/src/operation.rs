@@ -26,10 +26,7 @@ impl EditId {
     #[must_use]
     pub fn new(now: EpochMillis, random: u64, before: Option<Self>) -> Self {
         let random = i64::try_from(random >> (64 - RANDOM_BITS)).unwrap_or_default();
-        let id = now
-            .0
-            .saturating_mul(1 << RANDOM_BITS)
-            .saturating_add(random);
+        let id = now.0.saturating_mul(1 << RANDOM_BITS).saturating_add(random);
         Self(before.map_or(id, |before| id.max(before.0.saturating_add(1))))
     }
 

@@ -201,17 +201,12 @@ impl Shard {
         } else {
             self.key.shard.saturating_add(1)
         };
-        ShardIndex {
-            index: self.key.shard,
-            count,
-        }
+        ShardIndex { index: self.key.shard, count }
     }
 
     /// Returns the limits by name, enforced: an item does not have their modes.
     pub fn enforced_limits(&self) -> impl Iterator<Item = Limit> {
-        self.limits
-            .iter()
-            .map(|(name, state)| Limit::of(name.clone(), state.rule))
+        self.limits.iter().map(|(name, state)| Limit::of(name.clone(), state.rule))
     }
 
     /// Returns whether a limit is the pool of a class that is gone: it has no capacity, and only counts.
@@ -252,13 +247,7 @@ impl Shard {
     #[must_use]
     pub fn meter(&self) -> Meter {
         let counter = |(name, state): (&LimitName, &LimitState)| {
-            (
-                name.clone(),
-                Counter {
-                    total: state.consumed.0,
-                    bases: state.bases,
-                },
-            )
+            (name.clone(), Counter { total: state.consumed.0, bases: state.bases })
         };
         Meter {
             key: self.key.clone(),
@@ -266,12 +255,7 @@ impl Shard {
             birth_seq: self.birth_seq,
             hour: self.hour,
             acquires: self.acquires,
-            limits: self
-                .limits
-                .iter()
-                .map(counter)
-                .chain(self.departed.clone())
-                .collect(),
+            limits: self.limits.iter().map(counter).chain(self.departed.clone()).collect(),
         }
     }
 
@@ -287,8 +271,6 @@ impl Shard {
     /// begun.
     #[must_use]
     pub fn write_units(&self) -> i64 {
-        i64::try_from(self.size_bytes.div_ceil(1024))
-            .unwrap_or(i64::MAX)
-            .max(1)
+        i64::try_from(self.size_bytes.div_ceil(1024)).unwrap_or(i64::MAX).max(1)
     }
 }

@@ -99,11 +99,7 @@ impl UsageHorizon {
     /// Returns the horizon of a table whose records DynamoDB's stream delivers, or loses, in time.
     #[must_use]
     pub const fn of_stream(now: EpochMillis, retention: Millis) -> Self {
-        Self {
-            now,
-            retention,
-            delivered: EpochMillis(i64::MIN)..now.plus(Millis(-DELIVERY.0)),
-        }
+        Self { now, retention, delivered: EpochMillis(i64::MIN)..now.plus(Millis(-DELIVERY.0)) }
     }
 
     /// Returns whether all records of the days from that of `start` to that before `end` are delivered.
@@ -144,10 +140,7 @@ pub fn usage(
     horizon: &UsageHorizon,
 ) -> WindowUsage {
     if !is_kept(window.end(start).plus(horizon.retention), horizon.now) {
-        return WindowUsage {
-            usage: Usage::default(),
-            state: UsageState::Unknown,
-        };
+        return WindowUsage { usage: Usage::default(), state: UsageState::Unknown };
     }
     let (usage, is_complete) = counted(window, start, snapshots, live);
     let day = Window::Daily.start(start);

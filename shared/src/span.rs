@@ -3,13 +3,8 @@
 use std::time::Duration;
 
 /// Units of a span, the largest first, in ms.
-const UNITS: [(&str, u64); 5] = [
-    ("d", 86_400_000),
-    ("h", 3_600_000),
-    ("m", 60_000),
-    ("s", 1_000),
-    ("ms", 1),
-];
+const UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 /// Parses a span: numbers with their units, the largest unit first. A number may have `_`.
 #[must_use]

@@ -31,10 +31,7 @@ impl Stamp {
     /// Returns the key of a bucket's stamp.
     #[must_use]
     pub fn key(bucket: &BucketKey) -> ItemKey {
-        ItemKey {
-            pk: bucket.item_key().pk,
-            sk: STAMP_SK.to_owned(),
-        }
+        ItemKey { pk: bucket.item_key().pk, sk: STAMP_SK.to_owned() }
     }
 
     /// Returns the stamp of `bucket` at `now`. Returns `None` if its shards do not add up: one is
@@ -44,18 +41,11 @@ impl Stamp {
         let shards = bucket.shards();
         let first = shards.first().filter(|_| bucket.is_complete())?;
         let (mut until, mut held) = (EpochMillis(i64::MAX), BTreeMap::new());
-        for (name, state) in first
-            .limits
-            .iter()
-            .filter(|(_, state)| state.rule.kind().refills())
-        {
+        for (name, state) in first.limits.iter().filter(|(_, state)| state.rule.kind().refills()) {
             let (mut sum, mut is_full) = (MilliTokens::ZERO, false);
             let mut full_at = EpochMillis(i64::MAX);
             for shard in shards {
-                let part = shard
-                    .limits
-                    .get(name)
-                    .filter(|part| part.rule == state.rule)?;
+                let part = shard.limits.get(name).filter(|part| part.rule == state.rule)?;
                 if part.available < MilliTokens::ZERO || shard.refilled_at != now {
                     return None;
                 }
@@ -68,21 +58,12 @@ impl Stamp {
                 until = until.min(full_at);
             }
         }
-        let leases = shards
-            .iter()
-            .flat_map(|shard| shard.leases.iter().flatten());
+        let leases = shards.iter().flat_map(|shard| shard.leases.iter().flatten());
         let leases =
             leases.filter(|(_, lease)| lease.tokens.keys().any(|name| held.contains_key(name)));
-        until = leases
-            .map(|(_, lease)| lease.expires_at)
-            .fold(until, EpochMillis::min);
+        until = leases.map(|(_, lease)| lease.expires_at).fold(until, EpochMillis::min);
         let count = u32::try_from(shards.len()).unwrap_or(u32::MAX);
-        (!held.is_empty()).then_some(Self {
-            at: now,
-            until,
-            shards: count,
-            available: held,
-        })
+        (!held.is_empty()).then_some(Self { at: now, until, shards: count, available: held })
     }
 
     /// Returns the write of the stamp. The last write wins, because each stamp is true of its
@@ -91,21 +72,14 @@ impl Stamp {
     pub fn update(&self, bucket: &BucketKey) -> Update {
         let number = |name: &str, number: i64| (name.to_owned(), Value::Int(number));
         let one = |(name, (tk, rule)): (&LimitName, &(MilliTokens, RefillRule))| {
-            let RefillRule {
-                capacity,
-                refill_amount,
-                refill_period_ms,
-            } = rule;
+            let RefillRule { capacity, refill_amount, refill_period_ms } = rule;
             let numbers = [
                 ("tk", tk.0),
                 ("cp", capacity.0),
                 ("ra", refill_amount.0),
                 ("rp", *refill_period_ms),
             ];
-            (
-                name.to_string(),
-                Value::Map(numbers.map(|(name, value)| number(name, value)).into()),
-            )
+            (name.to_string(), Value::Map(numbers.map(|(name, value)| number(name, value)).into()))
         };
         let set = |name: &'static str, number: i64| {
             AttributeUpdate::Set(Path::of(name), Value::Int(number))
@@ -120,10 +94,6 @@ impl Stamp {
                 Value::Map(self.available.iter().map(one).collect()),
             ),
         ];
-        Update {
-            key: Self::key(bucket),
-            conditions: vec![],
-            changes,
-        }
+        Update { key: Self::key(bucket), conditions: vec![], changes }
     }
 }

@@ -38,9 +38,7 @@ impl Switch {
     /// What the word stands for.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Stopped, Self::Exempt]
-            .into_iter()
-            .find(|switch| switch.as_str() == word)
+        [Self::Stopped, Self::Exempt].into_iter().find(|switch| switch.as_str() == word)
     }
 }
 
@@ -219,14 +217,8 @@ mod tests {
             (&[(&of_plan, stopped), (&entity, exempt)], None),
         ];
         for (set, expected) in cases {
-            let levels = set
-                .iter()
-                .map(|(level, switch)| ((*level).clone(), *switch));
-            let switches = Switches {
-                version: 1,
-                levels: levels.collect(),
-                ..Switches::default()
-            };
+            let levels = set.iter().map(|(level, switch)| ((*level).clone(), *switch));
+            let switches = Switches { version: 1, levels: levels.collect(), ..Switches::default() };
             let stopping = switches.stopping(id, Some(name), of);
             assert_eq!(stopping.as_ref(), expected, "{set:?}");
             assert_eq!(switches.stop_all(), expected == Some(&system), "{set:?}");

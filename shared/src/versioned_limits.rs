@@ -118,11 +118,7 @@ impl VersionedLimits<'_> {
         let (ours, known) = (self.version?, known?);
         let is_same_place = ours.number.is_negative() == known.number.is_negative();
         let is_wrong = known.boundary > now.plus(RULES_STAND);
-        let boundary = if is_wrong {
-            EpochMillis(0)
-        } else {
-            known.boundary
-        };
+        let boundary = if is_wrong { EpochMillis(0) } else { known.boundary };
         let by_number = ours.number.unsigned_abs().cmp(&known.number.unsigned_abs());
         is_same_place.then(|| by_number.then(ours.boundary.cmp(&boundary)))
     }
@@ -130,9 +126,6 @@ impl VersionedLimits<'_> {
 
 impl<'a, L: AsRef<[Limit]> + ?Sized> From<&'a L> for VersionedLimits<'a> {
     fn from(limits: &'a L) -> Self {
-        Self {
-            limits: limits.as_ref(),
-            ..Self::default()
-        }
+        Self { limits: limits.as_ref(), ..Self::default() }
     }
 }

@@ -89,10 +89,7 @@ impl fmt::Display for Window {
 impl FromStr for Window {
     type Err = ();
     fn from_str(name: &str) -> Result<Self, ()> {
-        Self::ALL
-            .into_iter()
-            .find(|window| window.as_str() == name)
-            .ok_or(())
+        Self::ALL.into_iter().find(|window| window.as_str() == name).ok_or(())
     }
 }
 
@@ -104,13 +101,7 @@ impl fmt::Display for Iso8601 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = utc(self.0);
         let (y, m, d) = (at.year(), u8::from(at.month()), at.day());
-        write!(
-            f,
-            "{y:04}-{m:02}-{d:02}T{:02}:{:02}:{:02}Z",
-            at.hour(),
-            at.minute(),
-            at.second()
-        )
+        write!(f, "{y:04}-{m:02}-{d:02}T{:02}:{:02}:{:02}Z", at.hour(), at.minute(), at.second())
     }
 }
 
@@ -122,12 +113,7 @@ pub fn parse_iso8601(text: &str) -> Option<EpochMillis> {
     let date = Date::from_calendar_date(year, Month::try_from(number(5..7)?).ok()?, number(8..10)?)
         .ok()?;
     let time = Time::from_hms(number(11..13)?, number(14..16)?, number(17..19)?).ok()?;
-    let at = EpochMillis(
-        date.with_time(time)
-            .assume_utc()
-            .unix_timestamp()
-            .checked_mul(1000)?,
-    );
+    let at = EpochMillis(date.with_time(time).assume_utc().unix_timestamp().checked_mul(1000)?);
     (Iso8601(at).to_string() == text).then_some(at)
 }
 
@@ -142,20 +128,10 @@ mod tests {
 
     #[test]
     fn windows_start_and_end_on_their_boundary() {
-        let at = parse_iso8601("2028-02-29T23:59:59Z")
-            .unwrap()
-            .plus(crate::Millis(999));
+        let at = parse_iso8601("2028-02-29T23:59:59Z").unwrap().plus(crate::Millis(999));
         for (window, start, end) in [
-            (
-                Window::Hourly,
-                "2028-02-29T23:00:00Z",
-                "2028-03-01T00:00:00Z",
-            ),
-            (
-                Window::Daily,
-                "2028-02-29T00:00:00Z",
-                "2028-03-01T00:00:00Z",
-            ),
+            (Window::Hourly, "2028-02-29T23:00:00Z", "2028-03-01T00:00:00Z"),
+            (Window::Daily, "2028-02-29T00:00:00Z", "2028-03-01T00:00:00Z"),
         ] {
             assert_eq!(Iso8601(window.start(at)).to_string(), start);
             assert_eq!(Iso8601(window.end(window.start(at))).to_string(), end);

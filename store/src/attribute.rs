@@ -25,11 +25,7 @@ impl Item {
     /// Returns the item's partition key, empty if it has none.
     #[must_use]
     pub fn pk(&self) -> String {
-        self.0
-            .get(attr::PK)
-            .and_then(|pk| pk.as_s().ok())
-            .cloned()
-            .unwrap_or_default()
+        self.0.get(attr::PK).and_then(|pk| pk.as_s().ok()).cloned().unwrap_or_default()
     }
 
     /// Reads the usage counters of a shard, live or merged away.
@@ -68,9 +64,7 @@ impl Item {
 
     /// Returns the item's attributes.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, Attr<'_>)> {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_str(), read(value)))
+        self.0.iter().map(|(name, value)| (name.as_str(), read(value)))
     }
 }
 
@@ -80,11 +74,9 @@ fn read(value: &AttributeValue) -> Attr<'_> {
         AttributeValue::S(text) => Attr::S(text),
         AttributeValue::Bool(is) => Attr::Bool(*is),
         AttributeValue::Ns(numbers) => Attr::Numbers(numbers.iter().map(String::as_str).collect()),
-        AttributeValue::M(map) => Attr::M(
-            map.iter()
-                .map(|(name, value)| (name.as_str(), read(value)))
-                .collect(),
-        ),
+        AttributeValue::M(map) => {
+            Attr::M(map.iter().map(|(name, value)| (name.as_str(), read(value))).collect())
+        }
         _ => Attr::Other,
     }
 }
@@ -100,9 +92,7 @@ pub(crate) fn write(value: &Value) -> AttributeValue {
             AttributeValue::Ns(numbers.iter().map(ToString::to_string).collect())
         }
         Value::Map(map) => AttributeValue::M(
-            map.iter()
-                .map(|(name, value)| (name.clone(), write(value)))
-                .collect(),
+            map.iter().map(|(name, value)| (name.clone(), write(value))).collect(),
         ),
     }
 }

@@ -17,11 +17,7 @@ pub(crate) struct Bound {
 
 impl Bound {
     pub(crate) fn new(most: u64) -> Self {
-        Self {
-            most,
-            bytes: Arc::default(),
-            largest: Arc::default(),
-        }
+        Self { most, bytes: Arc::default(), largest: Arc::default() }
     }
 
     /// Counts a response. Returns why it is rejected, if so.
@@ -29,10 +25,7 @@ impl Bound {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.largest.fetch_max(bytes, Ordering::Relaxed);
         match bytes > self.most {
-            true => Err(format!(
-                "the answer has {bytes} bytes, more than {}",
-                self.most
-            )),
+            true => Err(format!("the answer has {bytes} bytes, more than {}", self.most)),
             false => Ok(()),
         }
     }
@@ -60,11 +53,7 @@ impl Intercept for Bound {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let bytes = context
-            .response()
-            .body()
-            .content_length()
-            .unwrap_or_default();
+        let bytes = context.response().body().content_length().unwrap_or_default();
         Ok(self.count(bytes)?)
     }
 }

@@ -19,9 +19,7 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     fn now(&self) -> EpochMillis {
         // A time before 1970 counts as 1970; buckets then do not refill.
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         EpochMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 }

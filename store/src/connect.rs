@@ -86,11 +86,7 @@ impl ConnectOptions {
             true => (url, None),
             false => (None, url),
         };
-        Self {
-            local_endpoint,
-            endpoint_url,
-            ..self
-        }
+        Self { local_endpoint, endpoint_url, ..self }
     }
 }
 
@@ -160,11 +156,7 @@ fn build(
         .interceptor(endpoint.clone())
         .timeout_config(timeouts)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
-    Connection {
-        client: Client::from_conf(config.build()),
-        skew,
-        endpoint,
-    }
+    Connection { client: Client::from_conf(config.build()), skew, endpoint }
 }
 
 #[cfg(feature = "chain")]
@@ -211,11 +203,7 @@ fn of_profile(
     connection: &ConnectOptions,
     mut variables: HashMap<String, String>,
 ) -> HashMap<String, String> {
-    if connection
-        .profile
-        .as_ref()
-        .is_some_and(|name| !name.is_empty())
-    {
+    if connection.profile.as_ref().is_some_and(|name| !name.is_empty()) {
         variables.retain(|name, _| !KEYS.contains(&name.as_str()));
     }
     variables
@@ -223,11 +211,7 @@ fn of_profile(
 
 /// Variables with the keys.
 #[cfg(feature = "chain")]
-const KEYS: [&str; 3] = [
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-];
+const KEYS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
 
 /// Returns why there is no profile of the name that is given, if so. Keys in the environment come
 /// before its profile, so that one may be missing.
@@ -244,9 +228,8 @@ async fn profile_fault(
     let name = given.or_else(set).filter(|name| *name != "default")?;
     let (disk, variables) = (Fs::real(), variables.clone().into());
     // Files that cannot be read are an error of the credentials, which names them.
-    let known = aws_config::profile::load(&disk, &variables, &Default::default(), None)
-        .await
-        .ok()?;
+    let known =
+        aws_config::profile::load(&disk, &variables, &Default::default(), None).await.ok()?;
     if known.get_profile(name).is_some() {
         return None;
     }
@@ -334,18 +317,10 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
     let is_on = |name| variable(name).map(|value| value.eq_ignore_ascii_case("true"));
     config.set_use_fips(is_on("AWS_USE_FIPS_ENDPOINT"));
     config.set_use_dual_stack(is_on("AWS_USE_DUALSTACK_ENDPOINT"));
-    match (
-        variable("AWS_ACCESS_KEY_ID"),
-        variable("AWS_SECRET_ACCESS_KEY"),
-    ) {
+    match (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) {
         (Some(id), Some(secret)) => {
-            let credentials = Credentials::new(
-                id,
-                secret,
-                variable("AWS_SESSION_TOKEN"),
-                None,
-                "environment",
-            );
+            let credentials =
+                Credentials::new(id, secret, variable("AWS_SESSION_TOKEN"), None, "environment");
             config.credentials_provider(credentials)
         }
         _ => config.credentials_provider(Unusable(
@@ -362,13 +337,9 @@ const ENDPOINTS: [&str; 2] = ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL"];
 fn credentials_fault(lookup: impl Fn(&str) -> Option<String>) -> Option<String> {
     let is_text = |value: &String| value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     let names = ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"];
-    let broken = names
-        .into_iter()
-        .find(|name| lookup(name).is_some_and(|value| !is_text(&value)));
+    let broken = names.into_iter().find(|name| lookup(name).is_some_and(|value| !is_text(&value)));
     if let Some(name) = broken {
-        return Some(format!(
-            "{name} holds a character that is no printable ASCII: set it again"
-        ));
+        return Some(format!("{name} holds a character that is no printable ASCII: set it again"));
     }
     // The SDK would take others, or none, without a word about these.
     let pair = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
@@ -378,16 +349,12 @@ fn credentials_fault(lookup: impl Fn(&str) -> Option<String>) -> Option<String> 
         [false, true] => (pair[1], pair[0]),
         [true, true] | [false, false] => return None,
     };
-    Some(format!(
-        "{missing} is not set, but {set} is: set both, or neither"
-    ))
+    Some(format!("{missing} is not set, but {set} is: set both, or neither"))
 }
 
 /// Returns why no request can reach the endpoint of the environment, if so.
 fn environment_fault(lookup: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let (name, url) = ENDPOINTS
-        .into_iter()
-        .find_map(|name| Some((name, lookup(name)?)))?;
+    let (name, url) = ENDPOINTS.into_iter().find_map(|name| Some((name, lookup(name)?)))?;
     endpoint_fault(name, &url)
 }
 
@@ -436,22 +403,11 @@ mod tests {
         let error = Table::new(connected, "limits").warm().await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::MissingCredentials, "{error}");
         assert!(!error.kind.is_transient() && error.kind.was_not_applied());
-        assert!(
-            error.reason.contains("AWS_SECRET_ACCESS_KEY is not set"),
-            "{error}"
-        );
+        assert!(error.reason.contains("AWS_SECRET_ACCESS_KEY is not set"), "{error}");
         for broken in ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"] {
             let set = |name: &str| {
-                let value = if name == "AWS_REGION" {
-                    "eu-west-1"
-                } else {
-                    "text"
-                };
-                let value = if name == broken {
-                    format!("{value}\n")
-                } else {
-                    value.to_owned()
-                };
+                let value = if name == "AWS_REGION" { "eu-west-1" } else { "text" };
+                let value = if name == broken { format!("{value}\n") } else { value.to_owned() };
                 (!name.contains("ENDPOINT")).then_some(value)
             };
             let error = Table::new(connect_with(ConnectOptions::default(), set), "limits")
@@ -467,10 +423,7 @@ mod tests {
             local_endpoint: Some("http://127.0.0.1:9".to_owned()),
             ..ConnectOptions::default()
         };
-        let error = Table::new(connect_with(local, set), "limits")
-            .warm()
-            .await
-            .unwrap_err();
+        let error = Table::new(connect_with(local, set), "limits").warm().await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
     }
 

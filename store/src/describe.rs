@@ -54,11 +54,7 @@ impl Table {
         let described = request.send().await;
         let described =
             described.map_err(|error| table.failed("DescribeTable".to_owned(), error))?;
-        Ok(TableFacts::from(
-            described
-                .table
-                .unwrap_or_else(|| TableDescription::builder().build()),
-        ))
+        Ok(TableFacts::from(described.table.unwrap_or_else(|| TableDescription::builder().build())))
     }
 
     /// Returns whether DynamoDB deletes expired items. Needs `dynamodb:DescribeTimeToLive`.
@@ -109,10 +105,7 @@ impl From<TableDescription> for TableFacts {
                 found.index_name.as_deref() == Some(index.name)
             };
             let state = found.iter().find(named);
-            (
-                index.name,
-                state.map_or(IndexState::Missing, |found| state_of(index, found, &types)),
-            )
+            (index.name, state.map_or(IndexState::Missing, |found| state_of(index, found, &types)))
         };
         let replicas = table.replicas.unwrap_or_default().into_iter();
         let replicas = replicas.map(|replica| replica.region_name.unwrap_or_default());
@@ -123,9 +116,7 @@ impl From<TableDescription> for TableFacts {
             status: table
                 .table_status
                 .map_or_else(String::new, |status| status.as_str().to_owned()),
-            is_on_demand: table
-                .billing_mode_summary
-                .and_then(|billing| billing.billing_mode)
+            is_on_demand: table.billing_mode_summary.and_then(|billing| billing.billing_mode)
                 == Some(BillingMode::PayPerRequest),
             has_right_keys: has_keys(
                 &table.key_schema.unwrap_or_default(),
@@ -149,9 +140,7 @@ fn state_of(
     let keys = found.key_schema();
     let projection = found.projection().and_then(|found| found.projection_type());
     // AWS always has one.
-    let status = found
-        .index_status()
-        .map_or("ACTIVE", |status| status.as_str());
+    let status = found.index_status().map_or("ACTIVE", |status| status.as_str());
     if !has_keys(keys, index.hash, index.range, types)
         || projection != Some(&ProjectionType::KeysOnly)
     {

@@ -69,9 +69,6 @@ impl Table {
                 due_at: EpochMillis(due.unwrap_or_default()),
             })
         };
-        Ok(DuePage {
-            due: items.into_iter().filter_map(read).collect(),
-            next: last,
-        })
+        Ok(DuePage { due: items.into_iter().filter_map(read).collect(), next: last })
     }
 }

@@ -35,19 +35,10 @@ impl DynamoTable {
     }
 
     pub(crate) async fn warm(&self) -> Result<(), StoreError> {
-        let key = ItemKey {
-            pk: "-/SYSTEM#".to_owned(),
-            sk: "#VERSION".to_owned(),
-        };
-        let request = self
-            .client
-            .get_item()
-            .table_name(&self.name)
-            .set_key(Some(attribute::key(&key)));
-        request
-            .send()
-            .await
-            .map_err(|error| self.failed("GetItem".to_owned(), error))?;
+        let key = ItemKey { pk: "-/SYSTEM#".to_owned(), sk: "#VERSION".to_owned() };
+        let request =
+            self.client.get_item().table_name(&self.name).set_key(Some(attribute::key(&key)));
+        request.send().await.map_err(|error| self.failed("GetItem".to_owned(), error))?;
         Ok(())
     }
 

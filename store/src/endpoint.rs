@@ -26,12 +26,10 @@ impl ConnectOptions {
     #[must_use]
     pub fn is_loopback(url: &str) -> bool {
         let host = url.split("://").nth(1).unwrap_or_default();
-        ["127.0.0.1", "localhost", "[::1]"]
-            .iter()
-            .any(|name| match host.strip_prefix(name) {
-                Some(rest) => rest.is_empty() || rest.starts_with([':', '/']),
-                None => false,
-            })
+        ["127.0.0.1", "localhost", "[::1]"].iter().any(|name| match host.strip_prefix(name) {
+            Some(rest) => rest.is_empty() || rest.starts_with([':', '/']),
+            None => false,
+        })
     }
 }
 
@@ -41,9 +39,7 @@ fn is_reachable(uri: &Uri) -> bool {
     };
     let (host, whole) = (authority.host(), authority.as_str());
     // A port that is no number, `Uri` accepts.
-    let has_port = whole
-        .rfind(host)
-        .is_some_and(|at| at + host.len() < whole.len());
+    let has_port = whole.rfind(host).is_some_and(|at| at + host.len() < whole.len());
     matches!(uri.scheme_str(), Some("http" | "https"))
         && !host.is_empty()
         && (!has_port || authority.port_u16().is_some_and(|port| port > 0))
@@ -55,11 +51,7 @@ mod tests {
 
     #[test]
     fn only_an_endpoint_of_this_machine_needs_no_credentials() {
-        for url in [
-            "http://127.0.0.1:8000",
-            "http://localhost",
-            "http://[::1]:1/",
-        ] {
+        for url in ["http://127.0.0.1:8000", "http://localhost", "http://[::1]:1/"] {
             assert!(ConnectOptions::is_loopback(url), "{url}");
         }
         for url in [

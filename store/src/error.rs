@@ -33,13 +33,7 @@ impl StoreError {
     /// Returns a copy without its source, for errors that are stored and shared.
     #[must_use]
     pub fn without_source(&self) -> Self {
-        let Self {
-            kind,
-            request,
-            table,
-            reason,
-            ..
-        } = self;
+        let Self { kind, request, table, reason, .. } = self;
         Self {
             kind: *kind,
             request: request.clone(),
@@ -62,16 +56,8 @@ impl StoreError {
     /// Returns whether the request writes nothing.
     #[must_use]
     pub fn is_read(&self) -> bool {
-        let reads = [
-            "GetItem",
-            "BatchGetItem",
-            "Query",
-            "Scan",
-            "Describe",
-            "HGETALL",
-            "XINFO",
-            "ZRANGE",
-        ];
+        let reads =
+            ["GetItem", "BatchGetItem", "Query", "Scan", "Describe", "HGETALL", "XINFO", "ZRANGE"];
         reads.iter().any(|name| self.request.starts_with(name))
     }
 
@@ -123,13 +109,7 @@ impl StoreError {
             SdkError::TimeoutError(_) => format!("{endpoint} timed out"),
             lost => format!("the connection to {endpoint} failed ({})", cause(lost)),
         };
-        Self {
-            kind,
-            request,
-            table: table.to_owned(),
-            reason,
-            source: Some(Box::new(error)),
-        }
+        Self { kind, request, table: table.to_owned(), reason, source: Some(Box::new(error)) }
     }
 }
 

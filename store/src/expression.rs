@@ -28,10 +28,8 @@ pub(crate) fn conditions(conditions: &[Condition]) -> Expression {
 
 fn render_parts(conditions: &[Condition], changes: &[AttributeUpdate]) -> Expression {
     let mut parts = Placeholders::default();
-    let condition = conditions
-        .iter()
-        .map(|condition| parts.condition(condition))
-        .collect::<Vec<_>>();
+    let condition =
+        conditions.iter().map(|condition| parts.condition(condition)).collect::<Vec<_>>();
     let (mut set, mut add, mut delete, mut remove) = (vec![], vec![], vec![], vec![]);
     for change in changes {
         match change {
@@ -40,10 +38,7 @@ fn render_parts(conditions: &[Condition], changes: &[AttributeUpdate]) -> Expres
             }
             AttributeUpdate::SetIfAbsent(path, value) => {
                 let path = parts.path(path);
-                set.push(format!(
-                    "{path} = if_not_exists({path}, {})",
-                    parts.value(value)
-                ));
+                set.push(format!("{path} = if_not_exists({path}, {})", parts.value(value)));
             }
             AttributeUpdate::Copy(to, from) => {
                 set.push(format!("{} = {}", parts.path(to), parts.path(from)))
@@ -67,15 +62,8 @@ fn render_parts(conditions: &[Condition], changes: &[AttributeUpdate]) -> Expres
             AttributeUpdate::Remove(path) => remove.push(parts.path(path)),
         }
     }
-    let clauses = [
-        ("SET", set),
-        ("ADD", add),
-        ("DELETE", delete),
-        ("REMOVE", remove),
-    ];
-    let clauses = clauses
-        .into_iter()
-        .filter(|(_, actions)| !actions.is_empty());
+    let clauses = [("SET", set), ("ADD", add), ("DELETE", delete), ("REMOVE", remove)];
+    let clauses = clauses.into_iter().filter(|(_, actions)| !actions.is_empty());
     // Omits spaces, because a write of many limits nearly reaches the maximum length of an
     // expression.
     let update = clauses
@@ -109,14 +97,10 @@ struct Placeholders {
 impl Placeholders {
     fn path(&mut self, path: &Path) -> String {
         let segments = path.0.iter().map(|name| {
-            let at = self
-                .names
-                .iter()
-                .position(|known| known == name)
-                .unwrap_or_else(|| {
-                    self.names.push(name.to_string());
-                    self.names.len() - 1
-                });
+            let at = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
+                self.names.push(name.to_string());
+                self.names.len() - 1
+            });
             format!("#{at}")
         });
         segments.collect::<Vec<_>>().join(".")
@@ -124,14 +108,10 @@ impl Placeholders {
 
     fn value(&mut self, value: &Value) -> String {
         let value = attribute::write(value);
-        let at = self
-            .values
-            .iter()
-            .position(|known| *known == value)
-            .unwrap_or_else(|| {
-                self.values.push(value);
-                self.values.len() - 1
-            });
+        let at = self.values.iter().position(|known| *known == value).unwrap_or_else(|| {
+            self.values.push(value);
+            self.values.len() - 1
+        });
         format!(":{at}")
     }
 
@@ -152,18 +132,10 @@ impl Placeholders {
                 format!("{} <= {}", self.path(path), self.value(value))
             }
             Condition::Lacks(path, number) => {
-                format!(
-                    "NOT contains({}, {})",
-                    self.path(path),
-                    self.value(&Value::Int(*number))
-                )
+                format!("NOT contains({}, {})", self.path(path), self.value(&Value::Int(*number)))
             }
             Condition::AbsentOr(path, other) => {
-                format!(
-                    "(attribute_not_exists({}) OR {})",
-                    self.path(path),
-                    self.condition(other)
-                )
+                format!("(attribute_not_exists({}) OR {})", self.path(path), self.condition(other))
             }
         }
     }

@@ -40,10 +40,7 @@ struct Pool {
 
 impl Https {
     pub(crate) fn new(wall: Arc<dyn Clock>) -> Self {
-        Self {
-            wall,
-            pools: Mutex::default(),
-        }
+        Self { wall, pools: Mutex::default() }
     }
 }
 
@@ -65,10 +62,7 @@ impl HttpClient for Https {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let is_idle = |pool: &Pool| now.0.saturating_duration_since(pool.used.0) >= IDLE;
         pools.retain(|of, pool| *of == runtime || !is_idle(pool));
-        let pool = pools.entry(runtime).or_insert_with(|| Pool {
-            client: pool(),
-            used: now,
-        });
+        let pool = pools.entry(runtime).or_insert_with(|| Pool { client: pool(), used: now });
         // The pool itself drops connections that were idle for long by the monotonic clock.
         if Duration::from(now.1.since(pool.used.1)) >= IDLE && !is_idle(pool) {
             tracing::debug!("process was frozen: reopening connections");
@@ -144,11 +138,8 @@ mod tests {
                 tokio::spawn(answer(stream));
             }
         });
-        let options = ConnectOptions {
-            local_endpoint: Some(endpoint),
-            clock,
-            ..ConnectOptions::default()
-        };
+        let options =
+            ConnectOptions { local_endpoint: Some(endpoint), clock, ..ConnectOptions::default() };
         (Table::new(connect(options).await, "limits"), made)
     }
 
@@ -172,15 +163,9 @@ mod tests {
     async fn a_process_that_was_frozen_makes_its_connections_again() {
         let wall = Arc::<Wall>::default();
         let (table, made) = served(wall.clone()).await;
-        for (frozen_ms, connections) in [
-            (0, 1),
-            (0, 1),
-            (9_000, 1),
-            (10_000, 2),
-            (0, 2),
-            (-3_600_000, 2),
-            (86_400_000, 3),
-        ] {
+        for (frozen_ms, connections) in
+            [(0, 1), (0, 1), (9_000, 1), (10_000, 2), (0, 2), (-3_600_000, 2), (86_400_000, 3)]
+        {
             wall.0.fetch_add(frozen_ms, Ordering::Relaxed);
             table.warm().await.unwrap();
             assert_eq!(made.load(Ordering::Relaxed), connections, "{frozen_ms}");

@@ -14,32 +14,18 @@ pub struct Index {
 }
 
 /// Index of the children of a parent.
-pub const CHILDREN: Index = Index {
-    name: "GSI1",
-    hash: attr::GSI1PK,
-    range: (attr::GSI1SK, "S"),
-};
+pub const CHILDREN: Index = Index { name: "GSI1", hash: attr::GSI1PK, range: (attr::GSI1SK, "S") };
 /// Index of the buckets of a resource, and of its configurations.
-pub const BY_RESOURCE: Index = Index {
-    name: "GSI2",
-    hash: attr::GSI2PK,
-    range: (attr::GSI2SK, "S"),
-};
+pub const BY_RESOURCE: Index =
+    Index { name: "GSI2", hash: attr::GSI2PK, range: (attr::GSI2SK, "S") };
 
 /// Index of the buckets of an entity; and of the entities of a namespace, and their configurations for
 /// a resource.
-pub const BY_ENTITY: Index = Index {
-    name: "GSI3",
-    hash: attr::GSI3PK,
-    range: (attr::GSI3SK, "S"),
-};
+pub const BY_ENTITY: Index = Index { name: "GSI3", hash: attr::GSI3PK, range: (attr::GSI3SK, "S") };
 
 /// Index of the items that the reconciler must process.
-pub(crate) const DUE: Index = Index {
-    name: attr::DUE_INDEX,
-    hash: attr::DUE_SHARD,
-    range: (attr::DUE, "N"),
-};
+pub(crate) const DUE: Index =
+    Index { name: attr::DUE_INDEX, hash: attr::DUE_SHARD, range: (attr::DUE, "N") };
 
 /// Returns the table's indexes.
 #[must_use]

@@ -91,10 +91,7 @@ impl Table {
             after: after.map(item),
         };
         let Listed { items, last } = self.list(&listing).await?;
-        Ok(Page {
-            items,
-            next: last.map(|Item(key)| position(key)),
-        })
+        Ok(Page { items, next: last.map(|Item(key)| position(key)) })
     }
 
     pub(crate) async fn list(&self, listing: &Listing<'_>) -> Result<Listed, StoreError> {

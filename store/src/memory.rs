@@ -48,9 +48,7 @@ type Items = BTreeMap<ItemKey, Evaluated>;
 impl MemoryTable {
     /// Sets whether every request fails as if no connection could be made.
     pub fn set_unavailable(&self, is_unavailable: bool) {
-        self.0
-            .is_unavailable
-            .store(is_unavailable, Ordering::Relaxed);
+        self.0.is_unavailable.store(is_unavailable, Ordering::Relaxed);
     }
 
     /// Returns all items, in the order of their keys.
@@ -112,10 +110,7 @@ impl MemoryTable {
         self.reach("TransactWriteItems")?;
         let mut items = self.locked();
         let outcomes: Vec<_> = actions.iter().map(|action| check(&items, action)).collect();
-        if outcomes
-            .iter()
-            .any(|outcome| *outcome != ActionOutcome::NotReported)
-        {
+        if outcomes.iter().any(|outcome| *outcome != ActionOutcome::NotReported) {
             return Ok(TransactOutcome::ConditionFailed(outcomes));
         }
         for action in actions {
@@ -141,10 +136,7 @@ impl MemoryTable {
         self.reach("BatchGetItem")?;
         let items = self.locked();
         let found = keys.iter().filter_map(|key| items.get(key)).map(item);
-        Ok(Batch {
-            items: found.collect(),
-            kept_back: None,
-        })
+        Ok(Batch { items: found.collect(), kept_back: None })
     }
 
     fn locked(&self) -> MutexGuard<'_, Items> {
@@ -159,10 +151,7 @@ fn check(items: &Items, action: &Action) -> ActionOutcome {
         Action::Delete(key, conditions) | Action::Check(key, conditions) => (key, conditions),
     };
     let (found, none) = (items.get(key), Evaluated::default());
-    match conditions
-        .iter()
-        .all(|condition| found.unwrap_or(&none).holds(condition))
-    {
+    match conditions.iter().all(|condition| found.unwrap_or(&none).holds(condition)) {
         true => ActionOutcome::NotReported,
         false => ActionOutcome::ConditionFailed(found.map(item)).without_merged(),
     }
@@ -170,11 +159,7 @@ fn check(items: &Items, action: &Action) -> ActionOutcome {
 
 fn item(item: &Evaluated) -> Item {
     let attributes = item.0.iter();
-    Item(
-        attributes
-            .map(|(name, held)| (name.clone(), value(held)))
-            .collect(),
-    )
+    Item(attributes.map(|(name, held)| (name.clone(), value(held))).collect())
 }
 
 fn value(held: &Held) -> AttributeValue {
@@ -184,11 +169,7 @@ fn value(held: &Held) -> AttributeValue {
         Held::Bool(is) => AttributeValue::Bool(*is),
         Held::Map(map) => {
             let entries = map.iter();
-            AttributeValue::M(
-                entries
-                    .map(|(name, held)| (name.clone(), value(held)))
-                    .collect(),
-            )
+            AttributeValue::M(entries.map(|(name, held)| (name.clone(), value(held))).collect())
         }
         Held::Numbers(numbers) => AttributeValue::Ns(numbers.iter().cloned().collect()),
     }

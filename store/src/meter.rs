@@ -71,9 +71,9 @@ impl CapacityMeter {
             all.unwrap_or_default() - read.unwrap_or_default()
         };
         units.total += written(consumed.capacity_units(), consumed.read_capacity_units());
-        units.table += consumed.table().map_or(0.0, |table| {
-            written(table.capacity_units(), table.read_capacity_units())
-        });
+        units.table += consumed
+            .table()
+            .map_or(0.0, |table| written(table.capacity_units(), table.read_capacity_units()));
         for (index, capacity) in consumed.global_secondary_indexes().into_iter().flatten() {
             *units.indexes.entry(index.clone()).or_default() +=
                 capacity.capacity_units().unwrap_or_default();

@@ -81,11 +81,7 @@ mod tests {
 
     #[test]
     fn only_requests_over_tls_have_a_proxy() {
-        for none in [
-            &[][..],
-            &[("HTTPS_PROXY", "")],
-            &[("HTTP_PROXY", "http://proxy:3128")],
-        ] {
+        for none in [&[][..], &[("HTTPS_PROXY", "")], &[("HTTP_PROXY", "http://proxy:3128")]] {
             assert!(of(none).unwrap().is_disabled(), "{none:?}");
         }
         for (name, url) in [
@@ -103,10 +99,7 @@ mod tests {
     fn a_proxy_that_is_no_url_is_named_without_its_password() {
         for url in ["socks5://user:secret@proxy:1080", "http://", "a b"] {
             let fault = of(&[("HTTPS_PROXY", url)]).unwrap_err();
-            assert!(
-                fault.starts_with("HTTPS_PROXY must be the URL of a proxy"),
-                "{fault}"
-            );
+            assert!(fault.starts_with("HTTPS_PROXY must be the URL of a proxy"), "{fault}");
             assert!(!fault.contains("secret"), "{fault}");
         }
     }

@@ -125,10 +125,8 @@ impl RedisTable {
         // The item keeps the id, so that a repeated write is applied once.
         let id = id();
         let is_returned = answer == ReturnValues::AllNew;
-        let (items, packed) = (
-            vec![self.0.keys.item(&update.key)],
-            vec![plan::pack_update(update)],
-        );
+        let (items, packed) =
+            (vec![self.0.keys.item(&update.key)], vec![plan::pack_update(update)]);
         let applied = self.apply(&items, &packed, &id, is_returned, None);
         Ok(match applied.await? {
             Answer::Applied(new) => WriteOutcome::Applied(new.filter(|_| is_returned)),
@@ -146,10 +144,7 @@ impl RedisTable {
         actions: &[Action],
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
-        let items: Vec<_> = actions
-            .iter()
-            .map(|action| self.0.keys.item(key(action)))
-            .collect();
+        let items: Vec<_> = actions.iter().map(|action| self.0.keys.item(key(action))).collect();
         let different: BTreeSet<_> = items.iter().collect();
         if different.len() < items.len() {
             let reason = format!(
@@ -199,14 +194,8 @@ impl RedisTable {
         is_returned: bool,
         token: Option<String>,
     ) -> Result<Answer, StoreError> {
-        let write = Write {
-            items,
-            packed,
-            id,
-            is_returned,
-            token,
-            most_expired: items.len() * EXPIRED,
-        };
+        let write =
+            Write { items, packed, id, is_returned, token, most_expired: items.len() * EXPIRED };
         let mut since = None;
         let answer = match self.run(&write, &mut since).await {
             Err(error) if error.kind == ErrorKind::Unconfirmed => {
@@ -226,14 +215,7 @@ impl RedisTable {
     /// then had at least as many, whatever any clock says, and so has a replica that knows of the write.
     async fn run(&self, write: &Write<'_>, since: &mut Option<u64>) -> Result<Ran, StoreError> {
         let Shared { keys, apply, .. } = &*self.0;
-        let Write {
-            items,
-            packed,
-            id,
-            is_returned,
-            token,
-            most_expired,
-        } = write;
+        let Write { items, packed, id, is_returned, token, most_expired } = write;
         let request = || match items {
             [] => "EVALSHA of expired items".to_owned(),
             items => format!("EVALSHA of {}", items.join(", ")),
@@ -262,9 +244,7 @@ impl RedisTable {
         let answer = self.0.connection.send_on(&request, async |opened| {
             since.get_or_insert(opened.writes());
             let connection = &mut opened.connection;
-            let answer = match command("EVALSHA", apply.1.get_hash())
-                .query_async(connection)
-                .await
+            let answer = match command("EVALSHA", apply.1.get_hash()).query_async(connection).await
             {
                 Err(error) if error.code() == Some("NOSCRIPT") => {
                     command("EVAL", &apply.0).query_async(connection).await
@@ -316,11 +296,9 @@ impl RedisTable {
         let first = keys.first().map(|key| self.0.keys.item(key));
         let request = || match keys.len() {
             0 | 1 => format!("HGETALL of {}", first.as_deref().unwrap_or_default()),
-            all => format!(
-                "HGETALL of {} and {} more",
-                first.as_deref().unwrap_or_default(),
-                all - 1
-            ),
+            all => {
+                format!("HGETALL of {} and {} more", first.as_deref().unwrap_or_default(), all - 1)
+            }
         };
         let mut items = vec![];
         for keys in keys.chunks(ANSWER) {
@@ -350,30 +328,17 @@ impl RedisTable {
                 })?);
             }
         }
-        Ok(Batch {
-            items,
-            kept_back: None,
-        })
+        Ok(Batch { items, kept_back: None })
     }
 
     pub(crate) async fn list(&self, listing: &Listing<'_>) -> Result<Listed, StoreError> {
         let bounds = index::bounds(listing);
         let limit = listing.limit.unwrap_or(PAGE);
         let request = || format!("ZRANGE of {}", listing.partition);
-        let (items, last, count) = self
-            .range(
-                &request,
-                listing.index,
-                bounds,
-                listing.is_descending,
-                limit,
-            )
-            .await?;
+        let (items, last, count) =
+            self.range(&request, listing.index, bounds, listing.is_descending, limit).await?;
         let is_full = i32::try_from(count).is_ok_and(|count| count >= limit);
-        Ok(Listed {
-            items,
-            last: last.filter(|_| is_full),
-        })
+        Ok(Listed { items, last: last.filter(|_| is_full) })
     }
 
     pub(crate) async fn scan(
@@ -414,14 +379,11 @@ impl RedisTable {
         command.arg("LIMIT").arg(0).arg(limit);
         let connection = &self.0.connection;
         let members: Vec<String> = connection
-            .send(request, async |connection| {
-                command.query_async(connection).await
-            })
+            .send(request, async |connection| command.query_async(connection).await)
             .await?;
         let count = members.len();
-        let entries = members
-            .into_iter()
-            .filter_map(|member| Some((index::parse(&member, index)?, member)));
+        let entries =
+            members.into_iter().filter_map(|member| Some((index::parse(&member, index)?, member)));
         let ((of, shown), members): ((Vec<_>, Vec<_>), Vec<_>) = entries.unzip();
         let names = match index {
             Some(index) => vec![index.hash, index.range.0],
@@ -455,11 +417,7 @@ impl RedisTable {
             items.extend(item);
         }
         if !gone.is_empty() {
-            connection
-                .send(request, async |connection| {
-                    gone.exec_async(connection).await
-                })
-                .await?;
+            connection.send(request, async |connection| gone.exec_async(connection).await).await?;
         }
         Ok((items, last, count))
     }
@@ -484,9 +442,7 @@ impl RedisTable {
             let answered: Vec<Value> = self
                 .0
                 .connection
-                .send(request, async |connection| {
-                    all.query_async(connection).await
-                })
+                .send(request, async |connection| all.query_async(connection).await)
                 .await?;
             found.extend(answered);
         }

@@ -129,8 +129,7 @@ pub(crate) struct Listed {
 impl Listing<'_> {
     /// Returns the names of the key attributes.
     pub(crate) fn names(&self) -> (&'static str, &'static str) {
-        self.index
-            .map_or((attr::PK, attr::SK), |index| (index.hash, index.range.0))
+        self.index.map_or((attr::PK, attr::SK), |index| (index.hash, index.range.0))
     }
 }
 
@@ -146,9 +145,7 @@ pub(crate) fn position(key: HashMap<String, AttributeValue>) -> Position {
         AttributeValue::S(text) => Some(text),
         _ => None,
     };
-    key.into_iter()
-        .filter_map(|(name, value)| Some((name, text(value)?)))
-        .collect()
+    key.into_iter().filter_map(|(name, value)| Some((name, text(value)?))).collect()
 }
 
 /// One page of a scan.

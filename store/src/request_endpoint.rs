@@ -28,8 +28,7 @@ impl Intercept for RequestEndpoint {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        self.0
-            .get_or_init(|| context.request().uri().trim_end_matches('/').to_owned());
+        self.0.get_or_init(|| context.request().uri().trim_end_matches('/').to_owned());
         Ok(())
     }
 }

@@ -29,9 +29,7 @@ impl Table {
     /// # Errors
     /// [`StoreError`] if it could not be decided.
     pub async fn mark_functions(&self) -> Result<(), StoreError> {
-        self.update(&mark_functions(), ReturnValues::Never)
-            .await
-            .map(drop)
+        self.update(&mark_functions(), ReturnValues::Never).await.map(drop)
     }
 }
 
@@ -58,14 +56,9 @@ pub async fn create_table(client: &Client, name: &str) -> Result<(), StoreError>
         .send()
         .await
         .map_err(|error| StoreError::new(name, "", "CreateTable".to_owned(), error))?;
-    let ttl = TimeToLiveSpecification::builder()
-        .enabled(true)
-        .attribute_name(attr::TTL)
-        .build();
-    let request = client
-        .update_time_to_live()
-        .table_name(name)
-        .set_time_to_live_specification(ttl.ok());
+    let ttl = TimeToLiveSpecification::builder().enabled(true).attribute_name(attr::TTL).build();
+    let request =
+        client.update_time_to_live().table_name(name).set_time_to_live_specification(ttl.ok());
     request
         .send()
         .await
@@ -103,9 +96,7 @@ fn definition(
                     .key_schema(key(index.hash, KeyType::Hash)?)
                     .key_schema(key(range, KeyType::Range)?)
                     .projection(
-                        Projection::builder()
-                            .projection_type(ProjectionType::KeysOnly)
-                            .build(),
+                        Projection::builder().projection_type(ProjectionType::KeysOnly).build(),
                     )
                     .build()?,
             );
@@ -121,8 +112,5 @@ fn attribute(name: &str, kind: &str) -> Result<AttributeDefinition, BuildError> 
 }
 
 fn key(name: &str, kind: KeyType) -> Result<KeySchemaElement, BuildError> {
-    KeySchemaElement::builder()
-        .attribute_name(name)
-        .key_type(kind)
-        .build()
+    KeySchemaElement::builder().attribute_name(name).key_type(kind).build()
 }

@@ -58,18 +58,13 @@ impl CorrectedClock {
     /// Returns a corrected `clock`, without correction until a response requires one.
     #[must_use]
     pub fn of(clock: Arc<dyn Clock>) -> Self {
-        Self(Arc::new(State {
-            clock,
-            correction_ms: AtomicI64::new(0),
-            known: Mutex::default(),
-        }))
+        Self(Arc::new(State { clock, correction_ms: AtomicI64::new(0), known: Mutex::default() }))
     }
 
     /// Returns the corrected current time.
     #[must_use]
     pub fn now(&self) -> EpochMillis {
-        self.local()
-            .plus(Millis(self.0.correction_ms.load(Ordering::Relaxed)))
+        self.local().plus(Millis(self.0.correction_ms.load(Ordering::Relaxed)))
     }
 
     /// Returns the machine's current time.
@@ -109,10 +104,7 @@ impl CorrectedClock {
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         let next = match *known {
             Some(known) => known.and(bounds, received),
-            None => Estimate {
-                ahead: bounds,
-                at: received,
-            },
+            None => Estimate { ahead: bounds, at: received },
         };
         *known = Some(next);
         let correction = next.ahead.correction();
@@ -132,21 +124,12 @@ impl Estimate {
     fn and(self, bounds: OffsetBounds, now: EpochMillis) -> Self {
         let drift = now.since(self.at).0 / DRIFT;
         let (least, most) = (self.ahead.least - drift, self.ahead.most + drift);
-        let both = OffsetBounds {
-            least: least.max(bounds.least),
-            most: most.min(bounds.most),
-        };
+        let both = OffsetBounds { least: least.max(bounds.least), most: most.min(bounds.most) };
         if both.least > both.most {
-            return Self {
-                ahead: bounds,
-                at: now,
-            };
+            return Self { ahead: bounds, at: now };
         }
         // The remainder of the division counts the next time.
-        Self {
-            ahead: both,
-            at: self.at.plus(Millis(drift.saturating_mul(DRIFT))),
-        }
+        Self { ahead: both, at: self.at.plus(Millis(drift.saturating_mul(DRIFT))) }
     }
 }
 
@@ -219,12 +202,7 @@ mod tests {
     }
 
     fn known(skew: &CorrectedClock) -> OffsetBounds {
-        skew.0
-            .known
-            .lock()
-            .unwrap()
-            .expect("something was learnt")
-            .ahead
+        skew.0.known.lock().unwrap().expect("something was learnt").ahead
     }
 
     const HOUR_US: i64 = 3_600_000_000;
@@ -238,10 +216,7 @@ mod tests {
     /// Pauses before requests, and both ways of each, in us.
     fn requests() -> impl Strategy<Value = Vec<(i64, i64, i64)>> {
         let way = || prop_oneof![0..3_000_i64, 0..2_000_000_i64];
-        prop::collection::vec(
-            (prop_oneof![0..5_000_i64, 0..90_000_000_i64], way(), way()),
-            1..60,
-        )
+        prop::collection::vec((prop_oneof![0..5_000_i64, 0..90_000_000_i64], way(), way()), 1..60)
     }
 
     proptest! {
@@ -318,11 +293,7 @@ mod tests {
         ] {
             let skew = CorrectedClock::of(Arc::new(Still));
             skew.observe(date, EpochMillis(sent), EpochMillis(received));
-            assert_eq!(
-                skew.now(),
-                EpochMillis(correction),
-                "{date} {sent} {received}"
-            );
+            assert_eq!(skew.now(), EpochMillis(correction), "{date} {sent} {received}");
         }
     }
 

@@ -93,10 +93,7 @@ impl StoreUrl {
                 // It may be a part of a password with `?`.
                 _ => {
                     let remedy = "leave it out, or percent-encode the password";
-                    return got(
-                        "with an option that is neither table nor accept_eviction",
-                        remedy,
-                    );
+                    return got("with an option that is neither table nor accept_eviction", remedy);
                 }
             }
         }
@@ -145,12 +142,10 @@ impl StoreUrl {
         let password = password.strip_suffix('\r').unwrap_or(password);
         match (password.is_empty(), password.contains('\n')) {
             (false, false) => Ok(self.with_password(password)),
-            (true, _) => wrong(format!(
-                "must be one line, got none in {shown}: correct the file"
-            )),
-            (_, true) => wrong(format!(
-                "must be one line, got several in {shown}: correct the file"
-            )),
+            (true, _) => wrong(format!("must be one line, got none in {shown}: correct the file")),
+            (_, true) => {
+                wrong(format!("must be one line, got several in {shown}: correct the file"))
+            }
         }
     }
 
@@ -164,15 +159,7 @@ impl StoreUrl {
     /// Returns the options of a connection.
     #[must_use]
     pub fn options(&self) -> RedisOptions {
-        let Self {
-            scheme,
-            user,
-            password,
-            host,
-            port,
-            database,
-            ..
-        } = self;
+        let Self { scheme, user, password, host, port, database, .. } = self;
         let url = format!("{scheme}://{user}:{password}@{host}:{port}/{database}");
         RedisOptions {
             table: self.table.clone(),
@@ -185,15 +172,7 @@ impl StoreUrl {
 /// Shows what finds the table, without user and password.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            scheme,
-            host,
-            port,
-            database,
-            table,
-            accept_eviction,
-            ..
-        } = self;
+        let Self { scheme, host, port, database, table, accept_eviction, .. } = self;
         write!(f, "{scheme}://{host}:{port}/{database}")?;
         let table =
             (*table != RedisOptions::new("").table).then(|| format!("{TABLE}={}", encoded(table)));
@@ -249,10 +228,7 @@ mod tests {
                 "redis://:secret@host?table=limits&accept_eviction=true",
                 "redis://host:6379/0?table=limits&accept_eviction=true",
             ),
-            (
-                "redis://host?table=a%26b",
-                "redis://host:6379/0?table=a%26b",
-            ),
+            ("redis://host?table=a%26b", "redis://host:6379/0?table=a%26b"),
         ] {
             let url = StoreUrl::parse(given).expect("it is one");
             assert_eq!(url.to_string(), shown);
@@ -276,10 +252,7 @@ mod tests {
             ("redis://user:secret@:6379/0", "redis://.."),
             ("redis://user:secret@", "redis://.."),
             ("redis://:secret@host/x", "no number of a database"),
-            (
-                "redis://:secret@host?tabel=a",
-                "neither table nor accept_eviction",
-            ),
+            ("redis://:secret@host?tabel=a", "neither table nor accept_eviction"),
             ("redis://user:12?secret@host", "percent-encode the password"),
             ("redis://user:12#secret@host/0", "percent-encode"),
             ("rediss://secret:12#insecure", "percent-encode"),

@@ -69,17 +69,13 @@ pub fn refuse_url(name: &str, remedy: &str) -> Result<(), String> {
     };
     let is_scheme = scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let scheme = if is_scheme { scheme } else { ".." };
-    Err(format!(
-        "the table must be a name or an ARN, got {scheme}://..; {remedy}"
-    ))
+    Err(format!("the table must be a name or an ARN, got {scheme}://..; {remedy}"))
 }
 
 /// Returns a table's own name: what an ARN ends with, or else the whole text.
 #[must_use]
 pub fn short_name(name: &str) -> &str {
-    let of_arn = name
-        .strip_prefix("arn:")
-        .and_then(|arn| arn.split_once(":table/"));
+    let of_arn = name.strip_prefix("arn:").and_then(|arn| arn.split_once(":table/"));
     of_arn.map_or(name, |(_, short)| short)
 }
 
@@ -89,11 +85,7 @@ impl Table {
     pub fn new(connection: Connection, name: impl Into<String>) -> Self {
         let (skew, name) = (connection.skew.clone(), name.into());
         let table = DynamoTable::new(connection, name.clone());
-        Self {
-            name,
-            backend: Backend::DynamoDb(Box::new(table)),
-            skew,
-        }
+        Self { name, backend: Backend::DynamoDb(Box::new(table)), skew }
     }
 
     /// Returns a table in memory, as a process with this clock reaches it.
@@ -115,11 +107,7 @@ impl Table {
     pub fn on_redis(options: &crate::RedisOptions) -> Result<Self, StoreError> {
         let skew = CorrectedClock::of(std::sync::Arc::clone(&options.clock));
         let table = crate::redis::RedisTable::new(options, skew.clone())?;
-        Ok(Self {
-            name: options.table.clone(),
-            backend: Backend::Redis(table),
-            skew,
-        })
+        Ok(Self { name: options.table.clone(), backend: Backend::Redis(table), skew })
     }
 
     /// Requests the capacity of every request from DynamoDB, and adds it up in `meter`.

@@ -24,13 +24,8 @@ pub enum ThrottleReason {
 
 impl ThrottleReason {
     /// All reasons.
-    pub const ALL: [Self; 5] = [
-        Self::KeyRange,
-        Self::Index,
-        Self::Account,
-        Self::Maximum,
-        Self::Unnamed,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::KeyRange, Self::Index, Self::Account, Self::Maximum, Self::Unnamed];
 
     /// Returns the meaning of DynamoDB's text.
     pub(crate) fn of(reason: &str) -> Self {

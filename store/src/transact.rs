@@ -74,15 +74,13 @@ impl Table {
         match &self.backend {
             Backend::DynamoDb(table) => {
                 let request = table.transaction(actions, token)?;
-                self.again(may, || boxed(table.sent(actions, request.clone())))
-                    .await
+                self.again(may, || boxed(table.sent(actions, request.clone()))).await
             }
             #[cfg(feature = "memory")]
             Backend::Memory(table) => self.again(may, || boxed(table.transact(actions))).await,
             #[cfg(feature = "redis")]
             Backend::Redis(table) => {
-                self.again(may, || boxed(table.transact(actions, token)))
-                    .await
+                self.again(may, || boxed(table.transact(actions, token))).await
             }
         }
     }
@@ -96,17 +94,10 @@ impl DynamoTable {
         actions: &[Action],
         token: &WriteId,
     ) -> Result<TransactWriteItemsFluentBuilder, StoreError> {
-        let parts = actions
-            .iter()
-            .map(|action| self.part(action))
-            .collect::<Result<Vec<_>, _>>()?;
-        let request = self
-            .client
-            .transact_write_items()
-            .set_transact_items(Some(parts));
-        Ok(request
-            .client_request_token(token.as_str())
-            .set_return_consumed_capacity(self.report()))
+        let parts =
+            actions.iter().map(|action| self.part(action)).collect::<Result<Vec<_>, _>>()?;
+        let request = self.client.transact_write_items().set_transact_items(Some(parts));
+        Ok(request.client_request_token(token.as_str()).set_return_consumed_capacity(self.report()))
     }
 
     async fn sent(
@@ -189,10 +180,7 @@ impl DynamoTable {
             }
             _ => vec![],
         };
-        if reasons
-            .iter()
-            .any(|reason| reason.code() == Some(CONDITION_FAILED))
-        {
+        if reasons.iter().any(|reason| reason.code() == Some(CONDITION_FAILED)) {
             let mut reasons = reasons.into_iter();
             let parts: Vec<_> = actions
                 .iter()
@@ -205,10 +193,7 @@ impl DynamoTable {
                 }));
             }
             return Ok(TransactOutcome::ConditionFailed(
-                parts
-                    .into_iter()
-                    .map(ActionOutcome::without_merged)
-                    .collect(),
+                parts.into_iter().map(ActionOutcome::without_merged).collect(),
             ));
         }
         let mut error = self.failed(request(actions), error);
@@ -247,17 +232,9 @@ fn sent<T>(
 }
 
 fn request(actions: &[Action]) -> String {
-    let named: Vec<_> = actions
-        .iter()
-        .take(NAMED)
-        .map(|action| key(action).pk.as_str())
-        .collect();
+    let named: Vec<_> = actions.iter().take(NAMED).map(|action| key(action).pk.as_str()).collect();
     let more = actions.len().saturating_sub(NAMED);
-    let more = if more == 0 {
-        String::new()
-    } else {
-        format!(" and {more} more")
-    };
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     format!("TransactWriteItems of {}{more}", named.join(", "))
 }
 
@@ -266,10 +243,7 @@ fn why(actions: &[Action], reasons: &[CancellationReason]) -> String {
     let parts = actions.iter().zip(reasons).filter_map(|(action, reason)| {
         let code = reason.code().filter(|code| *code != "None")?;
         let ItemKey { pk, sk } = key(action);
-        Some(format!(
-            "{code} at {pk} {sk}: {}",
-            reason.message().unwrap_or("no message")
-        ))
+        Some(format!("{code} at {pk} {sk}: {}", reason.message().unwrap_or("no message")))
     });
     parts.collect::<Vec<_>>().join("; ")
 }

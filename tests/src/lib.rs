@@ -5,11 +5,7 @@
 //! - [`scaling`]: how far one key goes, and what a month costs, computed
 //! - [`number`], [`page`]: numbers and computed parts of pages
 
-#![allow(
-    missing_docs,
-    missing_debug_implementations,
-    reason = "read and used by tests alone"
-)]
+#![allow(missing_docs, missing_debug_implementations, reason = "read and used by tests alone")]
 
 use std::time::Duration;
 

@@ -22,12 +22,7 @@ impl fmt::Display for PicoDollars {
         };
         let unit = DOLLAR / parts;
         let rounded = (self.0 + unit / 2) / unit;
-        write!(
-            f,
-            "${}.{:0width$}",
-            Grouped(rounded / parts),
-            rounded % parts
-        )
+        write!(f, "${}.{:0width$}", Grouped(rounded / parts), rounded % parts)
     }
 }
 

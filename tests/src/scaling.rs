@@ -52,18 +52,12 @@ pub struct Numbers {
 impl Scenario {
     /// Every caller alone in its process, as Lambdas are.
     pub const fn alone(acquires: u64) -> Self {
-        Self {
-            acquires,
-            acquires_per_write: 1,
-        }
+        Self { acquires, acquires_per_write: 1 }
     }
 
     /// Callers of processes that share writes.
     pub const fn shared(acquires: u64) -> Self {
-        Self {
-            acquires,
-            acquires_per_write: ACQUIRES_PER_SHARED_WRITE,
-        }
+        Self { acquires, acquires_per_write: ACQUIRES_PER_SHARED_WRITE }
     }
 
     /// What it takes.
@@ -206,11 +200,7 @@ pub struct Profile {
 
 impl Profile {
     const fn writes(name: &'static str, write_milli: u64) -> Self {
-        Self {
-            name,
-            write_milli,
-            read_milli: 0,
-        }
+        Self { name, write_milli, read_milli: 0 }
     }
 
     /// Returns what a month with so many acquires costs, if they are spread evenly over it: units,
@@ -236,15 +226,9 @@ pub const PROFILES: [Profile; 7] = [
     Profile::writes("one hot key, lone callers", USAGE_LOADS[2].1),
     Profile::writes("one hot key, shared writes", SHARED_MILLI + USAGE_MILLI),
     Profile::writes("one hot key, prefetched", PREFETCHED_MILLI + USAGE_MILLI),
-    Profile::writes(
-        "a bucket per user, one acquire a minute each",
-        USAGE_LOADS[1].1,
-    ),
+    Profile::writes("a bucket per user, one acquire a minute each", USAGE_LOADS[1].1),
     Profile::writes("LLM: estimate, then adjust", CONTENDED_ESTIMATED_MILLI),
-    Profile::writes(
-        "concurrency slots: acquire, then release",
-        CONTENDED_SLOT_MILLI,
-    ),
+    Profile::writes("concurrency slots: acquire, then release", CONTENDED_SLOT_MILLI),
     Profile {
         name: "exhausted: every acquire is denied",
         write_milli: 0,
@@ -259,10 +243,9 @@ pub fn keys() -> String {
          |--:|---|--:|--:|--:|--:|--:|\n",
     );
     for rate in [1_000, 10_000, 50_000, 100_000, 1_000_000] {
-        for (callers, scenario) in [
-            ("alone", Scenario::alone(rate)),
-            ("share writes", Scenario::shared(rate)),
-        ] {
+        for (callers, scenario) in
+            [("alone", Scenario::alone(rate)), ("share writes", Scenario::shared(rate))]
+        {
             let numbers = scenario.numbers();
             let shards = match numbers.keys {
                 1 => numbers.shards.to_string(),
@@ -288,9 +271,7 @@ pub fn keys() -> String {
 /// each volume.
 pub fn months() -> String {
     let volumes = [6, 7, 8, 9, 10].map(|power| 10_u64.pow(power));
-    let heads = volumes
-        .map(|volume| Grouped(volume).to_string())
-        .join(" | ");
+    let heads = volumes.map(|volume| Grouped(volume).to_string()).join(" | ");
     let rates = volumes.map(|volume| {
         let seconds = MONTH_HOURS * HOUR_SECONDS;
         let tenths = (volume * 10 + seconds / 2) / seconds;

@@ -23,15 +23,9 @@ fn deployed(name: &str) -> Value {
 /// Minutes of health, of trouble, and of health.
 fn through(name: &str, healthy: Option<i64>, trouble: &[Option<i64>]) {
     let (alarm, mut series) = (deployed(name), vec![healthy; 20]);
-    assert!(
-        !rings_by(&alarm, &series),
-        "{name} rings without any reason"
-    );
+    assert!(!rings_by(&alarm, &series), "{name} rings without any reason");
     series.extend(trouble);
-    assert!(
-        rings_by(&alarm, &series),
-        "{name} does not ring at {trouble:?}"
-    );
+    assert!(rings_by(&alarm, &series), "{name} does not ring at {trouble:?}");
     series.extend(vec![healthy; 20]);
     assert!(!rings_by(&alarm, &series), "{name} does not end");
 }
@@ -42,11 +36,7 @@ fn every_alarm_hears_of_its_trouble_and_ends_with_it() {
     let cases: [Case<'_>; 17] = [
         // A sum of metrics that are 0 where they are missing: FILL.
         ("TableThrottledAlarm", Some(0), &[Some(9); 5]),
-        (
-            "HourlyWritesAlarm",
-            Some(PLANNED_UNITS),
-            &[Some(PLANNED_UNITS + 1)],
-        ),
+        ("HourlyWritesAlarm", Some(PLANNED_UNITS), &[Some(PLANNED_UNITS + 1)]),
         ("StreamUnreadAlarm", Some(5), &[None; 3]),
         // One stuck shard, tried again every four minutes, among healthy ones.
         ("AggregatorLagAlarm", Some(900), &stuck(70_000)),
@@ -94,9 +84,8 @@ fn a_batch_window_is_no_lag_and_a_minute_beyond_it_is() {
         let minutes = usize::try_from(window / 60).unwrap().max(1);
         let rings = |age: i64| {
             let late = age - 1000 * window;
-            let ages: Vec<_> = (0..60)
-                .map(|minute| (minute % minutes == 0).then_some(late))
-                .collect();
+            let ages: Vec<_> =
+                (0..60).map(|minute| (minute % minutes == 0).then_some(late)).collect();
             rings_by(&alarm, &ages)
         };
         assert!(!rings((window + 1) * 1000), "{window}");
@@ -115,14 +104,8 @@ fn an_idle_stream_is_no_alarm_and_one_that_is_not_read_is() {
     // SAM names a mapping after its function and event.
     assert_eq!(alarm["Dimensions"][0]["Value"]["Ref"], "AggregatorStream");
     let mapping = &properties("Aggregator")["Events"]["Stream"]["Properties"];
-    assert_eq!(
-        mapping["MetricsConfig"]["Metrics"][0], "EventCount",
-        "or there is no such metric"
-    );
-    assert!(
-        rings("StreamUnreadAlarm", &[]),
-        "a mapping that was never enabled"
-    );
+    assert_eq!(mapping["MetricsConfig"]["Metrics"][0], "EventCount", "or there is no such metric");
+    assert!(rings("StreamUnreadAlarm", &[]), "a mapping that was never enabled");
     // A day at which usage is lost is far away.
     let (least, period) = (periods(&alarm).0, alarm["Period"].as_u64().unwrap());
     assert_eq!(u64::try_from(least).unwrap() * period, 900);
@@ -133,11 +116,7 @@ fn slow_is_nine_tenths_of_the_timeout() {
     for function in ["Aggregator", "Reconciler"] {
         let timeout = properties(function)["Timeout"].as_i64().unwrap();
         let alarm = properties(&format!("{function}SlowAlarm"));
-        assert_eq!(
-            alarm["Threshold"].as_i64(),
-            Some(timeout * 900),
-            "{function}"
-        );
+        assert_eq!(alarm["Threshold"].as_i64(), Some(timeout * 900), "{function}");
     }
 }
 
@@ -172,9 +151,7 @@ fn allowed_rates() -> impl Iterator<Item = (usize, usize)> {
 /// Two hours of minutes, of which one of each `rate`, from minute `first` on, has `value`.
 fn minutes(value: i64, rate: usize, first: usize) -> Vec<Option<i64>> {
     let minutes = 0..120;
-    minutes
-        .map(|minute| (minute % rate == first % rate).then_some(value))
-        .collect()
+    minutes.map(|minute| (minute % rate == first % rate).then_some(value)).collect()
 }
 
 /// The values of an alarm's periods.
@@ -212,10 +189,7 @@ fn alarms_of_the_reconciler_hear_of_every_run_at_every_allowed_schedule() {
             let is_heard = ends.any(|end| rings_by(&alarm, &trouble[..end]));
             assert!(is_heard, "{name} every {rate} minutes");
             let over = [trouble, healthy].concat();
-            assert!(
-                !rings_by(&alarm, &over),
-                "{name} every {rate} minutes does not end"
-            );
+            assert!(!rings_by(&alarm, &over), "{name} every {rate} minutes does not end");
         }
     }
 }
@@ -301,10 +275,8 @@ fn essential_alarms_are_of_wrong_denials_and_of_lost_usage() {
     assert_eq!(condition("HasAllAlarms"), all);
     // Each has one metric, and a metric of an alarm is 10 cents a month.
     let page = include_str!("../../docs/deployment.md");
-    let saved = format!(
-        "saves ${:.2} a month",
-        0.1 * f64::from(u8::try_from(left_out.len()).unwrap())
-    );
+    let saved =
+        format!("saves ${:.2} a month", 0.1 * f64::from(u8::try_from(left_out.len()).unwrap()));
     assert!(page.contains(&saved), "{saved}");
 }
 
@@ -314,26 +286,15 @@ fn essential_alarms_are_of_wrong_denials_and_of_lost_usage() {
 fn throttling_that_is_over_counts_as_zero() {
     let metrics = properties("TableThrottledAlarm")["Metrics"].take();
     let (sum, of) = metrics.as_array().unwrap().split_first().unwrap();
-    let filled = of
-        .iter()
-        .map(|metric| format!("FILL({}, 0)", metric["Id"].as_str().unwrap()));
+    let filled = of.iter().map(|metric| format!("FILL({}, 0)", metric["Id"].as_str().unwrap()));
     assert_eq!(sum["Expression"], filled.collect::<Vec<_>>().join(" + "));
     let named: Vec<_> = of
         .iter()
-        .map(|metric| {
-            metric["MetricStat"]["Metric"]["MetricName"]
-                .as_str()
-                .unwrap()
-        })
+        .map(|metric| metric["MetricStat"]["Metric"]["MetricName"].as_str().unwrap())
         .collect();
     assert_eq!(
         named,
-        [
-            "ThrottledRequests",
-            "ThrottledRequests",
-            "WriteThrottleEvents",
-            "ReadThrottleEvents"
-        ]
+        ["ThrottledRequests", "ThrottledRequests", "WriteThrottleEvents", "ReadThrottleEvents"]
     );
     assert!(
         of.iter().all(
@@ -389,10 +350,7 @@ fn the_units_of_an_hour_are_those_of_the_table_and_all_its_indexes() {
 fn the_alarm_on_the_units_of_an_hour_is_there_for_a_number_alone() {
     let template = read(include_str!("../../template.yaml"));
     let parameter = &template["Parameters"]["MaxHourlyWriteUnits"];
-    assert_eq!(
-        (&parameter["Default"], &parameter["MinValue"]),
-        (&json!(0), &json!(0))
-    );
+    assert_eq!((&parameter["Default"], &parameter["MinValue"]), (&json!(0), &json!(0)));
     let is = |value| json!({"Fn::Equals": [{"Ref": "MaxHourlyWriteUnits"}, value]});
     let condition = resources()["HourlyWritesAlarm"]["Condition"].take();
     let condition = condition.as_str().expect("a condition");
@@ -406,17 +364,10 @@ fn the_alarm_on_the_units_of_an_hour_is_there_for_a_number_alone() {
     let page = include_str!("../../docs/platform.md");
     let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
     let dollars = PLANNED_UNITS * 625 / 1_000_000_000;
-    assert!(
-        words.contains(&format!("8,000,000 are ${dollars}")),
-        "{dollars}"
-    );
-    let metrics = properties("HourlyWritesAlarm")["Metrics"]
-        .as_array()
-        .map(Vec::len);
-    let cost = format!(
-        "${:.2} a month",
-        0.1 * f64::from(u8::try_from(metrics.unwrap() - 1).unwrap())
-    );
+    assert!(words.contains(&format!("8,000,000 are ${dollars}")), "{dollars}");
+    let metrics = properties("HourlyWritesAlarm")["Metrics"].as_array().map(Vec::len);
+    let cost =
+        format!("${:.2} a month", 0.1 * f64::from(u8::try_from(metrics.unwrap() - 1).unwrap()));
     assert!(words.contains(&cost), "{cost}");
 }
 

@@ -50,18 +50,14 @@ fn surface(json: &Path) -> Result<BTreeSet<String>, String> {
                 && path_of(item).is_some_and(|path| path.iter().any(|name| shown.contains(name)))
         };
         surface.extend(
-            items(&json.with_file_name(format!("{other}.json")))?
-                .into_iter()
-                .filter(is_shown),
+            items(&json.with_file_name(format!("{other}.json")))?.into_iter().filter(is_shown),
         );
     }
     Ok(surface)
 }
 
 fn items(json: &Path) -> Result<BTreeSet<String>, String> {
-    let api = Builder::from_rustdoc_json(json)
-        .omit_blanket_impls(true)
-        .omit_auto_trait_impls(true);
+    let api = Builder::from_rustdoc_json(json).omit_blanket_impls(true).omit_auto_trait_impls(true);
     let api = api.omit_auto_derived_impls(true).build();
     let api = api.map_err(|error| format!("api: {}: {error}", json.display()))?;
     Ok(api.items().map(ToString::to_string).collect())
@@ -86,11 +82,7 @@ fn write(json: &Path) -> Result<(), String> {
         ));
     }
     let items: Vec<_> = now.into_iter().collect();
-    let text = format!(
-        "{HEAD}\nVersion {}\n\n{}\n",
-        env!("CARGO_PKG_VERSION"),
-        items.join("\n")
-    );
+    let text = format!("{HEAD}\nVersion {}\n\n{}\n", env!("CARGO_PKG_VERSION"), items.join("\n"));
     std::fs::write(list(), text).map_err(|error| format!("api: {}: {error}", list().display()))
 }
 

@@ -66,11 +66,7 @@ impl Guide {
     fn run(&self, variables: &[(&str, &str)]) -> String {
         let mut command = Command::new(self.binary());
         let command = command.env_clear().envs(variables.iter().copied());
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = command.output().expect("the program starts");
+        let Output { status, stdout, stderr } = command.output().expect("the program starts");
         let text = |bytes| String::from_utf8(bytes).expect("it prints text");
         let (stdout, stderr) = (text(stdout), text(stderr));
         assert!(status.success(), "{}: {stdout}{stderr}", self.page);
@@ -82,9 +78,7 @@ impl Guide {
 fn blocks<'t>(text: &'t str, words: &str) -> Vec<&'t str> {
     let begin = format!("```{words}\n");
     let blocks = text.split(&*begin).skip(1);
-    blocks
-        .map(|rest| rest.split("```").next().unwrap_or_default())
-        .collect()
+    blocks.map(|rest| rest.split("```").next().unwrap_or_default()).collect()
 }
 
 #[test]
@@ -117,29 +111,21 @@ fn in_memory_each_program_prints_what_its_page_shows() {
             continue;
         }
         if std::env::var_os("WRITTEN").is_some() {
-            let (old, new) = (
-                format!("```text output\n{shown}```"),
-                format!("```text output\n{printed}```"),
-            );
+            let (old, new) =
+                (format!("```text output\n{shown}```"), format!("```text output\n{printed}```"));
             std::fs::write(guide.path(), page.replacen(&old, &new, 1)).expect("it can be written");
         } else {
             outdated.push(format!("{}:\n{printed}", guide.page));
         }
     }
-    assert!(
-        outdated.is_empty(),
-        "run this test with WRITTEN=1:\n{}",
-        outdated.join("\n")
-    );
+    assert!(outdated.is_empty(), "run this test with WRITTEN=1:\n{}", outdated.join("\n"));
 }
 
 #[test]
 fn the_page_of_zae_limiter_has_what_is_left_out() {
     let guide = guide("from-zae-limiter");
     let page = guide.text();
-    let output = Command::new(guide.binary())
-        .output()
-        .expect("the program starts");
+    let output = Command::new(guide.binary()).output().expect("the program starts");
     let left_out = String::from_utf8(output.stderr).expect("it prints text");
     assert_eq!(blocks(&page, "text left out"), [left_out]);
 }
@@ -148,10 +134,7 @@ fn the_page_of_zae_limiter_has_what_is_left_out() {
 #[test]
 fn each_quota_of_zae_limiter_that_a_window_has_is_converted() {
     let quotas = [
-        (
-            "reset_schedule: [{cron: '30 * * * *'}]",
-            Some("quota:9/hour,at=:30"),
-        ),
+        ("reset_schedule: [{cron: '30 * * * *'}]", Some("quota:9/hour,at=:30")),
         (
             "reset_schedule: [{cron: '0 9 * * *', tz: Europe/Berlin}]",
             Some("quota:9/day,at=09:00,tz=Europe/Berlin"),
@@ -160,28 +143,16 @@ fn each_quota_of_zae_limiter_that_a_window_has_is_converted() {
             "reset_schedule: [{cron: '0 0 * * 0', tz: UTC}], soft: true",
             Some("quota:9/week,day=sunday,mode=soft"),
         ),
-        (
-            "reset_schedule: [{cron: '0 0 * * 1'}]",
-            Some("quota:9/week"),
-        ),
-        (
-            "reset_schedule: [{cron: '15 6 28 * *'}]",
-            Some("quota:9/month,day=28,at=06:15"),
-        ),
-        (
-            "reset_schedule: [{cron: '0 0 6 4 *'}]",
-            Some("quota:9/year,month=4,day=6"),
-        ),
+        ("reset_schedule: [{cron: '0 0 * * 1'}]", Some("quota:9/week")),
+        ("reset_schedule: [{cron: '15 6 28 * *'}]", Some("quota:9/month,day=28,at=06:15")),
+        ("reset_schedule: [{cron: '0 0 6 4 *'}]", Some("quota:9/year,month=4,day=6")),
         ("reset_after_seconds: 18000", Some("session:9/5h")),
         ("reset_schedule: [{cron: '0 0 31 * *'}]", None),
         ("reset_schedule: [{cron: '0 */6 * * *'}]", None),
         ("reset_schedule: [{cron: '* 3 * * *'}]", None),
         ("reset_schedule: [{cron: '0 0 1 * 1'}]", None),
         ("reset_schedule: [{cron: '0 0 1 * *', tz: Mars/Base}]", None),
-        (
-            "reset_schedule: [{cron: '0 0 1 * *'}, {cron: '0 0 15 * *'}]",
-            None,
-        ),
+        ("reset_schedule: [{cron: '0 0 1 * *'}, {cron: '0 0 15 * *'}]", None),
         ("reset_after_seconds: 0", None),
     ];
     let limits = quotas.iter().enumerate();
@@ -190,9 +161,7 @@ fn each_quota_of_zae_limiter_that_a_window_has_is_converted() {
     let manifest = format!("system:\n  limits:\n{}", limits.collect::<String>());
     let path = std::env::temp_dir().join(format!("zae-quotas-{}.yaml", std::process::id()));
     std::fs::write(&path, manifest).expect("a file can be written");
-    let output = Command::new(guide("from-zae-limiter").binary())
-        .arg(&path)
-        .output();
+    let output = Command::new(guide("from-zae-limiter").binary()).arg(&path).output();
     let Output { stdout, stderr, .. } = output.expect("the program starts");
     std::fs::remove_file(&path).expect("it can be removed");
     let [limits, left_out] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).expect("text"));
@@ -225,18 +194,12 @@ fn unknown_keys_are_refused_and_permanent_errors_pass_nothing() {
         assert!(line.contains(answer), "{page}: {line}");
     }
     let printed = guide("failure-modes").run(&[]);
-    let mut permanent = printed
-        .lines()
-        .filter(|line| line.contains("error, permanent"))
-        .peekable();
+    let mut permanent = printed.lines().filter(|line| line.contains("error, permanent")).peekable();
     assert!(permanent.peek().is_some(), "{printed}");
     for line in permanent {
         assert!(line.contains(" 500"), "{line}");
     }
-    for line in printed
-        .lines()
-        .filter(|line| line.contains("a limit that is not there"))
-    {
+    for line in printed.lines().filter(|line| line.contains("a limit that is not there")) {
         assert!(!line.contains("granted"), "{line}");
     }
 }
@@ -250,17 +213,13 @@ fn numbers(line: &str) -> Vec<i64> {
 
 /// Returns the numbers of the first line that begins with `with`.
 fn numbers_of(printed: &str, with: &str) -> Vec<i64> {
-    let line = printed
-        .lines()
-        .find(|line| line.trim_start().starts_with(with));
+    let line = printed.lines().find(|line| line.trim_start().starts_with(with));
     numbers(&line.unwrap_or_else(|| panic!("no line {with:?} in {printed}"))[with.len()..])
 }
 
 /// A program on a local table of its own, and what it printed.
 async fn on_a_table(page: &str) -> String {
-    let backend = LocalBackend::start(Options::default())
-        .await
-        .expect("the backend starts");
+    let backend = LocalBackend::start(Options::default()).await.expect("the backend starts");
     let variables = backend.variables();
     let printed = guide(page).run(&variables);
     backend.stop().await;
@@ -269,13 +228,9 @@ async fn on_a_table(page: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_namespace_a_program_keeps_away_from_the_default_one() {
-    let backend = LocalBackend::start(Options::default())
-        .await
-        .expect("the backend starts");
+    let backend = LocalBackend::start(Options::default()).await.expect("the backend starts");
     let variables = backend.variables().into_iter();
-    let variables: Vec<_> = variables
-        .filter(|(name, _)| *name != "WEIRGATE_NAMESPACE")
-        .collect();
+    let variables: Vec<_> = variables.filter(|(name, _)| *name != "WEIRGATE_NAMESPACE").collect();
     guide("multi-tenancy").run(&variables);
     for (namespace, is_there) in [("examples", true), ("default", false)] {
         let connection = ConnectOptions {
@@ -286,11 +241,7 @@ async fn without_a_namespace_a_program_keeps_away_from_the_default_one() {
         let limiter = limiter.connection(connection).build().await;
         let limiter = limiter.expect("the table is there");
         let level = ConfigLevel::Resource("api".try_into().expect("a name"));
-        let config = limiter
-            .admin()
-            .config(&level)
-            .await
-            .expect("it can be read");
+        let config = limiter.admin().config(&level).await.expect("it can be read");
         assert_eq!(config.is_some(), is_there, "{namespace}");
     }
     backend.stop().await;
@@ -309,9 +260,8 @@ fn without_waits(text: &str) -> String {
         text = parts.collect::<Vec<_>>().join(before);
     }
     // A slot returns after the response, so it may be missing from the next one.
-    let lines = text
-        .lines()
-        .map(|line| line.split(", \"slots\"").next().unwrap_or(line).to_owned() + "\n");
+    let lines =
+        text.lines().map(|line| line.split(", \"slots\"").next().unwrap_or(line).to_owned() + "\n");
     lines.collect()
 }
 
@@ -322,35 +272,23 @@ async fn on_a_local_table_these_programs_print_the_same() {
         let (printed, in_memory) = (on_a_table(page).await, guide(page).run(&[]));
         assert_eq!(without_waits(&printed), without_waits(&in_memory), "{page}");
     }
-    assert_eq!(
-        without_waits("\"r\";r=3;t=12, again in 7 s"),
-        "\"r\";r=3;t=, again in  s\n"
-    );
+    assert_eq!(without_waits("\"r\";r=3;t=12, again in 7 s"), "\"r\";r=3;t=, again in  s\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_calls_than_slots_and_the_slot_of_a_killed_environment_returns_once() {
-    for printed in [
-        on_a_table("vendor-slots").await,
-        guide("vendor-slots").run(&[]),
-    ] {
+    for printed in [on_a_table("vendor-slots").await, guide("vendor-slots").run(&[])] {
         let served = printed.lines().find(|line| line.contains("events served"));
         let [4, 4, 1..=2] = numbers(served.expect("a line"))[..] else {
             panic!("{printed}");
         };
-        assert!(
-            printed.ends_with("slots that are free after 2s: 2\n"),
-            "{printed}"
-        );
+        assert!(printed.ends_with("slots that are free after 2s: 2\n"), "{printed}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_gateway_spends_what_the_vendor_used_and_no_token_twice() {
-    for printed in [
-        on_a_table("llm-gateway").await,
-        guide("llm-gateway").run(&[]),
-    ] {
+    for printed in [on_a_table("llm-gateway").await, guide("llm-gateway").run(&[])] {
         let served = printed.lines().filter(|line| line.contains(" 200, "));
         let used: Vec<i64> = served.map(|line| numbers(line)[2]).collect();
         assert_eq!(used.len(), 5, "{printed}");
@@ -366,9 +304,7 @@ async fn the_gateway_spends_what_the_vendor_used_and_no_token_twice() {
 async fn a_burst_is_the_capacity_and_a_second_brings_the_rate() {
     let printed = on_a_table("choosing-limits").await;
     for burst in [1, 10, 40] {
-        let line = printed
-            .lines()
-            .find(|line| numbers(line).first() == Some(&burst));
+        let line = printed.lines().find(|line| numbers(line).first() == Some(&burst));
         let [_, at_once, then] = numbers(line.expect("a line of the burst"))[..] else {
             panic!("{printed}");
         };
@@ -376,11 +312,7 @@ async fn a_burst_is_the_capacity_and_a_second_brings_the_rate() {
         assert!(at_once >= burst, "{printed}");
         assert!((1..=11).contains(&then), "{printed}");
     }
-    for line in [
-        "after that 100 are granted",
-        "after that it is granted",
-        "never fits",
-    ] {
+    for line in ["after that 100 are granted", "after that it is granted", "never fits"] {
         assert!(printed.contains(line), "{printed}");
     }
 }
@@ -405,10 +337,7 @@ async fn on_a_local_table_a_bucket_admits_at_most_its_capacity_and_the_refill() 
             panic!("{printed}");
         };
         let most = capacity + 10 * seconds;
-        assert!(
-            (capacity..=most).contains(&admitted),
-            "{name}, {seconds} s: {printed}"
-        );
+        assert!((capacity..=most).contains(&admitted), "{name}, {seconds} s: {printed}");
     }
 }
 
@@ -425,19 +354,12 @@ fn the_converted_manifest_is_a_limits_file_with_all_that_it_can_have() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lambda_runs_the_function_of_the_vendor_slots() {
-    let backend = LocalBackend::start(Options::default())
-        .await
-        .expect("the backend starts");
+    let backend = LocalBackend::start(Options::default()).await.expect("the backend starts");
     // Its environment is Lambda's, with the table.
     let mut command = Command::new("env");
-    command
-        .arg("WEIRGATE_TABLE=weirgate")
-        .arg(guide("vendor-slots").binary());
+    command.arg("WEIRGATE_TABLE=weirgate").arg(guide("vendor-slots").binary());
     let event = r#"{"event": 7}"#;
     let invoked = weirgate_testkit::lambda::invoke(command, backend.endpoint_url(), event).await;
-    assert_eq!(
-        invoked.answers[0],
-        r#"{"answer":"found {\"event\":7}","status":200}"#
-    );
+    assert_eq!(invoked.answers[0], r#"{"answer":"found {\"event\":7}","status":200}"#);
     backend.stop().await;
 }

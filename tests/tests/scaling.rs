@@ -21,13 +21,10 @@ use weirgate_tests::scaling::{
 
 #[test]
 fn the_tables_are_what_is_computed() {
-    for (page, name, text) in [
-        ("scaling.md", "keys", keys()),
-        ("guide/cost-by-volume.md", "months", months()),
-    ] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../docs")
-            .join(page);
+    for (page, name, text) in
+        [("scaling.md", "keys", keys()), ("guide/cost-by-volume.md", "months", months())]
+    {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
         let page = std::fs::read_to_string(&path).unwrap();
         let written = with_part(&page, name, &text).unwrap();
         if std::env::var_os("WRITTEN").is_some() {
@@ -35,10 +32,7 @@ fn the_tables_are_what_is_computed() {
             continue;
         }
         let path = path.display();
-        assert!(
-            written == page,
-            "{path} is not current: run this with WRITTEN=1"
-        );
+        assert!(written == page, "{path} is not current: run this with WRITTEN=1");
     }
 }
 
@@ -84,20 +78,13 @@ fn the_facts_about_the_stack_are_those_of_the_template() {
         ("AggregatorMemoryMb", facts::MEMORY_MB),
         ("ReconcilerMemoryMb", facts::MEMORY_MB),
     ] {
-        assert_eq!(
-            default(name).as_i64(),
-            Some(i64::try_from(fact).unwrap()),
-            "{name}"
-        );
+        assert_eq!(default(name).as_i64(), Some(i64::try_from(fact).unwrap()), "{name}");
     }
     let stream = &properties("Aggregator")["Events"]["Stream"]["Properties"];
     assert_eq!(stream["BatchSize"], facts::BATCH_RECORDS);
     assert_eq!(facts::WINDOWS, u64::try_from(Window::ALL.len()).unwrap());
     assert_eq!(facts::INTERIM_WRITES, u64::try_from(INTERIM).unwrap());
-    assert_eq!(
-        facts::REFILL_WRITES,
-        u64::try_from(weirgate_aggregator::REFILL_WRITES).unwrap()
-    );
+    assert_eq!(facts::REFILL_WRITES, u64::try_from(weirgate_aggregator::REFILL_WRITES).unwrap());
     assert_eq!(
         default("Architecture").as_str(),
         Some("arm64"),
@@ -134,10 +121,7 @@ fn the_advised_warm_throughput_is_one_that_a_table_may_have() {
     assert!(factor * facts::WARMED_PEAK <= quota);
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let scaling = words(include_str!("../../docs/scaling.md"));
-    let peak = format!(
-        "a known peak of up to {} writes a second",
-        Grouped(facts::WARMED_PEAK)
-    );
+    let peak = format!("a known peak of up to {} writes a second", Grouped(facts::WARMED_PEAK));
     assert!(scaling.contains(&peak), "{peak}");
     // Whatever else is advised names the quota to raise first.
     let raised = format!("raise the table's quota of {} first", Grouped(quota));
@@ -151,21 +135,11 @@ fn the_advised_warm_throughput_is_one_that_a_table_may_have() {
     let template = template()["Parameters"]["WarmThroughput"]["Description"].take();
     for (name, text) in [
         ("scaling.md", scaling.as_str()),
-        (
-            "deployment.md",
-            &words(include_str!("../../docs/deployment.md")),
-        ),
-        (
-            "guide/shards.md",
-            &words(include_str!("../../docs/guide/shards.md")),
-        ),
+        ("deployment.md", &words(include_str!("../../docs/deployment.md"))),
+        ("guide/shards.md", &words(include_str!("../../docs/guide/shards.md"))),
         ("template.yaml", &words(template.as_str().expect("a text"))),
     ] {
-        for said in [
-            "four times",
-            "share partitions",
-            &Grouped(quota).to_string(),
-        ] {
+        for said in ["four times", "share partitions", &Grouped(quota).to_string()] {
             assert!(text.contains(said), "{name} lacks {said}");
         }
     }
@@ -223,10 +197,8 @@ async fn a_copy_costs_what_the_aggregator_is_billed() {
                 take_in(&table, &bucket("openai", shard), 1_234_567, hours).await;
             }
         }
-        let (mut ends, mut spent) = (
-            aggregator::records(&dynamo).split_off(usize::try_from(shards).unwrap()),
-            0.0,
-        );
+        let (mut ends, mut spent) =
+            (aggregator::records(&dynamo).split_off(usize::try_from(shards).unwrap()), 0.0);
         let last = ends.pop().unwrap();
         for records in [ends, vec![last]] {
             let _ = meter.take();
@@ -235,11 +207,7 @@ async fn a_copy_costs_what_the_aggregator_is_billed() {
         }
         // Its last copies for the hour and the day, and the first one for the new day.
         let model = (facts::WINDOWS + 1) * snapshot_units(u64::from(shards));
-        assert_eq!(
-            spent,
-            f64::from(u32::try_from(model).unwrap()),
-            "{shards} shards"
-        );
+        assert_eq!(spent, f64::from(u32::try_from(model).unwrap()), "{shards} shards");
         shards *= 2;
     }
 }

@@ -78,10 +78,7 @@ impl Gate {
                 Some(units.map_err(|_| Full::Kibibytes(self.max_units))?)
             }
         };
-        Ok(Permit {
-            _request: request,
-            _units: units,
-        })
+        Ok(Permit { _request: request, _units: units })
     }
 
     /// Returns the maximum number of requests in flight.

@@ -166,12 +166,7 @@ impl Drop for Measuring<'_> {
 impl Measures {
     /// Begins a call.
     pub fn begin(&self, call: Call) -> Measuring<'_> {
-        Measuring {
-            measures: self,
-            call,
-            begun: Instant::now(),
-            outcome: Outcome::Dropped,
-        }
+        Measuring { measures: self, call, begun: Instant::now(), outcome: Outcome::Dropped }
     }
 
     /// Counts a call that ended.
@@ -194,9 +189,7 @@ impl Measures {
     pub fn read(&self, call: Call) -> Measured {
         let measures = self.of(call);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let outcomes = Outcome::ALL
-            .into_iter()
-            .zip(measures.outcomes.iter().map(read));
+        let outcomes = Outcome::ALL.into_iter().zip(measures.outcomes.iter().map(read));
         Measured {
             outcomes: outcomes.collect(),
             durations: measures.durations.iter().map(read).collect(),
@@ -234,10 +227,7 @@ mod tests {
         measures.begin(Call::Settle).end(Outcome::Denied);
         drop(measures.begin(Call::Settle));
         let outcomes = measures.read(Call::Settle).outcomes;
-        let counted: Vec<_> = outcomes
-            .into_iter()
-            .filter(|(_, count)| *count > 0)
-            .collect();
+        let counted: Vec<_> = outcomes.into_iter().filter(|(_, count)| *count > 0).collect();
         assert_eq!(counted, [(Outcome::Denied, 1), (Outcome::Dropped, 1)]);
     }
 }

@@ -56,10 +56,7 @@ impl Granted {
         Some(Denied {
             retry_after: waits.and_then(|waits| waits.into_iter().max()),
             starts_in: None,
-            limits: waived
-                .iter()
-                .flat_map(|denied| denied.limits.iter().cloned())
-                .collect(),
+            limits: waived.iter().flat_map(|denied| denied.limits.iter().cloned()).collect(),
             degraded: waived.iter().find_map(|denied| denied.degraded.clone()),
             missing_plan: None,
         })
@@ -161,10 +158,7 @@ pub(super) async fn settle(
         }),
         None => None,
     };
-    Ok(Settled {
-        paused_until,
-        ..settled
-    })
+    Ok(Settled { paused_until, ..settled })
 }
 
 /// Reports what the vendor said to the buckets. Returns the last end of their pauses.
@@ -182,9 +176,7 @@ fn report(
     let reports = join_all(reports.map(|(report, measures)| async move {
         let measuring = measures.begin(Call::Report);
         let reported = report.await;
-        let outcome = reported
-            .as_ref()
-            .map_or(Outcome::NoDecision, |_| Outcome::Granted);
+        let outcome = reported.as_ref().map_or(Outcome::NoDecision, |_| Outcome::Granted);
         measuring.end(outcome);
         reported
             .inspect_err(|error| tracing::warn!(%error, "a bucket was not paused"))
@@ -291,9 +283,7 @@ async fn end_all(
     steps: &Steps,
     end: End,
 ) -> Vec<Ended> {
-    let ending = places
-        .iter()
-        .filter_map(|at| Some((*at, grants[*at].take()?)));
+    let ending = places.iter().filter_map(|at| Some((*at, grants[*at].take()?)));
     let ended = ending.map(|(at, grant)| ended(limiter, (at, grant), steps, end));
     let ended = join_all(ended).await.into_iter().map(|(left, ended)| {
         grants[ended.0] = left;
@@ -366,11 +356,7 @@ impl Written {
 
     /// Returns a settlement that leaves nothing which another one counts twice.
     const fn repeatable(writes: usize, outcome: Result<Settlement, Error>) -> Self {
-        Self {
-            writes,
-            outcome,
-            is_in_doubt: false,
-        }
+        Self { writes, outcome, is_in_doubt: false }
     }
 }
 
@@ -389,11 +375,7 @@ struct Progress {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self {
-            settlement: Settlement::Applied,
-            is_begun: false,
-            is_in_doubt: false,
-        }
+        Self { settlement: Settlement::Applied, is_begun: false, is_in_doubt: false }
     }
 }
 
@@ -442,11 +424,7 @@ pub(super) fn may_be_applied(error: &Error) -> bool {
 
 /// Returns the error of a request before anything was sent.
 pub(super) fn before(error: Error) -> SettleError {
-    SettleError {
-        error: Box::new(error),
-        may_be_applied: false,
-        grant: None,
-    }
+    SettleError { error: Box::new(error), may_be_applied: false, grant: None }
 }
 
 /// Returns the places of the grants that a change is for.
@@ -465,11 +443,7 @@ pub(super) fn targets(grants: &[Grant], bucket: Option<usize>) -> Result<Vec<usi
 pub(super) fn holders(grants: &[Grant], targets: &[usize], limit: &str) -> Vec<usize> {
     let has = |at: &&usize| grants[**at].amounts().contains_key(limit);
     let holders: Vec<_> = targets.iter().filter(has).copied().collect();
-    if holders.is_empty() {
-        targets.to_vec()
-    } else {
-        holders
-    }
+    if holders.is_empty() { targets.to_vec() } else { holders }
 }
 
 /// Changes that were checked, each with the places of its grants.
@@ -500,11 +474,7 @@ impl Steps {
                 Some((places, lasts))
             }
         };
-        Ok(Self {
-            give_back: checked(grants, &targets, settle)?,
-            adjust,
-            renew,
-        })
+        Ok(Self { give_back: checked(grants, &targets, settle)?, adjust, renew })
     }
 }
 
@@ -537,18 +507,11 @@ type Amounts<'a> = Vec<(&'a str, MilliTokens)>;
 impl Steps {
     /// Returns what changes of the grant at a place: the amounts used, and those returned.
     fn of(&self, at: usize) -> (Amounts<'_>, Amounts<'_>) {
-        let adjust = self
-            .adjust
-            .iter()
-            .filter(|(places, ..)| places.contains(&at));
+        let adjust = self.adjust.iter().filter(|(places, ..)| places.contains(&at));
         let give_back = self.give_back.iter().filter(|(place, ..)| *place == at);
         (
-            adjust
-                .map(|(_, limit, actual)| (limit.as_str(), *actual))
-                .collect(),
-            give_back
-                .map(|(_, limit, back)| (limit.as_str(), *back))
-                .collect(),
+            adjust.map(|(_, limit, actual)| (limit.as_str(), *actual)).collect(),
+            give_back.map(|(_, limit, back)| (limit.as_str(), *back)).collect(),
         )
     }
 

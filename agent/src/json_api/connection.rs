@@ -106,12 +106,7 @@ async fn until_idle<T: Transport>(
         true => PARK_AFTER,
         false => PARK_PART_AFTER,
     };
-    let Connection {
-        client,
-        begun,
-        ended,
-        ..
-    } = &*requests.0;
+    let Connection { client, begun, ended, .. } = &*requests.0;
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -119,10 +114,7 @@ async fn until_idle<T: Transport>(
         .serve_connection(TokioIo::new(io), requests.clone());
     let mut seen = begun.load(Ordering::Relaxed);
     loop {
-        let served = timeout(
-            park_after,
-            poll_fn(|cx| connection.poll_without_shutdown(cx)),
-        );
+        let served = timeout(park_after, poll_fn(|cx| connection.poll_without_shutdown(cx)));
         tokio::select! {
             served = served => match served {
                 // A client that goes away is no error.
@@ -145,9 +137,7 @@ async fn until_idle<T: Transport>(
     }
     // Ends an idle connection without a byte; its stream goes on.
     Pin::new(&mut connection).graceful_shutdown();
-    poll_fn(|cx| connection.poll_without_shutdown(cx))
-        .await
-        .ok()?;
+    poll_fn(|cx| connection.poll_without_shutdown(cx)).await.ok()?;
     if begun.load(Ordering::Relaxed) != seen {
         // A head was incomplete. Its request was answered after all, as the connection's last one.
         return None;
@@ -186,13 +176,7 @@ impl Connection {
 
 impl Holds for Requests {
     fn arrive(&self) -> bool {
-        let Connection {
-            client,
-            begun,
-            ended,
-            arriving,
-            ..
-        } = &*self.0;
+        let Connection { client, begun, ended, arriving, .. } = &*self.0;
         if begun.load(Ordering::Relaxed) != ended.load(Ordering::Relaxed) {
             // Bytes of a body, which takes room for itself.
             return true;
@@ -272,10 +256,7 @@ impl Server {
     /// Returns where it listens: the ports, if the system chose them.
     #[must_use]
     pub fn addresses(&self) -> Vec<Address> {
-        self.listeners
-            .iter()
-            .filter_map(Listener::address)
-            .collect()
+        self.listeners.iter().filter_map(Listener::address).collect()
     }
 
     /// Returns the connections, which other listeners may share.
@@ -330,10 +311,7 @@ mod tests {
     ) -> Duration {
         let api = api().await;
         let (mut client, server) = duplex(4096);
-        let clients = Clients::new(Bounds {
-            max_connections: 1,
-            grace: Duration::ZERO,
-        });
+        let clients = Clients::new(Bounds { max_connections: 1, grace: Duration::ZERO });
         let begun = Instant::now();
         let serving = serve_in_memory(api, &clients, BufReader::new(server));
         let asking = async {

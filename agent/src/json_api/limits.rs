@@ -50,9 +50,7 @@ pub(super) fn read_limits(body: &[u8]) -> Result<ReadLimits, Invalid> {
 pub(super) async fn limits(gated: &GatedLimiter, request: &ReadLimits) -> Result<Answer, Refusal> {
     let admin = gated.limiter.admin();
     let effective = admin.effective_limits(&request.entity, &request.resource);
-    let effective = effective
-        .await
-        .map_err(|error| Refusal::no_decision(&error))?;
+    let effective = effective.await.map_err(|error| Refusal::no_decision(&error))?;
     Ok((vec![], json(&effective)))
 }
 
@@ -69,15 +67,7 @@ pub(super) fn read_set_limits(body: &[u8]) -> Result<ChangeLimits, Invalid> {
     };
     let replaces = object.optional("replace", bool)?.unwrap_or_default();
     let author = object.optional("author", text)?;
-    object.end(&[
-        "level",
-        "limits",
-        "status",
-        "is_shadow",
-        "class",
-        "replace",
-        "author",
-    ])?;
+    object.end(&["level", "limits", "status", "is_shadow", "class", "replace", "author"])?;
     if patch.is_empty() {
         return Err(Invalid::of(
             "",
@@ -88,11 +78,7 @@ pub(super) fn read_set_limits(body: &[u8]) -> Result<ChangeLimits, Invalid> {
         true => ConfigChange::Replace(patch.onto(None)),
         false => ConfigChange::Merge(patch),
     };
-    Ok(ChangeLimits {
-        level,
-        change,
-        author,
-    })
+    Ok(ChangeLimits { level, change, author })
 }
 
 /// Reads a request to delete the configuration of a level.
@@ -112,19 +98,11 @@ pub(super) async fn change_limits(
     gated: &GatedLimiter,
     request: &ChangeLimits,
 ) -> Result<Answer, Refusal> {
-    let ChangeLimits {
-        level,
-        change,
-        author,
-    } = request;
+    let ChangeLimits { level, change, author } = request;
     let admin = gated.limiter.admin();
     let changed = admin.change_config(level, change, author.as_deref()).await;
     let ConfigReport { before, after } = &changed.map_err(|error| Refusal::no_decision(&error))?;
-    let body = ChangedBody {
-        changed: before != after,
-        before,
-        after,
-    };
+    let body = ChangedBody { changed: before != after, before, after };
     Ok((vec![], json(&body)))
 }
 

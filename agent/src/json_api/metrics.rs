@@ -28,11 +28,7 @@ pub(super) fn text(gated: &GatedLimiter, connections: u64) -> String {
             "Requests that may be in flight, those that settle included; more are refused.",
             &(u64::from(gated.gate.max()) + u64::from(gated.settling.max())),
         ),
-        (
-            "weirgate_agent_connections",
-            "Open connections, of HTTP and gRPC.",
-            &connections,
-        ),
+        ("weirgate_agent_connections", "Open connections, of HTTP and gRPC.", &connections),
         (
             "weirgate_available",
             "Whether the table answers: 0 while the circuit breaker is open.",
@@ -68,19 +64,9 @@ pub(super) fn text(gated: &GatedLimiter, connections: u64) -> String {
         line(&mut text, name, &labels, amount);
     }
     vendor_limits(&mut text, &gated.limiter.vendor_advice());
-    counters(
-        &mut text,
-        "weirgate_",
-        &stats,
-        concat!("See ", docs!("guide/metrics")),
-    );
+    counters(&mut text, "weirgate_", &stats, concat!("See ", docs!("guide/metrics")));
     let cache = gated.limiter.cache_stats();
-    counters(
-        &mut text,
-        "weirgate_config_",
-        &cache,
-        "Of the cache of configurations.",
-    );
+    counters(&mut text, "weirgate_config_", &cache, "Of the cache of configurations.");
     text
 }
 
@@ -97,40 +83,20 @@ fn calls(text: &mut String, gated: &GatedLimiter) {
     head(text, name, "counter", "Calls by outcome.");
     for (labels, measured) in &all {
         for (outcome, count) in &measured.outcomes {
-            line(
-                text,
-                name,
-                &format!("{labels},outcome=\"{}\"", outcome.name()),
-                count,
-            );
+            line(text, name, &format!("{labels},outcome=\"{}\"", outcome.name()), count);
         }
     }
     let name = "weirgate_agent_call_duration_seconds";
-    head(
-        text,
-        name,
-        "histogram",
-        "Time from the head of a call to its answer.",
-    );
+    head(text, name, "histogram", "Time from the head of a call to its answer.");
     for (labels, measured) in &all {
         let mut count = 0;
         let bounds = HISTOGRAM_BOUNDS.map(seconds);
         let bounds = bounds.into_iter().chain(["+Inf".to_owned()]);
         for (bound, more) in bounds.zip(&measured.durations) {
             count += more;
-            line(
-                text,
-                &format!("{name}_bucket"),
-                &format!("{labels},le=\"{bound}\""),
-                count,
-            );
+            line(text, &format!("{name}_bucket"), &format!("{labels},le=\"{bound}\""), count);
         }
-        line(
-            text,
-            &format!("{name}_sum"),
-            labels,
-            seconds(measured.micros),
-        );
+        line(text, &format!("{name}_sum"), labels, seconds(measured.micros));
         line(text, &format!("{name}_count"), labels, count);
     }
 }

@@ -34,24 +34,10 @@ const MAX_VALUES: usize = 100;
 /// Longest time for a decision, and longest queue, in ms.
 const HOUR_MS: u64 = 3_600_000;
 
-const OF_BUCKET: [&str; 7] = [
-    "entity",
-    "resource",
-    "take",
-    "limits",
-    "limits_version",
-    "cascading",
-    "class",
-];
-const OF_REQUEST: [&str; 7] = [
-    "wait_ms",
-    "queue_ms",
-    "answer",
-    "lease_ms",
-    "timeout_ms",
-    "on_unavailable",
-    "bypass",
-];
+const OF_BUCKET: [&str; 7] =
+    ["entity", "resource", "take", "limits", "limits_version", "cascading", "class"];
+const OF_REQUEST: [&str; 7] =
+    ["wait_ms", "queue_ms", "answer", "lease_ms", "timeout_ms", "on_unavailable", "bypass"];
 
 /// The fields and the body of an answer.
 pub(super) type Answer = (Vec<(&'static str, String)>, Vec<u8>);
@@ -86,9 +72,7 @@ impl Lease {
 pub(super) fn read_acquire(body: &[u8]) -> Result<Request, Invalid> {
     let mut object = Object::parse(body)?;
     let mut request = Request {
-        wait: object
-            .optional("wait_ms", millis(0..=DAY_MS))?
-            .unwrap_or_default(),
+        wait: object.optional("wait_ms", millis(0..=DAY_MS))?.unwrap_or_default(),
         queue: object.optional("queue_ms", millis(1..=HOUR_MS))?,
         is_now: object.optional("answer", answers_now)?.unwrap_or_default(),
         lease: object.optional("lease_ms", millis(1..=DAY_MS))?,
@@ -106,10 +90,7 @@ pub(super) fn read_acquire(body: &[u8]) -> Result<Request, Invalid> {
         };
         request.buckets = object.required("buckets", |json| list(json, MAX_BUCKETS, each))?;
         if request.buckets.is_empty() {
-            return Err(Invalid::of(
-                "buckets",
-                "must have 1 to 100 elements, got 0: add one",
-            ));
+            return Err(Invalid::of("buckets", "must have 1 to 100 elements, got 0: add one"));
         }
     } else {
         request.buckets = vec![bucket(&mut object)?];
@@ -136,10 +117,9 @@ fn check_queue(request: &Request) -> Result<(), Invalid> {
             let what = format!("cannot be combined with wait_ms {wait}: leave one of them out");
             Err(Invalid::of("queue_ms", what))
         }
-        None if request.is_now => Err(Invalid::of(
-            "answer",
-            "is \"now\" without queue_ms: add queue_ms, or leave it out",
-        )),
+        None if request.is_now => {
+            Err(Invalid::of("answer", "is \"now\" without queue_ms: add queue_ms, or leave it out"))
+        }
         _ => Ok(()),
     }
 }
@@ -233,16 +213,8 @@ struct Paused {
 
 /// Reads a request to settle.
 pub(super) fn read_settle(body: &[u8]) -> Result<Change, Invalid> {
-    const ALLOWED: [&str; 8] = [
-        "grant",
-        "bucket",
-        "vendor",
-        "adjust",
-        "give_back",
-        "renew_ms",
-        "end",
-        "take_more",
-    ];
+    const ALLOWED: [&str; 8] =
+        ["grant", "bucket", "vendor", "adjust", "give_back", "renew_ms", "end", "take_more"];
     let mut object = Object::parse(body)?;
     let grant = object.required("grant", text)?;
     let bucket = object.optional("bucket", place)?;
@@ -251,16 +223,9 @@ pub(super) fn read_settle(body: &[u8]) -> Result<Change, Invalid> {
         let amounts = object.required("take_more", amounts)?;
         object.end(&ALLOWED)?;
         if amounts.is_empty() {
-            return Err(Invalid::of(
-                "take_more",
-                "must name a limit, got {}: add one",
-            ));
+            return Err(Invalid::of("take_more", "must name a limit, got {}: add one"));
         }
-        return Ok(Change::TakeMore(TakeMore {
-            grant,
-            bucket,
-            amounts,
-        }));
+        return Ok(Change::TakeMore(TakeMore { grant, bucket, amounts }));
     }
     let amounts = |json| Object::of(json)?.each(|json| tokens(json, ""));
     let settle = Settle {
@@ -325,9 +290,7 @@ pub(super) async fn settle(
             Settlement::LeaseGone => "lease_gone",
         },
         amounts: settled.amounts,
-        paused: Paused {
-            paused_until_ms: settled.paused_until,
-        },
+        paused: Paused { paused_until_ms: settled.paused_until },
     };
     Ok((vec![], json(&body)))
 }
@@ -350,9 +313,8 @@ fn vendor(json: &RawValue) -> Result<VendorReport, Invalid> {
     let status = object.required("status", status)?;
     let fields = object.optional("headers", headers)?.unwrap_or_default();
     object.end(&["status", "headers"])?;
-    let fields = fields
-        .iter()
-        .flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
+    let fields =
+        fields.iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
     Ok(VendorReport::read(status, fields))
 }
 
@@ -457,13 +419,7 @@ pub(super) fn read_usage(body: &[u8]) -> Result<Usage, Invalid> {
         Rows::Page(object.optional("page", page)?)
     };
     object.end(&["scope", "by", "from_ms", "to_ms", "page", "total"])?;
-    Ok(Usage {
-        scope,
-        by,
-        from,
-        to,
-        rows,
-    })
+    Ok(Usage { scope, by, from, to, rows })
 }
 
 fn scope(json: &RawValue) -> Result<UsageScope, Invalid> {
@@ -473,18 +429,14 @@ fn scope(json: &RawValue) -> Result<UsageScope, Invalid> {
     let resource = object.optional("resource", |json| named(Resource::new, json))?;
     object.end(&["entity", "plan", "resource"])?;
     match (entity, plan, resource) {
-        (Some(_), Some(_), _) => Err(Invalid::of(
-            "",
-            "has entity and plan: leave one of them out",
-        )),
+        (Some(_), Some(_), _) => Err(Invalid::of("", "has entity and plan: leave one of them out")),
         (Some(entity), None, Some(resource)) => Ok(UsageScope::Bucket(entity, resource)),
         (Some(entity), None, None) => Ok(UsageScope::Entity(entity)),
         (None, Some(plan), resource) => Ok(UsageScope::Plan(plan, resource)),
         (None, None, Some(resource)) => Ok(UsageScope::Resource(resource)),
-        (None, None, None) => Err(Invalid::of(
-            "",
-            "must have entity or plan, resource or both, got {}: add one",
-        )),
+        (None, None, None) => {
+            Err(Invalid::of("", "must have entity or plan, resource or both, got {}: add one"))
+        }
     }
 }
 
@@ -514,10 +466,7 @@ fn page(json: &RawValue) -> Result<PageToken, Invalid> {
 pub(super) async fn usage(gated: &GatedLimiter, request: Usage) -> Result<Answer, Refusal> {
     let range = request.from..request.to;
     let read = async {
-        let report = gated
-            .limiter
-            .admin()
-            .usage_report(request.scope, request.by, range)?;
+        let report = gated.limiter.admin().usage_report(request.scope, request.by, range)?;
         match &request.rows {
             Rows::Total => report.total().await.map(|total| json(&total)),
             Rows::Page(after) => report.page(after.as_ref()).await.map(|page| json(&page)),
@@ -578,15 +527,9 @@ impl Health {
                 _ => sleep_until(next).await,
             }
         }
-        *last = Some(LastRead {
-            at: Instant::now(),
-            error: None,
-        });
+        *last = Some(LastRead { at: Instant::now(), error: None });
         let read = limiter.check().await;
-        *last = Some(LastRead {
-            at: Instant::now(),
-            error: read.as_ref().err().cloned(),
-        });
+        *last = Some(LastRead { at: Instant::now(), error: read.as_ref().err().cloned() });
         self.is_reached.store(read.is_ok(), Ordering::Relaxed);
         read
     }

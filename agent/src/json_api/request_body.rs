@@ -34,10 +34,7 @@ pub struct Invalid {
 impl Invalid {
     /// Returns the error of a field.
     pub(super) fn of(field: &str, what: impl Into<String>) -> Self {
-        Self {
-            path: shown(field),
-            what: what.into(),
-        }
+        Self { path: shown(field), what: what.into() }
     }
 
     /// Returns the error as one inside of another field or element.
@@ -220,9 +217,7 @@ pub(super) fn text_or_list(json: &RawValue) -> Result<String, Invalid> {
 
 /// Reads a status of HTTP.
 pub(super) fn status(json: &RawValue) -> Result<u16, Invalid> {
-    read(json, "a status of HTTP, 100 to 599", |status| {
-        (100..600).contains(status)
-    })
+    read(json, "a status of HTTP, 100 to 599", |status| (100..600).contains(status))
 }
 
 /// Reads `true` or `false`.
@@ -259,9 +254,7 @@ pub(super) fn whole(json: &RawValue) -> Result<i64, Invalid> {
 /// Reads a whole number of tokens, up to 10^12.
 pub(super) fn whole_tokens(json: &RawValue) -> Result<i64, Invalid> {
     let range = 0..=MAX_TOKENS;
-    read(json, "whole tokens, 0 to 10^12", |tokens| {
-        range.contains(tokens)
-    })
+    read(json, "whole tokens, 0 to 10^12", |tokens| range.contains(tokens))
 }
 
 /// Reads an amount of tokens, up to 10^12, with at most three places. `or` is what else it can be.
@@ -298,15 +291,9 @@ pub(super) fn limits(json: &RawValue) -> Result<Arc<[Limit]>, Invalid> {
     const MOST: usize = 41;
     // Rules that might overlap are compared for years, so no more schedules are read than a level has. A
     // limit has one, and an escape may hide the word.
-    let has_schedule = |limit: &&RawValue| {
-        ["schedule", "\\u"]
-            .iter()
-            .any(|word| limit.get().contains(word))
-    };
-    let schedules = list(json, MOST, Ok)?
-        .iter()
-        .filter(|limit| has_schedule(limit))
-        .count();
+    let has_schedule =
+        |limit: &&RawValue| ["schedule", "\\u"].iter().any(|word| limit.get().contains(word));
+    let schedules = list(json, MOST, Ok)?.iter().filter(|limit| has_schedule(limit)).count();
     if schedules > MAX_LIMITS {
         let what = format!("must have at most {MAX_LIMITS} schedules, got {schedules}: send fewer");
         return Err(Invalid::of("", what));
@@ -347,10 +334,7 @@ fn limit(json: &RawValue) -> Result<Limit, Invalid> {
             fields.end(&FIELDS)?;
         }
         _ => {
-            return Err(wrong(
-                "a text such as \"rpm=600/minute\", or an object",
-                json,
-            ));
+            return Err(wrong("a text such as \"rpm=600/minute\", or an object", json));
         }
     }
     // What is left are rules of limits, whose errors have texts of their own, with a place behind them
@@ -449,10 +433,7 @@ mod tests {
         for (text, expected) in [
             ("[]", Ok(0)),
             ("[0, [1]]", Ok(2)),
-            (
-                "[0, [1], 2, {}]",
-                Err("must have at most 2 elements, got 4"),
-            ),
+            ("[0, [1], 2, {}]", Err("must have at most 2 elements, got 4")),
         ] {
             let json: &RawValue = serde_json::from_str(text).unwrap();
             let elements = serde_json::Deserializer::from_str(text).deserialize_seq(Elements(2));

@@ -108,28 +108,13 @@ impl Refusal {
 
     pub(super) fn never_fits(never: &NeverFits, names: &PolicyNames) -> Self {
         let problem = &Problem::never_fits(never, names);
-        let body = NeverFitsBody {
-            problem,
-            missing_plan: never.missing_plan.as_ref(),
-        };
-        Self::of(
-            problem.status(),
-            Outcome::NeverFits,
-            body,
-            Applied::No,
-            false,
-        )
+        let body = NeverFitsBody { problem, missing_plan: never.missing_plan.as_ref() };
+        Self::of(problem.status(), Outcome::NeverFits, body, Applied::No, false)
     }
 
     pub(super) fn disabled(disabled: &Disabled) -> Self {
         let problem = Problem::disabled(disabled);
-        Self::of(
-            problem.status(),
-            Outcome::Disabled,
-            problem,
-            Applied::No,
-            false,
-        )
+        Self::of(problem.status(), Outcome::Disabled, problem, Applied::No, false)
     }
 
     /// Returns the refusal of a request that is not what the API takes.
@@ -147,9 +132,9 @@ impl Refusal {
                 Outcome::Invalid,
                 format!("the body must arrive within {ARRIVAL:?}: send it at once"),
             ),
-            Unread::Broken(error) => Self::invalid(format!(
-                "the body did not arrive whole: {error}; send it again"
-            )),
+            Unread::Broken(error) => {
+                Self::invalid(format!("the body did not arrive whole: {error}; send it again"))
+            }
         }
     }
 
@@ -183,11 +168,7 @@ impl Refusal {
     }
 
     pub(super) fn wrong_token(detail: &str) -> Self {
-        Self::plain(
-            StatusCode::UNAUTHORIZED,
-            Outcome::Invalid,
-            detail.to_owned(),
-        )
+        Self::plain(StatusCode::UNAUTHORIZED, Outcome::Invalid, detail.to_owned())
     }
 
     pub(super) fn web_page() -> Self {
@@ -298,11 +279,7 @@ impl Refusal {
         applied: Applied,
         retry: bool,
     ) -> Self {
-        let body = ProblemBody {
-            problem,
-            applied,
-            retry,
-        };
+        let body = ProblemBody { problem, applied, retry };
         Self {
             status: StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             outcome,
@@ -331,22 +308,12 @@ impl Plain {
     /// (404), and from a fault of what stands between (500).
     fn until_repaired(error: &Error, detail: String) -> Self {
         let (status, kind, title) = match error {
-            Error::NotConfigured { .. } => (
-                StatusCode::NOT_FOUND,
-                "limits-not-configured",
-                "Limits Not Configured",
-            ),
-            _ => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "misconfigured",
-                "Misconfigured",
-            ),
+            Error::NotConfigured { .. } => {
+                (StatusCode::NOT_FOUND, "limits-not-configured", "Limits Not Configured")
+            }
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "misconfigured", "Misconfigured"),
         };
-        Self {
-            kind,
-            title,
-            ..Self::new(status, detail)
-        }
+        Self { kind, title, ..Self::new(status, detail) }
     }
 }
 

@@ -146,10 +146,7 @@ impl Clients {
     /// for it. None may be accepted any more.
     pub async fn end(&self) {
         self.stop.send_replace(Stop::Finish);
-        if timeout(self.bounds.grace, self.stop.closed())
-            .await
-            .is_err()
-        {
+        if timeout(self.bounds.grace, self.stop.closed()).await.is_err() {
             let open = self.open();
             tracing::warn!(open, "connections were closed before their requests ended");
             self.stop.send_replace(Stop::Close);
@@ -190,8 +187,7 @@ impl Client {
 
     /// Takes room for bytes of this connection. If they give way, so does the connection.
     pub(crate) fn hold(&self, bytes: usize) -> Option<Place> {
-        self.arriving
-            .enter(bytes_of(bytes), Arc::clone(&self.gives_way))
+        self.arriving.enter(bytes_of(bytes), Arc::clone(&self.gives_way))
     }
 
     /// Takes room for bytes of one of several requests of this connection, which give way alone.

@@ -103,10 +103,9 @@ pub(crate) async fn accept(listener: Listener, clients: Clients, protocol: impl 
                 let _ = stream.set_nodelay(true);
                 clients.add(stream, protocol.clone());
             }),
-            Listener::Unix(_, listener) => listener
-                .accept()
-                .await
-                .map(|(stream, _)| clients.add(stream, protocol.clone())),
+            Listener::Unix(_, listener) => {
+                listener.accept().await.map(|(stream, _)| clients.add(stream, protocol.clone()))
+            }
         };
         match accepted {
             Ok(()) if is_paused => {
@@ -164,9 +163,7 @@ async fn bind_unix(path: &Path) -> Result<(UnixListener, UnixFile), String> {
     };
     // Only a refusal shows that no process listens: one that is too busy to accept gives none.
     let is_left = || async {
-        let refused = UnixStream::connect(path)
-            .await
-            .map_err(|error| error.kind());
+        let refused = UnixStream::connect(path).await.map_err(|error| error.kind());
         let gone = [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound];
         refused.is_err_and(|kind| gone.contains(&kind))
     };
@@ -183,11 +180,7 @@ async fn bind_unix(path: &Path) -> Result<(UnixListener, UnixFile), String> {
         let listener = socket.listen(BACKLOG)?;
         let bound = std::fs::symlink_metadata(&hidden)?;
         std::fs::rename(&hidden, path)?;
-        let file = UnixFile {
-            path: path.to_owned(),
-            device: bound.dev(),
-            inode: bound.ino(),
-        };
+        let file = UnixFile { path: path.to_owned(), device: bound.dev(), inode: bound.ino() };
         Ok((listener, file))
     });
     bound.map_err(|error| {
@@ -221,10 +214,7 @@ mod tests {
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let connect = || std::os::unix::net::UnixStream::connect(&path);
-        assert_eq!(
-            connect().unwrap_err().kind(),
-            io::ErrorKind::ConnectionRefused
-        );
+        assert_eq!(connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         let _listener = socket.listen(BACKLOG).unwrap();
         connect().unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -262,10 +252,7 @@ mod tests {
             waiting.push(stream);
         }
         let refused = bind_unix(&path).await.unwrap_err();
-        assert!(
-            refused.contains("is in use by another process"),
-            "{refused}"
-        );
+        assert!(refused.contains("is in use by another process"), "{refused}");
         // What a process leaves that was killed is replaced.
         drop((listener, waiting));
         let _bound = bind_unix(&path).await.unwrap();

@@ -45,10 +45,7 @@ pub(crate) struct Busy<'a>(&'a Place);
 
 impl Room {
     pub(crate) fn new(size: u64) -> Arc<Self> {
-        Arc::new(Self {
-            size,
-            state: Mutex::default(),
-        })
+        Arc::new(Self { size, state: Mutex::default() })
     }
 
     /// Takes a place for a client that is waited for. `None` if all others are busy. `gives_way` is
@@ -60,20 +57,11 @@ impl Room {
         }
         let id = state.number();
         state.taken += size;
-        let entry = Entry {
-            size,
-            since: id,
-            busy: 0,
-            gives_way: Arc::clone(&gives_way),
-        };
+        let entry = Entry { size, since: id, busy: 0, gives_way: Arc::clone(&gives_way) };
         state.places.insert(id, entry);
         state.waiting.insert(id, id);
         drop(state);
-        Some(Place {
-            room: Arc::clone(self),
-            id,
-            gives_way,
-        })
+        Some(Place { room: Arc::clone(self), id, gives_way })
     }
 
     /// Makes the place that has waited longest give way.
@@ -148,10 +136,7 @@ impl Place {
     /// Returns whether its client is served.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.room.state();
-        state
-            .places
-            .get(&self.id)
-            .is_some_and(|entry| entry.busy > 0)
+        state.places.get(&self.id).is_some_and(|entry| entry.busy > 0)
     }
 
     /// Waits until the place has given way.

@@ -106,12 +106,7 @@ struct Late {
 
 impl<T, H: Holds> Prefixed<T, H> {
     pub(crate) fn new(prefix: Bytes, inner: T, holds: H) -> Self {
-        Self {
-            prefix,
-            inner,
-            holds,
-            late: None,
-        }
+        Self { prefix, inner, holds, late: None }
     }
 
     /// Returns the bytes that were not read again, and the stream.
@@ -125,10 +120,7 @@ impl<T, H: Holds> Prefixed<T, H> {
             end: Box::pin(sleep(TAKING)),
             _place: self.holds.keep(bytes),
         });
-        late.end
-            .as_mut()
-            .poll(cx)
-            .map(|()| Err(io::ErrorKind::TimedOut.into()))
+        late.end.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 

@@ -16,11 +16,7 @@ use super::statuses::DescriptorResult;
 /// Returns the answer to a call.
 pub(super) fn answer(plan: &Plan, decided: &Decided) -> RateLimitResponse {
     let names = names(plan);
-    let statuses = decided
-        .results
-        .iter()
-        .map(DescriptorResult::message)
-        .collect();
+    let statuses = decided.results.iter().map(DescriptorResult::message).collect();
     let (code, fields, problem) = match &decided.refusal {
         None => {
             let fields = Policies::granted(&decided.limits, &names).fields();
@@ -28,11 +24,7 @@ pub(super) fn answer(plan: &Plan, decided: &Decided) -> RateLimitResponse {
         }
         Some(Refusal::Denied(denied)) => {
             let fields = Policies::denied(denied, &names).fields();
-            (
-                Code::OverLimit,
-                fields,
-                Some(Problem::denied(denied, &names)),
-            )
+            (Code::OverLimit, fields, Some(Problem::denied(denied, &names)))
         }
         Some(Refusal::NeverFits(never)) => {
             let problem = Problem::never_fits(never, &names);
@@ -46,10 +38,7 @@ pub(super) fn answer(plan: &Plan, decided: &Decided) -> RateLimitResponse {
     let fields = fields.into_iter();
     let mut headers: Vec<_> = fields.map(|(name, value)| header(name, value)).collect();
     if problem.is_some() {
-        headers.push(header(
-            "content-type",
-            "application/problem+json".to_owned(),
-        ));
+        headers.push(header("content-type", "application/problem+json".to_owned()));
     }
     RateLimitResponse {
         overall_code: code.into(),
@@ -78,10 +67,7 @@ fn names(plan: &Plan) -> PolicyNames {
 }
 
 fn header(key: &str, value: String) -> HeaderValue {
-    HeaderValue {
-        key: key.to_owned(),
-        value,
-    }
+    HeaderValue { key: key.to_owned(), value }
 }
 
 /// Field of the tokens that were taken.
@@ -92,13 +78,10 @@ const TAKEN: &str = "taken";
 /// where no other has the two. `None` if nothing was taken from the table.
 fn metadata(plan: &Plan, decided: &Decided) -> Option<Struct> {
     let mut taken = BTreeMap::<&str, BTreeMap<&str, u32>>::new();
-    let parts = decided
-        .grants
-        .iter()
-        .filter_map(|(at, grant)| match &plan.steps[*at] {
-            Step::Ask(part) => Some((part, grant)),
-            _ => None,
-        });
+    let parts = decided.grants.iter().filter_map(|(at, grant)| match &plan.steps[*at] {
+        Step::Ask(part) => Some((part, grant)),
+        _ => None,
+    });
     let (trials, enforced): (Vec<_>, Vec<_>) =
         parts.partition(|(part, _)| part.bucket.terms.is_shadow);
     let enforced_limits: Vec<_> = enforced.iter().flat_map(|(part, _)| limits(part)).collect();

@@ -142,12 +142,7 @@ impl Decided {
                 Ok(Err(_)) | Err(_) => None,
                 Ok(Ok(balances)) => Some(balances),
             };
-            let Some(Balances {
-                retry_after,
-                status,
-                limits,
-            }) = balances
-            else {
+            let Some(Balances { retry_after, status, limits }) = balances else {
                 let is_over = on_unavailable == OnUnavailable::Deny && !limiter.is_shadow();
                 self.results[at].is_over = is_over;
                 if is_over {
@@ -336,10 +331,7 @@ pub(super) async fn ask(
     if let [only] = asked {
         return Ok(request(only).send().await?.map(|grant| vec![grant]));
     }
-    let decision = limiter
-        .acquire_all(asked.iter().map(request))
-        .send()
-        .await?;
+    let decision = limiter.acquire_all(asked.iter().map(request)).send().await?;
     Ok(decision.map(|grants| grants.into_iter().collect()))
 }
 

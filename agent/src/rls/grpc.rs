@@ -58,9 +58,7 @@ impl Grpc {
     /// # Errors
     /// A sentence that names the address and the remedy.
     pub async fn bind(address: SocketAddr) -> Result<Self, String> {
-        Ok(Self(
-            Listener::bind(&Address::Tcp(address), "--grpc").await?,
-        ))
+        Ok(Self(Listener::bind(&Address::Tcp(address), "--grpc").await?))
     }
 
     /// Returns where it listens: the port, if the system chose it.
@@ -147,11 +145,8 @@ impl Protocol for Http2 {
         }
         let io = Prefixed::new(preface.into(), transport, Unheld);
         let answers = Arc::new(Answers::default());
-        let calls = Calls {
-            routes: self.0,
-            client: Arc::clone(&client),
-            answers: Arc::clone(&answers),
-        };
+        let calls =
+            Calls { routes: self.0, client: Arc::clone(&client), answers: Arc::clone(&answers) };
         let mut connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .max_concurrent_streams(MAX_STREAMS)
@@ -226,11 +221,7 @@ impl Service<http::Request<Incoming>> for Calls {
 
     fn call(&self, request: http::Request<Incoming>) -> Self::Future {
         let arrival = Arrival(Instant::now());
-        let Self {
-            routes,
-            client,
-            answers,
-        } = self.clone();
+        let Self { routes, client, answers } = self.clone();
         Box::pin(async move {
             // Its answers have no end.
             let is_watch = request.uri().path() == "/grpc.health.v1.Health/Watch";
@@ -340,10 +331,7 @@ impl NamedService for Methods<Kuadrant> {
 
 impl<S> Methods<S> {
     pub(super) const fn new(service: Arc<RateLimitService>) -> Self {
-        Self {
-            service,
-            name: PhantomData,
-        }
+        Self { service, name: PhantomData }
     }
 }
 
@@ -373,30 +361,21 @@ where
             return Box::pin(async move { Ok(status.into_http()) });
         }
         match request.uri().path() {
-            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
-                unary(request, move |request| async move {
-                    service.should_rate_limit(request).await
-                })
-            }
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => unary(
+                request,
+                move |request| async move { service.should_rate_limit(request).await },
+            ),
             "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => {
-                unary(request, move |request| async move {
-                    service.check(request).await
-                })
+                unary(request, move |request| async move { service.check(request).await })
             }
             "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => {
-                unary(request, move |request| async move {
-                    service.report(request).await
-                })
+                unary(request, move |request| async move { service.report(request).await })
             }
             "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve" => {
-                unary(request, move |request| async move {
-                    service.reserve(request).await
-                })
+                unary(request, move |request| async move { service.reserve(request).await })
             }
             "/kuadrant.service.ratelimit.v1.RateLimitService/Commit" => {
-                unary(request, move |request| async move {
-                    service.commit(request).await
-                })
+                unary(request, move |request| async move { service.commit(request).await })
             }
             _ => unimplemented(),
         }

@@ -79,24 +79,19 @@ impl RateLimitService {
     ) -> Result<Response<ReserveResponse>, Status> {
         let (deadline, _permit) = self.admit(&request, &self.gated.gate)?;
         let mut request = request.into_inner();
-        let plan = self.plan(
-            &request.domain,
-            &mut request.descriptors,
-            request.amount,
-            Purpose::Reserve,
-        )?;
+        let plan =
+            self.plan(&request.domain, &mut request.descriptors, request.amount, Purpose::Reserve)?;
         let ttl = request.ttl.map_or(Ok(DEFAULT_TTL), |ttl| {
-            let time = u64::try_from(ttl.seconds)
-                .ok()
-                .zip(u32::try_from(ttl.nanos).ok());
+            let time = u64::try_from(ttl.seconds).ok().zip(u32::try_from(ttl.nanos).ok());
             let time = time.map(|(seconds, nanos)| Duration::new(seconds, nanos.min(999_999_999)));
-            time.filter(|time| *time >= Duration::from_millis(1) && *time <= MAX_TTL)
-                .ok_or_else(|| {
+            time.filter(|time| *time >= Duration::from_millis(1) && *time <= MAX_TTL).ok_or_else(
+                || {
                     let (seconds, nanos) = (ttl.seconds, ttl.nanos);
                     Status::invalid_argument(format!(
                         "ttl must be 1 ms to a day, got {seconds} s and {nanos} ns"
                     ))
-                })
+                },
+            )
         })?;
         let decided = self.decided(&plan, deadline, Some(ttl)).await?;
         let is_denied = decided.refusal.is_some();
@@ -148,9 +143,7 @@ impl RateLimitService {
         });
         match tokio::time::timeout_at(deadline.at, commit).await {
             Ok(Ok(committed)) => committed.map(|is_released| {
-                Response::new(CommitResponse {
-                    reservation_released: is_released,
-                })
+                Response::new(CommitResponse { reservation_released: is_released })
             }),
             Ok(Err(_)) => Err(Status::internal("the task of a commit failed")),
             Err(_) => Err(Status::aborted(
@@ -211,9 +204,7 @@ fn key(step: &Step) -> String {
     let (Step::Ask(part) | Step::Settle(part)) = step else {
         return String::new();
     };
-    let Bucket {
-        entity, resource, ..
-    } = &part.bucket;
+    let Bucket { entity, resource, .. } = &part.bucket;
     let limits = part.amounts().map(|(limit, _)| limit);
     let names = [entity, resource].map(String::as_str).into_iter();
     // No name contains the separator.

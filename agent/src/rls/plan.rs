@@ -67,9 +67,7 @@ impl BucketAmounts {
     /// Iterates over the limits with their tokens.
     pub(super) fn amounts(&self) -> impl Iterator<Item = (&str, i64)> {
         let takes = self.bucket.terms.takes.iter();
-        takes
-            .map(|take| &*take.limit)
-            .zip(self.tokens.iter().copied())
+        takes.map(|take| &*take.limit).zip(self.tokens.iter().copied())
     }
 }
 
@@ -120,7 +118,7 @@ impl Plan {
     ) -> Result<Self, String> {
         if domain.is_empty() {
             return Err(
-                "domain is empty, must be one of the rules: set it in the filter".to_owned(),
+                "domain is empty, must be one of the rules: set it in the filter".to_owned()
             );
         }
         let count = descriptors.len();
@@ -137,13 +135,10 @@ impl Plan {
 
 /// Iterates over the steps that take, with their places.
 pub(super) fn asks(plan: &Plan) -> impl Iterator<Item = (usize, &BucketAmounts)> {
-    plan.steps
-        .iter()
-        .enumerate()
-        .filter_map(|(at, step)| match step {
-            Step::Ask(part) => Some((at, part)),
-            _ => None,
-        })
+    plan.steps.iter().enumerate().filter_map(|(at, step)| match step {
+        Step::Ask(part) => Some((at, part)),
+        _ => None,
+    })
 }
 
 fn step(
@@ -247,10 +242,8 @@ fn overridden(bucket: Bucket, limit: &RateLimitOverride) -> Result<Matched, Stri
     let takes = &bucket.terms.takes;
     let counted = takes.iter().find(|take| take.amount == Amount::Hits);
     let counted = counted.or_else(|| takes.first());
-    let take = counted.cloned().unwrap_or_else(|| Take {
-        limit: unit.into(),
-        amount: Amount::Hits,
-    });
+    let take =
+        counted.cloned().unwrap_or_else(|| Take { limit: unit.into(), amount: Amount::Hits });
     let rate = i64::from(limit.requests_per_unit);
     let limits = match rate {
         0 => None,
@@ -267,10 +260,7 @@ fn overridden(bucket: Bucket, limit: &RateLimitOverride) -> Result<Matched, Stri
         label: bucket.terms.label.clone(),
         period: Duration::from_millis(period.unsigned_abs()),
     };
-    let bucket = Bucket {
-        terms: Arc::new(terms),
-        ..bucket
-    };
+    let bucket = Bucket { terms: Arc::new(terms), ..bucket };
     Ok(match rate {
         0 => Matched::Blocked(bucket),
         _ => Matched::Limited(bucket),

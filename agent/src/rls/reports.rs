@@ -50,10 +50,7 @@ pub(super) async fn record(
         let permit = permit.map_err(overloaded)?;
         admitted.push((report, permit));
     }
-    let mut recorded = Recorded {
-        is_written: !admitted.is_empty(),
-        refused,
-    };
+    let mut recorded = Recorded { is_written: !admitted.is_empty(), refused };
     let mut writes = vec![];
     for (report, permit) in admitted {
         let limiter = gated.limiter.clone();
@@ -61,9 +58,7 @@ pub(super) async fn record(
             let written = report.write(&limiter).await;
             drop(permit);
             written.inspect_err(|error| {
-                let Report {
-                    entity, resource, ..
-                } = &report;
+                let Report { entity, resource, .. } = &report;
                 tracing::warn!(%error, entity, resource, "a report was not written");
             })
         }));

@@ -27,9 +27,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(1),
-        }
+        Self { timeout: Duration::from_secs(1) }
     }
 }
 
@@ -46,12 +44,7 @@ impl RateLimitService {
     /// Creates the service.
     #[must_use]
     pub const fn new(gated: Arc<GatedLimiter>, rules: RulesSource, options: Options) -> Self {
-        Self {
-            gated,
-            rules,
-            options,
-            token: None,
-        }
+        Self { gated, rules, options, token: None }
     }
 
     /// Requires a secret of every call, in the metadata `x-weirgate-token`.
@@ -91,11 +84,7 @@ impl RateLimitService {
     ) -> Result<(Response<RateLimitResponse>, Decided), Status> {
         let deadline = Deadline::new(&request, self.options.timeout);
         let bytes = request.get_ref().encoded_len();
-        let RateLimitRequest {
-            domain,
-            descriptors,
-            hits_addend,
-        } = request.into_inner();
+        let RateLimitRequest { domain, descriptors, hits_addend } = request.into_inner();
         let rules = self.rules.rules();
         let plan = Plan::with(&rules, &domain, &descriptors, hits_addend, purpose)
             .map_err(Status::invalid_argument)?;

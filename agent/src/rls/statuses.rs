@@ -27,27 +27,17 @@ impl DescriptorResult {
         if terms.is_shadow {
             return Self::default();
         }
-        let mut status = strictest(limits, |status| {
-            terms.takes.iter().any(|take| *take.limit == *status.limit)
-        });
+        let mut status =
+            strictest(limits, |status| terms.takes.iter().any(|take| *take.limit == *status.limit));
         // What denies may be a limit of a parent, which has other names.
         if is_over && status.is_none_or(|status| !status.is_short()) {
             status = strictest(limits, LimitStatus::is_short).or(status);
         }
-        Self {
-            is_over,
-            is_unlimited: false,
-            status: status.cloned(),
-            label: terms.label.clone(),
-        }
+        Self { is_over, is_unlimited: false, status: status.cloned(), label: terms.label.clone() }
     }
 
     pub(super) fn message(&self) -> DescriptorStatus {
-        let code = if self.is_over {
-            Code::OverLimit
-        } else {
-            Code::Ok
-        };
+        let code = if self.is_over { Code::OverLimit } else { Code::Ok };
         let Some(status) = &self.status else {
             return DescriptorStatus {
                 code: code.into(),
@@ -147,8 +137,6 @@ fn policy(status: &LimitStatus) -> Option<Policy> {
 /// limit that admits nothing has its period: the filter would send 0 otherwise, which is now.
 fn reset(status: &LimitStatus, policy: &Policy) -> Option<messages::Duration> {
     let is_blocked = status.capacity.0 <= 0;
-    let seconds = policy
-        .seconds
-        .or(policy.window_seconds.filter(|_| is_blocked));
+    let seconds = policy.seconds.or(policy.window_seconds.filter(|_| is_blocked));
     seconds.map(|seconds| messages::Duration { seconds, nanos: 0 })
 }

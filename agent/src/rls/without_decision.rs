@@ -49,11 +49,7 @@ impl Deadline {
     pub(super) fn decision(&self) -> Duration {
         let left = self.left();
         let is_long = left >= LIMITER_GRACE * 3;
-        let grace = if is_long {
-            LIMITER_GRACE
-        } else {
-            Duration::ZERO
-        };
+        let grace = if is_long { LIMITER_GRACE } else { Duration::ZERO };
         (left - grace) / 5 * 3
     }
 
@@ -89,9 +85,7 @@ pub(super) const OVERLOADED: &str = "weirgate-overloaded";
 
 /// Returns the status for a call too many.
 pub(super) fn overloaded(full: Full) -> Status {
-    too_many(format!(
-        "{full}: try again, or raise --max-in-flight and --max-connections"
-    ))
+    too_many(format!("{full}: try again, or raise --max-in-flight and --max-connections"))
 }
 
 /// Returns the status for a call that arrived so slowly that others took its room.
@@ -109,9 +103,9 @@ pub(super) fn unread(unread: Unread) -> Status {
             "the message must arrive within {ARRIVAL:?}: send it at once"
         )),
         Unread::GaveWay => gave_way(),
-        Unread::Broken(error) => Status::internal(format!(
-            "the message did not arrive whole: {error}; send it again"
-        )),
+        Unread::Broken(error) => {
+            Status::internal(format!("the message did not arrive whole: {error}; send it again"))
+        }
     }
 }
 

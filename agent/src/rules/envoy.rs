@@ -231,25 +231,17 @@ fn rate_limit(
     if is_unlimited {
         return match (unit, requests) {
             (None, None) => Ok(RateLimit::Unlimited),
-            _ => Err(source.error(
-                node,
-                "unlimited has no unit and no requests_per_unit: leave them out",
-            )),
+            _ => Err(source
+                .error(node, "unlimited has no unit and no requests_per_unit: leave them out")),
         };
     }
     let (Some((unit, unit_node)), Some((requests, node))) = (unit, requests) else {
-        return Err(source.error(
-            node,
-            "a limit needs unit and requests_per_unit, or unlimited",
-        ));
+        return Err(source.error(node, "a limit needs unit and requests_per_unit, or unlimited"));
     };
     let period = period_ms(&unit).ok_or_else(|| {
         source.refuse(&unit_node, "second, minute, hour, day, week, month or year")
     })?;
-    let take = Take {
-        limit: unit.as_str().into(),
-        amount: Amount::Hits,
-    };
+    let take = Take { limit: unit.as_str().into(), amount: Amount::Hits };
     let terms = Terms {
         takes: vec![take],
         is_shadow,
@@ -260,18 +252,13 @@ fn rate_limit(
     if requests == 0 {
         return Ok(RateLimit::Blocked(Arc::new(terms)));
     }
-    let window = Period::ALL
-        .into_iter()
-        .find(|period| period.as_str() == unit);
+    let window = Period::ALL.into_iter().find(|period| period.as_str() == unit);
     let limit = match (units, window) {
         (Units::Calendar, Some(window)) => Limit::quota(&unit, requests, Every::period(window)),
         _ => Limit::custom(&unit, requests, requests, period),
     };
     let limit = limit.map_err(|error| source.error(&node, &error.to_string()))?;
-    Ok(RateLimit::Rate(Arc::new(Terms {
-        limits: Some([limit].into()),
-        ..terms
-    })))
+    Ok(RateLimit::Rate(Arc::new(Terms { limits: Some([limit].into()), ..terms })))
 }
 
 /// Returns the length of a unit in ms: a month has 30 days and a year 365, as there.

@@ -109,13 +109,9 @@ fn rule(source: &Source<'_>, node: &Node<'_>) -> Result<Rule, FileError> {
         return Err(source.error(node, "match is missing: it lists the keys of a descriptor"));
     }
     let effect = match parts {
-        Parts {
-            entity: None,
-            resource: None,
-            take: None,
-            limits: None,
-            is_unlimited: true,
-        } => Effect::Unlimited,
+        Parts { entity: None, resource: None, take: None, limits: None, is_unlimited: true } => {
+            Effect::Unlimited
+        }
         Parts {
             entity: Some(entity),
             resource: Some(resource),
@@ -185,10 +181,7 @@ fn takes(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<Take>, FileError> {
                 }
             },
         };
-        takes.push(Take {
-            limit: name.into(),
-            amount,
-        });
+        takes.push(Take { limit: name.into(), amount });
     }
     if takes.is_empty() {
         return Err(source.error(node, &format!("takes nothing, must be {TAKES}")));
@@ -207,15 +200,10 @@ fn template(
         if let Ok(number) = name.parse::<usize>() {
             return match number.checked_sub(1).filter(|at| *at < count) {
                 Some(at) => Ok(at),
-                None => Err(format!(
-                    "{{{name}}} is no entry of match, which has {count}"
-                )),
+                None => Err(format!("{{{name}}} is no entry of match, which has {count}")),
             };
         }
-        let mut found = entries
-            .iter()
-            .enumerate()
-            .filter(|(_, (key, _))| &**key == name);
+        let mut found = entries.iter().enumerate().filter(|(_, (key, _))| &**key == name);
         match (found.next(), found.next()) {
             (Some((at, _)), None) => Ok(at),
             (Some(_), Some(_)) => Err(format!(

@@ -40,9 +40,7 @@ fn matches_parts(parts: &[Box<[u8]>], value: &[u8]) -> bool {
     let [first, middle @ .., last] = parts else {
         return false;
     };
-    let Some(mut rest) = value
-        .strip_prefix(&**first)
-        .and_then(|rest| rest.strip_suffix(&**last))
+    let Some(mut rest) = value.strip_prefix(&**first).and_then(|rest| rest.strip_suffix(&**last))
     else {
         return false;
     };
@@ -50,10 +48,7 @@ fn matches_parts(parts: &[Box<[u8]>], value: &[u8]) -> bool {
         if part.is_empty() {
             continue;
         }
-        let Some(at) = rest
-            .windows(part.len())
-            .position(|window| window == &**part)
-        else {
+        let Some(at) = rest.windows(part.len()).position(|window| window == &**part) else {
             return false;
         };
         rest = &rest[at + part.len()..];

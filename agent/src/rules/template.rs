@@ -149,9 +149,7 @@ impl Template {
         let template = Self { kind, pieces };
         // The texts alone must be of characters that a name can have, and fit.
         let sample = template.render(|_| b"a");
-        kind.check(&sample)
-            .map_err(|error| error.to_string())
-            .map(|()| template)
+        kind.check(&sample).map_err(|error| error.to_string()).map(|()| template)
     }
 
     /// Returns the name for these values.

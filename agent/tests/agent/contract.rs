@@ -223,10 +223,7 @@ struct Step {
 fn files() -> Vec<ScenarioFile> {
     let entries = std::fs::read_dir(folder()).expect("the contract is there");
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.retain(|path| {
-        path.extension()
-            .is_some_and(|extension| extension == "json")
-    });
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     paths.sort();
     let read = |path: &PathBuf| {
         let text = std::fs::read_to_string(path).unwrap();
@@ -269,20 +266,13 @@ impl Scenario {
             } else if let Some(request) = &step.set_limits {
                 change(agent, "/v1/limits/set", &prepared(request, file, &prefix))
             } else if let Some(request) = &step.delete_limits {
-                change(
-                    agent,
-                    "/v1/limits/delete",
-                    &prepared(request, file, &prefix),
-                )
+                change(agent, "/v1/limits/delete", &prepared(request, file, &prefix))
             } else {
                 assert!(step.restart.is_some(), "step {at} of {:?}", self.name);
                 agent.restart();
                 continue;
             };
-            let settled = step
-                .settle
-                .as_ref()
-                .and_then(|request| request.get("grant"));
+            let settled = step.settle.as_ref().and_then(|request| request.get("grant"));
             let name = step.name.as_deref().or(settled.and_then(Value::as_str));
             if let (Some(name), Some(grant)) = (name, answer["grant"].as_str()) {
                 grants.insert(name, grant.to_owned());
@@ -290,10 +280,7 @@ impl Scenario {
             for (key, expected) in &step.expect {
                 let is_kept = holds(key, &named(key, expected, file), &answer);
                 let name = &self.name;
-                assert!(
-                    is_kept,
-                    "{name:?}, step {at}: {key} must be {expected}, got {answer:#}"
-                );
+                assert!(is_kept, "{name:?}, step {at}: {key} must be {expected}, got {answer:#}");
             }
         }
     }
@@ -328,9 +315,7 @@ fn prepared(request: &Request, file: &ScenarioFile, prefix: &str) -> Request {
 fn named(key: &str, expected: &Value, file: &ScenarioFile) -> Value {
     match (key, expected.as_array()) {
         ("limits" | "before" | "after", Some(names)) => {
-            let limits = names
-                .iter()
-                .map(|name| file.limits[name.as_str().unwrap()].clone());
+            let limits = names.iter().map(|name| file.limits[name.as_str().unwrap()].clone());
             plain(&limits.collect()).into()
         }
         _ => expected.clone(),
@@ -367,9 +352,7 @@ fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
             }
         },
         "mentions" => expected.as_array().unwrap().iter().all(|word| {
-            answer["text"]
-                .as_str()
-                .is_some_and(|text| text.contains(word.as_str().unwrap()))
+            answer["text"].as_str().is_some_and(|text| text.contains(word.as_str().unwrap()))
         }),
         _ => panic!("there is no expectation {key:?}: correct the scenario"),
     }
@@ -387,10 +370,7 @@ fn held(answer: &Answer, outcome: Value) -> Value {
     }
     let body = answer.json();
     let waived = body["would_deny"]["limits"].as_array();
-    let would_deny = waived
-        .into_iter()
-        .flatten()
-        .filter(|status| is_short(status));
+    let would_deny = waived.into_iter().flatten().filter(|status| is_short(status));
     json!({
         "outcome": outcome,
         "grant": body["grant"],
@@ -422,17 +402,10 @@ fn refused(answer: &Answer) -> Value {
     };
     if outcome == "denied" {
         let has_time = body["retry_after_ms"].is_number();
-        assert_eq!(
-            has_time,
-            !answer.field("retry-after").is_empty(),
-            "{answer:?}"
-        );
+        assert_eq!(has_time, !answer.field("retry-after").is_empty(), "{answer:?}");
     }
     if outcome != "unavailable" {
-        assert_eq!(
-            (&body["applied"], &body["retry"]),
-            (&json!("no"), &json!(false))
-        );
+        assert_eq!((&body["applied"], &body["retry"]), (&json!("no"), &json!(false)));
     }
     json!({
         "outcome": outcome,

@@ -70,19 +70,12 @@ impl Lambda {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        Self {
-            process,
-            port,
-            calls,
-            events,
-        }
+        Self { process, port, calls, events }
     }
 
     /// Returns the next call of the Extensions API.
     fn call(&self) -> Call {
-        self.calls
-            .recv_timeout(Duration::from_secs(60))
-            .expect("a call")
+        self.calls.recv_timeout(Duration::from_secs(60)).expect("a call")
     }
 
     /// Waits until the extension waits for an event, as the end of its init.
@@ -158,10 +151,8 @@ impl Lambda {
 
     /// Returns the balance of slots.
     fn slots(&self) -> f64 {
-        let (status, balances) = self.post(
-            "/v1/peek",
-            &json!({"entity": "e", "resource": "r", "limits": limits()}),
-        );
+        let (status, balances) =
+            self.post("/v1/peek", &json!({"entity": "e", "resource": "r", "limits": limits()}));
         assert_eq!(status, 200, "{balances}");
         balances["limits"][0]["available_tokens"].as_f64().unwrap()
     }
@@ -177,10 +168,7 @@ fn post_on(stream: TcpStream, token: &str, path: &str, body: &Value) -> Option<(
 
 /// Starts an extension on a database, with more variables.
 fn start_on(endpoint: &str, more: &[(&str, &str)]) -> Lambda {
-    let variables = [
-        ("WEIRGATE_TABLE", "weirgate"),
-        ("AWS_ENDPOINT_URL_DYNAMODB", endpoint),
-    ];
+    let variables = [("WEIRGATE_TABLE", "weirgate"), ("AWS_ENDPOINT_URL_DYNAMODB", endpoint)];
     Lambda::start(&[&variables, more].concat())
 }
 
@@ -229,12 +217,7 @@ fn serve(
     let is_next = path.ends_with("/event/next");
     let is_listening = TcpStream::connect(("127.0.0.1", port)).is_ok();
     let body = serde_json::from_slice(&body).unwrap_or_default();
-    let call = Call {
-        path,
-        head,
-        body,
-        is_listening,
-    };
+    let call = Call { path, head, body, is_listening };
     if called.send(call).is_err() {
         return;
     }
@@ -265,23 +248,12 @@ fn it_listens_before_it_registers_and_registers_for_shutdown_alone() {
     let mut lambda = start_on(&endpoint, &[]);
     let register = lambda.call();
     assert_eq!(register.path, "/2020-01-01/extension/register");
-    assert!(
-        register.is_listening,
-        "the function can ask while it is initialised"
-    );
+    assert!(register.is_listening, "the function can ask while it is initialised");
     assert_eq!(register.body, json!({"events": ["SHUTDOWN"]}));
-    assert!(
-        register
-            .head
-            .contains("lambda-extension-name: weirgate-agent\r\n"),
-        "{register:?}"
-    );
+    assert!(register.head.contains("lambda-extension-name: weirgate-agent\r\n"), "{register:?}");
     let next = lambda.call();
     assert_eq!(next.path, "/2020-01-01/extension/event/next");
-    assert!(
-        next.head.contains("lambda-extension-identifier: id-1\r\n"),
-        "{next:?}"
-    );
+    assert!(next.head.contains("lambda-extension-identifier: id-1\r\n"), "{next:?}");
     assert_eq!(lambda.shut_down().code(), Some(0));
 }
 
@@ -289,9 +261,7 @@ fn it_listens_before_it_registers_and_registers_for_shutdown_alone() {
 fn only_the_function_is_answered() {
     let endpoint = database();
     let lambda = start_on(&endpoint, &[]).ready();
-    let (status, problem) = lambda
-        .post_with("another", "/v1/acquire", &acquire(1))
-        .unwrap();
+    let (status, problem) = lambda.post_with("another", "/v1/acquire", &acquire(1)).unwrap();
     assert_eq!(status, 401, "{problem}");
     // Every request needs the token: health and metrics too.
     for path in ["/healthz", "/metrics"] {
@@ -303,11 +273,7 @@ fn only_the_function_is_answered() {
     assert_eq!(lambda.slots(), 17.0);
     let release = json!({"grant": granted["grant"], "end": "release"});
     let (status, settled) = lambda.post("/v1/settle", &release);
-    assert_eq!(
-        (status, &settled["settlement"]),
-        (200, &json!("settled")),
-        "{settled}"
-    );
+    assert_eq!((status, &settled["settlement"]), (200, &json!("settled")), "{settled}");
     assert_eq!(lambda.slots(), 20.0);
 }
 
@@ -318,9 +284,7 @@ fn daily() -> Value {
 
 fn daily_balance(lambda: &Lambda) -> f64 {
     let peek = json!({"entity": "e", "resource": "r", "limits": daily()});
-    lambda.post("/v1/peek", &peek).1["limits"][0]["available_tokens"]
-        .as_f64()
-        .unwrap()
+    lambda.post("/v1/peek", &peek).1["limits"][0]["available_tokens"].as_f64().unwrap()
 }
 
 /// Takes tokens until some are prefetched. Returns how many were taken.
@@ -368,10 +332,7 @@ fn without_events_it_returns_what_was_prefetched_and_reports_why_it_ends() {
     let report = lambda.call();
     assert!(report.path.ends_with("/extension/exit/error"), "{report:?}");
     let told = report.body["errorMessage"].as_str().unwrap();
-    assert!(
-        told.contains("event/next") && told.contains("500"),
-        "{told}"
-    );
+    assert!(told.contains("event/next") && told.contains("500"), "{told}");
     assert_eq!(lambda.process.wait().unwrap().code(), Some(1));
     let next = start_on(&endpoint, &[]).ready();
     assert_eq!(daily_balance(&next), 10_000.0 - taken);
@@ -387,10 +348,7 @@ fn options_that_an_extension_does_not_take_are_refused_and_listed() {
         assert!(command.get_arguments().any(is_option), "{name}");
         let set = |asked: &str| (asked == name).then(|| "7".to_owned());
         let error = check_variables(set).unwrap_err();
-        assert!(
-            error.starts_with(name) && error.contains("\"7\""),
-            "{error}"
-        );
+        assert!(error.starts_with(name) && error.contains("\"7\""), "{error}");
     }
     assert_eq!(check_variables(|_| None), Ok(()));
 }
@@ -413,10 +371,7 @@ fn what_keeps_it_from_starting_is_told_to_lambda() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     for (variables, words) in [
-        (
-            &[("AWS_ENDPOINT_URL_DYNAMODB", endpoint.as_str())][..],
-            &["WEIRGATE_TABLE"][..],
-        ),
+        (&[("AWS_ENDPOINT_URL_DYNAMODB", endpoint.as_str())][..], &["WEIRGATE_TABLE"][..]),
         (&[("WEIRGATE_TABLE", "a b")], &["\"a b\"", "table name"]),
         (
             &[("WEIRGATE_TABLE", "weirgate"), ("WEIRGATE_HTTP_PORT", "x")],
@@ -427,26 +382,14 @@ fn what_keeps_it_from_starting_is_told_to_lambda() {
             &["WEIRGATE_HTTP_PORT", "1 to 65535", "\"0\""],
         ),
         (
-            &[
-                ("WEIRGATE_TABLE", "weirgate"),
-                ("WEIRGATE_HTTP_PORT", port.as_str()),
-            ],
-            &[
-                "WEIRGATE_HTTP_PORT 127.0.0.1",
-                "give another WEIRGATE_HTTP_PORT",
-            ],
+            &[("WEIRGATE_TABLE", "weirgate"), ("WEIRGATE_HTTP_PORT", port.as_str())],
+            &["WEIRGATE_HTTP_PORT 127.0.0.1", "give another WEIRGATE_HTTP_PORT"],
         ),
         (
-            &[
-                ("WEIRGATE_TABLE", "weirgate"),
-                ("WEIRGATE_AGENT_TOKEN_FILE", "/token"),
-            ],
+            &[("WEIRGATE_TABLE", "weirgate"), ("WEIRGATE_AGENT_TOKEN_FILE", "/token")],
             &["WEIRGATE_AGENT_TOKEN_FILE", "remove it"],
         ),
-        (
-            &[("WEIRGATE_TABLE", "weirgate"), ("AWS_SESSION_TOKEN", "")],
-            &["AWS_SESSION_TOKEN"],
-        ),
+        (&[("WEIRGATE_TABLE", "weirgate"), ("AWS_SESSION_TOKEN", "")], &["AWS_SESSION_TOKEN"]),
     ] {
         let mut lambda = Lambda::start(variables);
         assert!(lambda.call().path.ends_with("/extension/register"));
@@ -459,13 +402,7 @@ fn what_keeps_it_from_starting_is_told_to_lambda() {
         let code = if is_taken { 1 } else { 2 };
         assert_eq!(lambda.process.wait().unwrap().code(), Some(code));
         let mut line = String::new();
-        lambda
-            .process
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut line)
-            .unwrap();
+        lambda.process.stderr.take().unwrap().read_to_string(&mut line).unwrap();
         assert!(words.iter().all(|word| line.contains(word)), "{line}");
         assert_eq!(line.lines().count(), 1, "{line}");
     }
@@ -486,18 +423,10 @@ fn frozen_between_any_two_requests_it_takes_and_returns_each_slot_once() {
         freeze();
         assert_eq!(lambda.slots(), f64::from(20 - (1 + round)));
         freeze();
-        let end = if round % 2 == 0 {
-            "release"
-        } else {
-            "roll_back"
-        };
+        let end = if round % 2 == 0 { "release" } else { "roll_back" };
         let settle = json!({"grant": granted["grant"], "end": end});
         let (status, settled) = lambda.post("/v1/settle", &settle);
-        assert_eq!(
-            (status, &settled["settlement"]),
-            (200, &json!("settled")),
-            "{settled}"
-        );
+        assert_eq!((status, &settled["settlement"]), (200, &json!("settled")), "{settled}");
     }
     assert_eq!(lambda.slots(), 20.0);
 }
@@ -506,10 +435,8 @@ fn frozen_between_any_two_requests_it_takes_and_returns_each_slot_once() {
 fn killed_at_any_moment_it_holds_no_slot_without_a_lease_and_none_twice() {
     let endpoint = database();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let connection = ConnectOptions {
-        local_endpoint: Some(endpoint.clone()),
-        ..ConnectOptions::default()
-    };
+    let connection =
+        ConnectOptions { local_endpoint: Some(endpoint.clone()), ..ConnectOptions::default() };
     let limiter = RateLimiter::builder("weirgate").connection(connection);
     let limiter = runtime.block_on(limiter.build()).unwrap();
     for round in 0..6_u32 {
@@ -525,9 +452,7 @@ fn killed_at_any_moment_it_holds_no_slot_without_a_lease_and_none_twice() {
         }
         lambda.process.kill().unwrap();
         lambda.process.wait().unwrap();
-        let grants = requests
-            .into_iter()
-            .filter_map(|request| request.join().unwrap());
+        let grants = requests.into_iter().filter_map(|request| request.join().unwrap());
         let grants: Vec<_> = grants.filter(|(status, _)| *status == 200).collect();
 
         // What the table says is held is exactly what leases hold, so all of it returns by their
@@ -538,26 +463,14 @@ fn killed_at_any_moment_it_holds_no_slot_without_a_lease_and_none_twice() {
             let held = 20 - balances.limits[0].available.whole_tokens();
             let leases = limiter.admin().leases("e", "r").await.unwrap().items;
             let tokens = leases.iter().flat_map(|lease| lease.tokens.values());
-            (
-                held,
-                tokens.map(|tokens| tokens.whole_tokens()).sum::<i64>(),
-            )
+            (held, tokens.map(|tokens| tokens.whole_tokens()).sum::<i64>())
         });
         assert_eq!(held, leased, "round {round}");
-        assert!(
-            held >= i64::try_from(grants.len()).unwrap(),
-            "round {round}: {held}"
-        );
+        assert!(held >= i64::try_from(grants.len()).unwrap(), "round {round}: {held}");
         assert!(held <= 3, "round {round}: {held}");
         runtime.block_on(async {
             for lease in limiter.admin().leases("e", "r").await.unwrap().items {
-                assert!(
-                    limiter
-                        .admin()
-                        .release_lease("e", "r", &lease.id)
-                        .await
-                        .unwrap()
-                );
+                assert!(limiter.admin().release_lease("e", "r", &lease.id).await.unwrap());
             }
         });
     }

@@ -72,10 +72,7 @@ pub fn temporary(name: &str) -> PathBuf {
 
 /// Serves a new database with the table; says where.
 pub fn database() -> String {
-    let runtime = RuntimeBuilder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = RuntimeBuilder::new_current_thread().enable_all().build().unwrap();
     server::serve(&runtime.block_on(Dynamo::new()))
 }
 
@@ -83,10 +80,7 @@ pub fn database() -> String {
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate-agent"));
     // Without a region the AWS configuration would be asked for one, over the network too.
-    command
-        .args(arguments)
-        .env_clear()
-        .env("AWS_REGION", "us-east-1");
+    command.args(arguments).env_clear().env("AWS_REGION", "us-east-1");
     command
 }
 
@@ -203,10 +197,7 @@ impl Agent {
     }
 
     pub fn with_limits(settings: Settings, limits: &str) -> Self {
-        let runtime = RuntimeBuilder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build();
+        let runtime = RuntimeBuilder::new_current_thread().enable_all().start_paused(true).build();
         let runtime = Rc::new(runtime.unwrap());
         let limits = File::new(limits);
         let (dynamo, clock) = runtime.block_on(async {
@@ -219,16 +210,7 @@ impl Agent {
         });
         let built = builder(&runtime, &dynamo, &clock, &settings);
         let (gated, clients, api) = start(&runtime, built, &settings, &limits);
-        Self {
-            runtime,
-            dynamo,
-            clock,
-            gated,
-            clients,
-            api,
-            settings,
-            limits,
-        }
+        Self { runtime, dynamo, clock, gated, clients, api, settings, limits }
     }
 
     /// Begins again on the same table: nothing is left of what this process knew.
@@ -240,9 +222,7 @@ impl Agent {
 
     /// Begins again on a table that is never reached.
     pub fn without_database(&mut self) {
-        let table = self
-            .runtime
-            .block_on(async { TestTable::starting_at(START) });
+        let table = self.runtime.block_on(async { TestTable::starting_at(START) });
         table.set_unavailable(true);
         let (settings, limits) = (&self.settings, &self.limits);
         (self.gated, self.clients, self.api) =
@@ -262,10 +242,7 @@ impl Serving for Agent {
         self.runtime.spawn(async move {
             serve_in_memory(api, &clients, tokio::io::BufReader::new(server)).await;
         });
-        Client::to(Pipe {
-            runtime: Rc::clone(&self.runtime),
-            stream: client,
-        })
+        Client::to(Pipe { runtime: Rc::clone(&self.runtime), stream: client })
     }
 }
 
@@ -276,10 +253,7 @@ fn builder(runtime: &Runtime, dynamo: &Dynamo, clock: &FakeClock, settings: &Set
         match latency {
             Duration::ZERO => dynamo.table_by(clock.clone()).await,
             _ => {
-                let limits = Limits {
-                    latency: latency..=latency,
-                    ..Limits::default()
-                };
+                let limits = Limits { latency: latency..=latency, ..Limits::default() };
                 Partitions::over(dynamo.clone(), limits, 1).table().await
             }
         }
@@ -297,10 +271,8 @@ fn start(
     let limiter = (settings.limiter)(builder.limits_file(limits)).build();
     let limiter = runtime.block_on(limiter).unwrap();
     let gated = Arc::new(GatedLimiter::new(limiter, settings.max_in_flight));
-    let clients = Clients::new(Bounds {
-        max_connections: settings.max_connections,
-        grace: settings.grace,
-    });
+    let clients =
+        Clients::new(Bounds { max_connections: settings.max_connections, grace: settings.grace });
     let api = Api::new(Arc::clone(&gated), settings.token.clone(), Arc::default())
         .with_limit_changes(settings.allows_limit_changes);
     (gated, clients, Arc::new(api))
@@ -359,11 +331,7 @@ impl Process {
         let line: Value = serde_json::from_str(&line).expect("a log line is an object");
         assert_eq!(line["message"], "listening", "{line}");
         let address = line["address"].as_str().unwrap();
-        Self {
-            address: address.trim_start_matches("http://").to_owned(),
-            process,
-            _limits: limits,
-        }
+        Self { address: address.trim_start_matches("http://").to_owned(), process, _limits: limits }
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -468,10 +436,6 @@ impl Client {
         let length = fields.get("content-length")?.parse().ok()?;
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).ok()?;
-        Some(Answer {
-            status,
-            fields,
-            body: String::from_utf8(body).unwrap(),
-        })
+        Some(Answer { status, fields, body: String::from_utf8(body).unwrap() })
     }
 }

@@ -128,10 +128,7 @@ async fn converse<F: Future<Output = ()>>(
     after: After,
 ) -> Option<Vec<u8>> {
     let (mut client, server) = duplex(256 * 1024);
-    let clients = Clients::new(Bounds {
-        max_connections: 1,
-        grace: Duration::ZERO,
-    });
+    let clients = Clients::new(Bounds { max_connections: 1, grace: Duration::ZERO });
     let serving = serve(clients, BufReader::new(server));
     // Longer than a silent connection is kept.
     let end = Instant::now() + Duration::from_secs(120);
@@ -193,16 +190,8 @@ async fn every_framing_of_http() -> usize {
     let mut count = 0;
     for (line, body, whole) in [
         ("POST /v1/acquire", TAKE, 200),
-        (
-            "POST /v1/settle",
-            r#"{"grant":"none","end":"release"}"#,
-            400,
-        ),
-        (
-            "POST /v1/report",
-            r#"{"entity":"e","resource":"r","vendor":{"status":429}}"#,
-            200,
-        ),
+        ("POST /v1/settle", r#"{"grant":"none","end":"release"}"#, 400),
+        ("POST /v1/report", r#"{"entity":"e","resource":"r","vendor":{"status":429}}"#, 200),
         ("GET /healthz", TAKE, 200),
         ("PUT /other", TAKE, 404),
     ] {
@@ -361,18 +350,12 @@ fn calls() -> Vec<(Vec<Vec<u8>>, bool)> {
     let mut all = vec![
         (vec![open(), end()], true),
         (vec![open(), nothing(), end()], true),
-        (
-            vec![open(), data(&whole[..7]), nothing(), last(&whole[7..])],
-            true,
-        ),
+        (vec![open(), data(&whole[..7]), nothing(), last(&whole[7..])], true),
         (vec![open(), nothing()], false),
         (vec![open(), frame(0, END_STREAM | 8, 1, &padded)], true),
         (vec![open(), frame(0, 8, 1, &[2, 0, 0]), end()], true),
         (vec![open(), frame(0, 8, 1, &[9, 0])], false),
-        (
-            vec![open(), data(&whole), trailers(END_HEADERS | END_STREAM)],
-            true,
-        ),
+        (vec![open(), data(&whole), trailers(END_HEADERS | END_STREAM)], true),
         (vec![open(), trailers(END_HEADERS | END_STREAM)], false),
         (vec![open(), data(&whole), trailers(END_HEADERS)], false),
         (vec![frame(1, 0, 1, &head[..9])], false),
@@ -392,21 +375,11 @@ fn calls() -> Vec<(Vec<Vec<u8>>, bool)> {
         all.push(([open()].into_iter().chain(parts).collect(), true));
     }
     for at in [1, 2, 10, head.len() - 1] {
-        let parts = [
-            frame(1, 0, 1, &head[..at]),
-            frame(9, END_HEADERS, 1, &head[at..]),
-        ];
+        let parts = [frame(1, 0, 1, &head[..at]), frame(9, END_HEADERS, 1, &head[at..])];
         all.push((parts.into_iter().chain([end()]).collect(), true));
     }
     let n = MESSAGE.len();
-    for (flag, length) in [
-        (0, n - 1),
-        (0, n + 1),
-        (0, 0),
-        (0, 4_000_000_000),
-        (1, n),
-        (255, n),
-    ] {
+    for (flag, length) in [(0, n - 1), (0, n + 1), (0, 0), (0, 4_000_000_000), (1, n), (255, n)] {
         let wrong = message(flag, length);
         all.push((vec![open(), last(&wrong)], false));
         all.push((vec![open(), data(&wrong)], false));
@@ -424,10 +397,7 @@ fn calls() -> Vec<(Vec<Vec<u8>>, bool)> {
         frame(4, 0, 0, &[0, 4, 0, 0, 255, 255]),
     ] {
         let first = data(&whole[..3]);
-        all.push((
-            vec![open(), other.clone(), first, other, last(&whole[3..])],
-            true,
-        ));
+        all.push((vec![open(), other.clone(), first, other, last(&whole[3..])], true));
     }
     // A goodbye, a wrong ping and window, data of no stream and of an idle one, an even stream, wrong
     // settings, a window of nothing, a frame too large.
@@ -466,11 +436,7 @@ async fn every_framing_of_a_call() -> usize {
     let service = RateLimitService::new(gated().await, rules, Options::default());
     let service = Arc::new(service);
     let settings = frame(4, 0, 0, &[]);
-    let starts = [
-        [PREFACE, &settings].concat(),
-        PREFACE.to_vec(),
-        PREFACE[..16].to_vec(),
-    ];
+    let starts = [[PREFACE, &settings].concat(), PREFACE.to_vec(), PREFACE[..16].to_vec()];
     let mut count = 0;
     for (frames, is_whole) in calls() {
         for start in &starts {
@@ -499,11 +465,8 @@ async fn every_framing_of_a_call() -> usize {
 fn within_time<F: Future<Output = usize> + 'static>(cases: fn() -> F) {
     let (done, is_done) = channel();
     std::thread::spawn(move || {
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .unwrap();
+        let runtime =
+            Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         done.send(runtime.block_on(cases())).unwrap();
     });
     let count = is_done.recv_timeout(Duration::from_secs(300));

@@ -12,14 +12,9 @@ fn read(path: &str) -> String {
 
 #[test]
 fn the_guide_has_every_option_with_its_variable_and_no_others() {
-    let help = String::from_utf8(
-        command(&["--help"])
-            .env_remove("AWS_REGION")
-            .output()
-            .unwrap()
-            .stdout,
-    )
-    .unwrap();
+    let help =
+        String::from_utf8(command(&["--help"]).env_remove("AWS_REGION").output().unwrap().stdout)
+            .unwrap();
     let mut options = BTreeMap::new();
     let mut option = String::new();
     for line in help.lines() {
@@ -40,9 +35,7 @@ fn the_guide_has_every_option_with_its_variable_and_no_others() {
     // An item names the variable only if it is not made of the option.
     let item = |line: &str| {
         let (option, rest) = line.strip_prefix("- `--")?.split_once('`')?;
-        let named = rest
-            .strip_prefix(" (`")
-            .and_then(|rest| rest.split_once('`'));
+        let named = rest.strip_prefix(" (`").and_then(|rest| rest.split_once('`'));
         let variable = match named {
             Some((variable, _)) => variable.to_owned(),
             None => format!("WEIRGATE_AGENT_{}", option.to_uppercase().replace('-', "_")),
@@ -56,27 +49,18 @@ fn the_guide_has_every_option_with_its_variable_and_no_others() {
 
 #[test]
 fn each_layer_of_the_template_has_its_rule_in_the_makefile() {
-    let (template, makefile) = (
-        read("agent/layer/template.yaml"),
-        read("agent/layer/Makefile"),
-    );
+    let (template, makefile) = (read("agent/layer/template.yaml"), read("agent/layer/Makefile"));
     let (_, resources) = template.split_once("\nResources:\n").unwrap();
     let (resources, _) = resources.split_once("\nOutputs:\n").unwrap();
     let mut layers = 0;
     for line in resources.lines() {
-        let Some(name) = line
-            .strip_prefix("  ")
-            .and_then(|name| name.strip_suffix(':'))
-        else {
+        let Some(name) = line.strip_prefix("  ").and_then(|name| name.strip_suffix(':')) else {
             continue;
         };
         if name.starts_with(' ') {
             continue;
         }
-        assert!(
-            makefile.contains(&format!("build-{name}: architecture = ")),
-            "{name}"
-        );
+        assert!(makefile.contains(&format!("build-{name}: architecture = ")), "{name}");
         layers += 1;
     }
     assert_eq!(layers, 2);

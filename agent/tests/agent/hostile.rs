@@ -61,10 +61,7 @@ fn free_address() -> SocketAddr {
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 type Parts = StreamBody<
@@ -76,31 +73,22 @@ type Parts = StreamBody<
 
 /// Returns a body of these parts that does not end.
 fn endless(parts: Vec<Bytes>) -> Parts {
-    let parts: Vec<_> = parts
-        .into_iter()
-        .map(|part| Ok(Frame::data(part)))
-        .collect();
+    let parts: Vec<_> = parts.into_iter().map(|part| Ok(Frame::data(part))).collect();
     let parts = futures_util::stream::iter(parts);
-    StreamBody::new(futures_util::StreamExt::chain(
-        parts,
-        futures_util::stream::pending(),
-    ))
+    StreamBody::new(futures_util::StreamExt::chain(parts, futures_util::stream::pending()))
 }
 
 async fn connect(address: SocketAddr) -> http2::SendRequest<Parts> {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-        .await
-        .unwrap();
+    let (sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     sender
 }
 
 fn call(body: Parts) -> hyper::Request<Parts> {
     let request = hyper::Request::post(PATH);
-    let request = request
-        .header("content-type", "application/grpc")
-        .header("te", "trailers");
+    let request = request.header("content-type", "application/grpc").header("te", "trailers");
     request.body(body).unwrap()
 }
 
@@ -142,12 +130,7 @@ fn a_thousand_messages_that_lack_a_byte_take_bounded_memory() {
 /// A frame of HTTP/2 on the first stream.
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [
-        &length[1..],
-        &[kind, 0, 0, 0, 0, u8::from(kind != 4)],
-        payload,
-    ]
-    .concat()
+    [&length[1..], &[kind, 0, 0, 0, 0, u8::from(kind != 4)], payload].concat()
 }
 
 #[test]
@@ -172,9 +155,7 @@ fn heads_of_calls_without_an_end_take_bounded_memory_and_are_closed() {
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_below(&agent, 128);
     for mut client in &clients {
-        client
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         // Settings, a ping, and then the end.
         let ended = client.read_to_end(&mut vec![]);
         let is_late = ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
@@ -202,12 +183,7 @@ fn connections_of_calls_leave_room_for_health_and_settlements() {
 #[test]
 fn a_variable_that_is_no_text_is_refused() {
     use std::os::unix::ffi::OsStrExt;
-    for name in [
-        "WEIRGATE_AGENT_TOKEN",
-        "WEIRGATE_TABLE",
-        "AWS_SESSION_TOKEN",
-        "AWS_REGION",
-    ] {
+    for name in ["WEIRGATE_AGENT_TOKEN", "WEIRGATE_TABLE", "AWS_SESSION_TOKEN", "AWS_REGION"] {
         let mut agent = command(&["--table", "weirgate", "--listen", "127.0.0.1:0"]);
         agent.env(name, std::ffi::OsStr::from_bytes(b"\xffsecretsecretsecret"));
         let ended = agent.output().unwrap();
@@ -222,10 +198,7 @@ fn a_variable_that_is_no_text_is_refused() {
 fn thousands_of_heads_without_an_end_take_bounded_memory() {
     raise_file_limit();
     let agent = Process::new(&[]);
-    let head = format!(
-        "POST /v1/acquire HTTP/1.1\r\nhost: agent\r\nx: {}",
-        "x".repeat(15_500)
-    );
+    let head = format!("POST /v1/acquire HTTP/1.1\r\nhost: agent\r\nx: {}", "x".repeat(15_500));
     let mut clients = vec![];
     for at in 0..6_000 {
         let mut client = Client::to(TcpStream::connect(&agent.address).unwrap());
@@ -295,21 +268,14 @@ fn large_bodies_of_any_shape_take_bounded_memory() {
 #[test]
 fn idle_connections_of_calls_give_way_too() {
     let (agent, grpc, _rules) = with_grpc(&["--max-connections", "50"]);
-    let idle: Vec<_> = (0..100)
-        .map(|_| TcpStream::connect(grpc).unwrap())
-        .collect();
+    let idle: Vec<_> = (0..100).map(|_| TcpStream::connect(grpc).unwrap()).collect();
     for _ in 0..20 {
         let answer = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
         assert_eq!(answer.status, 200, "{answer:?}");
     }
     let mut first = &idle[0];
-    first
-        .set_read_timeout(Some(Duration::from_secs(30)))
-        .unwrap();
-    assert!(
-        !matches!(first.read(&mut [0]), Ok(1..)),
-        "the first is closed"
-    );
+    first.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    assert!(!matches!(first.read(&mut [0]), Ok(1..)), "the first is closed");
     assert!(agent.metric("weirgate_agent_connections") <= 50.0);
 }
 
@@ -317,9 +283,7 @@ fn idle_connections_of_calls_give_way_too() {
 fn limit_files(process: &Child, files: u64) {
     let limit = format!("--nofile={files}:");
     let id = process.id().to_string();
-    let status = Command::new("prlimit")
-        .args(["--pid", &id, &limit])
-        .status();
+    let status = Command::new("prlimit").args(["--pid", &id, &limit]).status();
     assert!(status.unwrap().success());
 }
 
@@ -345,13 +309,8 @@ fn without_descriptors_both_listeners_pause_say_so_once_and_go_on() {
     .unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let listening: Vec<_> = lines.by_ref().take(2).map(Result::unwrap).collect();
-    assert!(
-        listening.iter().all(|line| line.contains("listening")),
-        "{listening:?}"
-    );
-    let open = std::fs::read_dir(format!("/proc/{}/fd", process.id()))
-        .unwrap()
-        .count();
+    assert!(listening.iter().all(|line| line.contains("listening")), "{listening:?}");
+    let open = std::fs::read_dir(format!("/proc/{}/fd", process.id())).unwrap().count();
     limit_files(&process, u64::try_from(open).unwrap() - 1);
     let unix = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     let tcp = TcpStream::connect(grpc).unwrap();
@@ -363,20 +322,11 @@ fn without_descriptors_both_listeners_pause_say_so_once_and_go_on() {
             .all(|line| line.contains("no connection can be accepted") && line.contains("ERROR")),
         "{paused:?}"
     );
-    assert!(
-        paused.iter().any(|line| line.contains("unix:")),
-        "{paused:?}"
-    );
-    assert!(
-        paused.iter().any(|line| line.contains(&grpc_text)),
-        "{paused:?}"
-    );
+    assert!(paused.iter().any(|line| line.contains("unix:")), "{paused:?}");
+    assert!(paused.iter().any(|line| line.contains(&grpc_text)), "{paused:?}");
     limit_files(&process, 1_000);
     let again: Vec<_> = lines.by_ref().take(2).map(Result::unwrap).collect();
-    assert!(
-        again.iter().all(|line| line.contains("accepted again")),
-        "{again:?}"
-    );
+    assert!(again.iter().all(|line| line.contains("accepted again")), "{again:?}");
     let mut unix = Client::to(unix);
     assert_eq!(unix.send("GET", "/healthz", &[], "").status, 200);
     drop(tcp);
@@ -400,13 +350,7 @@ enum Sink {
 }
 
 impl Sink {
-    const ALL: [Self; 5] = [
-        Self::Read,
-        Self::Stalled,
-        Self::Gone,
-        Self::Full,
-        Self::Closed,
-    ];
+    const ALL: [Self; 5] = [Self::Read, Self::Stalled, Self::Gone, Self::Full, Self::Closed];
 
     /// Returns it, with what has to be kept until the end.
     fn open(self) -> (Stdio, Option<Box<dyn std::any::Any>>) {
@@ -458,21 +402,11 @@ fn no_output_stops_the_agent() {
             // A shell closes what is to be closed.
             let mut shell = Command::new("sh");
             let closing = |sink, number| {
-                if sink == Sink::Closed {
-                    format!(" {number}>&-")
-                } else {
-                    String::new()
-                }
+                if sink == Sink::Closed { format!(" {number}>&-") } else { String::new() }
             };
             let script = format!("exec \"$@\"{}{}", closing(out, 1), closing(err, 2));
-            shell
-                .args(["-c", &script, "sh"])
-                .arg(agent.get_program())
-                .args(agent.get_args());
-            shell
-                .env_clear()
-                .env("AWS_REGION", "us-east-1")
-                .env("PATH", "/usr/bin:/bin");
+            shell.args(["-c", &script, "sh"]).arg(agent.get_program()).args(agent.get_args());
+            shell.env_clear().env("AWS_REGION", "us-east-1").env("PATH", "/usr/bin:/bin");
             let ((stdout, _out), (stderr, _err)) = (out.open(), err.open());
             let mut process = shell.stdout(stdout).stderr(stderr).spawn().unwrap();
             drop(shell);
@@ -506,11 +440,7 @@ fn no_output_stops_the_agent() {
             });
             let stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
             let mut client = Client::to(stream);
-            assert_eq!(
-                client.send("GET", "/healthz", &[], "").status,
-                200,
-                "{case}"
-            );
+            assert_eq!(client.send("GET", "/healthz", &[], "").status, 200, "{case}");
             kill(&process, Signal::SIGTERM);
             let (done, is_done) = channel();
             let id = process.id();
@@ -528,18 +458,14 @@ fn lines_of_one_kind_are_bounded_and_the_lost_ones_counted() {
     runtime().block_on(async {
         let stream = tokio::net::TcpStream::connect(grpc).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-            .await
-            .unwrap();
+        let (mut sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         for _ in 0..300 {
             sender.ready().await.unwrap();
             let body = http_body_util::Full::new(Bytes::from_static(MESSAGE));
             let request = hyper::Request::post(PATH).header("content-type", "application/grpc");
-            sender
-                .send_request(request.body(body).unwrap())
-                .await
-                .unwrap();
+            sender.send_request(request.body(body).unwrap()).await.unwrap();
         }
     });
     assert!(agent.metric("weirgate_agent_log_lines_lost_total") >= 100.0);
@@ -591,11 +517,7 @@ fn a_flood_of_health_checks_reads_the_table_as_often_as_one() {
         limiter: |builder| builder.timeout(Duration::from_millis(500)),
         ..Settings::default()
     });
-    let sleep = |time| {
-        agent
-            .runtime
-            .block_on(async { tokio::time::sleep(time).await })
-    };
+    let sleep = |time| agent.runtime.block_on(async { tokio::time::sleep(time).await });
     agent.dynamo.fail_reads(|_, _| Some(Fault::ServerError));
     agent.dynamo.take_requests();
     assert_eq!(agent.get("/healthz").status, 503);

@@ -39,10 +39,7 @@ struct Described {
 
 impl Described {
     fn new() -> Self {
-        Self {
-            api: yaml(include_str!("../../openapi.yaml")),
-            seen: BTreeSet::new(),
-        }
+        Self { api: yaml(include_str!("../../openapi.yaml")), seen: BTreeSet::new() }
     }
 
     /// Checks that an answer is one that the API describes, and has the status that it should have.
@@ -123,10 +120,7 @@ fn every_example_is_answered_as_described() {
 }
 
 fn changing_limits() -> Settings {
-    Settings {
-        allows_limit_changes: true,
-        ..Settings::default()
-    }
+    Settings { allows_limit_changes: true, ..Settings::default() }
 }
 
 fn take(resource: &str, rpm: u32) -> Value {
@@ -203,11 +197,7 @@ fn every_status_is_described_and_every_described_one_is_given() {
     let changing_none = Agent::new();
     for path in ["/v1/limits/set", "/v1/limits/delete"] {
         let answer = changing_none.post(path, &request(path, &grant));
-        assert_eq!(
-            answer.json()["type"],
-            "limit-changes-not-allowed",
-            "{answer:?}"
-        );
+        assert_eq!(answer.json()["type"], "limit-changes-not-allowed", "{answer:?}");
         given.check(path, 403, &answer);
     }
 
@@ -233,18 +223,13 @@ fn every_status_is_described_and_every_described_one_is_given() {
     for path in PROBES {
         given.check(path, 401, &with_token.get(path));
     }
-    let without_table = Agent::with(Settings {
-        has_table: false,
-        ..changing_limits()
-    });
+    let without_table = Agent::with(Settings { has_table: false, ..changing_limits() });
     let unavailable = Agent::with(Settings {
         limiter: |builder| builder.timeout(Duration::from_millis(500)),
         ..changing_limits()
     });
     unavailable.dynamo.fail_when(|_| Some(Fault::ServerError));
-    unavailable
-        .dynamo
-        .fail_reads(|_, _| Some(Fault::ServerError));
+    unavailable.dynamo.fail_reads(|_, _| Some(Fault::ServerError));
     for path in CALLS {
         let request = request(path, &grant);
         let answer = without_table.post(path, &request);
@@ -255,10 +240,7 @@ fn every_status_is_described_and_every_described_one_is_given() {
     given.check("/healthz", 503, &unavailable.get("/healthz"));
     let not_reached = without_table.get("/healthz");
     assert_eq!(not_reached.status, 503, "{not_reached:?}");
-    assert!(
-        not_reached.body.contains("no such table"),
-        "{not_reached:?}"
-    );
+    assert!(not_reached.body.contains("no such table"), "{not_reached:?}");
 
     let operations = given.api["paths"].as_object().unwrap().iter();
     let described: BTreeSet<_> = operations
@@ -321,12 +303,8 @@ fn check(api: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), Str
             "minItems" => value.as_array().is_none_or(|all| all.len() >= size(rule)),
             "maxItems" => value.as_array().is_none_or(|all| all.len() <= size(rule)),
             "minLength" => value.as_str().is_none_or(|text| text.len() >= size(rule)),
-            "minimum" => value
-                .as_f64()
-                .is_none_or(|number| number >= rule.as_f64().unwrap()),
-            "maximum" => value
-                .as_f64()
-                .is_none_or(|number| number <= rule.as_f64().unwrap()),
+            "minimum" => value.as_f64().is_none_or(|number| number >= rule.as_f64().unwrap()),
+            "maximum" => value.as_f64().is_none_or(|number| number <= rule.as_f64().unwrap()),
             "enum" => rule.as_array().unwrap().contains(value),
             "const" => rule == value,
             "items" => {
@@ -381,10 +359,7 @@ fn resolve<'a>(api: &'a Value, schema: &'a Value) -> &'a Value {
 }
 
 fn names(list: &Value) -> impl Iterator<Item = &str> {
-    list.as_array()
-        .unwrap()
-        .iter()
-        .map(|name| name.as_str().unwrap())
+    list.as_array().unwrap().iter().map(|name| name.as_str().unwrap())
 }
 
 fn size(rule: &Value) -> usize {

@@ -123,10 +123,7 @@ fn agents_on_one_store_run_its_functions_one_after_the_other() {
     let user = guide.lines().find_map(|line| line.strip_prefix("user "));
     let user = user.expect("the guide has a user").split(' ');
     let port = server.port().to_string();
-    let set = Command::new("redis-cli")
-        .args(["-p", &port, "ACL", "SETUSER"])
-        .args(user)
-        .output();
+    let set = Command::new("redis-cli").args(["-p", &port, "ACL", "SETUSER"]).args(user).output();
     assert_eq!(set.unwrap().stdout, b"OK\n");
     let password = File::new("change-me\n");
     let url = server.url().replace("//", "//weirgate@");
@@ -151,11 +148,7 @@ fn agents_on_one_store_run_its_functions_one_after_the_other() {
     let (second, other) = start();
     let lines = second.until("listening");
     let listening = lines.last().unwrap();
-    assert_eq!(
-        listening["table"],
-        format!("{}0", server.url()),
-        "{listening}"
-    );
+    assert_eq!(listening["table"], format!("{}0", server.url()), "{listening}");
     take(&other, "e-1");
     let lines = first.until("aggregator: batch done");
     assert_eq!(lines.last().unwrap()["copied"], 1, "{lines:?}");
@@ -223,11 +216,8 @@ fn the_password_of_a_store_may_come_through_a_pipe() {
         let (pipe, socket) = (temporary("pipe"), temporary("store"));
         let made = Command::new("mkfifo").arg(&pipe).status();
         assert!(made.unwrap().success());
-        let mut writer = Command::new("sh")
-            .args(["-c", "echo right > \"$0\""])
-            .arg(&pipe)
-            .spawn()
-            .unwrap();
+        let mut writer =
+            Command::new("sh").args(["-c", "echo right > \"$0\""]).arg(&pipe).spawn().unwrap();
         let url = server.url();
         let mut agent = command(&[&["--store", &url][..], functions].concat());
         agent.arg("--store-password-file").arg(&pipe);
@@ -249,14 +239,7 @@ fn a_store_is_reached_by_tls_if_its_certificate_is_known() {
     std::fs::create_dir(&folder).unwrap();
     let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| folder.join(name));
     let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-        ])
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
         .args(["-nodes", "-days", "2", "-subj", "/CN=redis"])
         .args(["-addext", "subjectAltName=IP:127.0.0.1"])
         .args(["-addext", "basicConstraints=critical,CA:FALSE"])
@@ -368,10 +351,7 @@ fn a_client_that_leaves_its_socket_is_noticed_whatever_it_sent_behind_its_reques
     let agent = Process::new(&["--unix-socket", socket.to_str().unwrap()]);
     agent.acquire(&json!({"entity": "e", "resource": "r", "take": {"slots": 20}}));
     let wait = json!({"entity": "e", "resource": "r", "take": {"slots": 1}, "wait_ms": 3_000_000});
-    let behind = [
-        "\r\n".to_owned(),
-        "GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2_000),
-    ];
+    let behind = ["\r\n".to_owned(), "GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2_000)];
     for bytes in behind {
         for is_tcp in [true, false] {
             let mut client = match is_tcp {
@@ -438,12 +418,7 @@ fn a_file_that_is_lost_is_one_line_of_the_log_without_a_call() {
     std::fs::write(&files[1].0, limits(1)).unwrap();
     let mut agent = command(&["--table", "weirgate", "--listen", "127.0.0.1:0"]);
     agent
-        .args([
-            "--endpoint-url",
-            "http://127.0.0.1:1",
-            "--grpc",
-            "127.0.0.1:0",
-        ])
+        .args(["--endpoint-url", "http://127.0.0.1:1", "--grpc", "127.0.0.1:0"])
         .arg("--rules")
         .arg(folder.join("rules"))
         .arg("--limits-file")
@@ -460,9 +435,7 @@ fn a_file_that_is_lost_is_one_line_of_the_log_without_a_call() {
         assert!(error.contains("cannot be read") || is_folder, "{error}");
         std::fs::write(path, text).unwrap();
         let lines = agent.until(&format!("{name} reloaded"));
-        let again = lines
-            .iter()
-            .filter(|line| line["level"] == "ERROR" && line["error"] == error);
+        let again = lines.iter().filter(|line| line["level"] == "ERROR" && line["error"] == error);
         assert_eq!(again.count(), 0, "it is said once: {lines:?}");
     }
     drop(agent);
@@ -489,28 +462,16 @@ fn an_agent_without_rules_does_not_start_unless_it_is_told_to() {
         refused.stderr(Stdio::piped());
         let mut refused = Logged::start(refused);
         let line = refused.lines.recv_timeout(BOUND);
-        assert_eq!(
-            line,
-            Err(RecvTimeoutError::Disconnected),
-            "it does not start"
-        );
+        assert_eq!(line, Err(RecvTimeoutError::Disconnected), "it does not start");
         let mut error = String::new();
         let mut output = refused.process.stderr.take().unwrap();
         output.read_to_string(&mut error).unwrap();
         assert_eq!(refused.process.wait().unwrap().code(), Some(2), "{error}");
-        assert!(
-            error.contains("--rules") && error.lines().count() == 1,
-            "{error}"
-        );
+        assert!(error.contains("--rules") && error.lines().count() == 1, "{error}");
         let mut allowed = command(&[&arguments[..], &listen].concat());
         allowed.env("WEIRGATE_AGENT_START_WITHOUT_RULES", "true");
         let lines = Logged::start(allowed).until("listening");
-        assert!(
-            lines
-                .iter()
-                .any(|line| line["message"] == "there are no rules yet"),
-            "{lines:?}"
-        );
+        assert!(lines.iter().any(|line| line["message"] == "there are no rules yet"), "{lines:?}");
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
@@ -579,11 +540,8 @@ fn prefetched_tokens_return_at_the_end_although_a_client_watches_the_health() {
     let prefetch = ["--prefetch", "r=50@60000", "--grace", "500ms"];
     let service = ["--grpc", &grpc, "--rules", rules.path()];
     let mut agent = Process::on(&endpoint, &[prefetch, service].concat());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut watched = runtime.block_on(async {
         let channel = Channel::builder(format!("http://{grpc}").parse().unwrap());
         // It listens a moment after its other address.
@@ -616,15 +574,10 @@ fn a_unix_socket_is_for_its_owner_and_goes_with_the_agent() {
     let take = json!({"entity": "e", "resource": "r", "take": {"rpm": 1}});
     assert_eq!(client.post("/v1/acquire", &take).status, 200);
 
-    let second = command(&["--table", "weirgate", "--unix-socket", &shown])
-        .output()
-        .unwrap();
+    let second = command(&["--table", "weirgate", "--unix-socket", &shown]).output().unwrap();
     let error = String::from_utf8(second.stderr).unwrap();
     assert_eq!(second.status.code(), Some(1), "{error}");
-    assert!(
-        error.contains(&shown) && error.contains("in use"),
-        "{error}"
-    );
+    assert!(error.contains(&shown) && error.contains("in use"), "{error}");
 
     // A killed agent leaves it, and the next one takes its place.
     agent.process.kill().unwrap();
@@ -660,37 +613,18 @@ fn a_wrong_start_is_one_line_with_the_remedy() {
             2,
             &[broken.path(), ":2:", "limit"],
         ),
-        (
-            &["--table", "weirgate", "--limits-file", "/none"],
-            2,
-            &["/none"],
-        ),
-        (
-            &["--table", "weirgate", "--token-file", "/none"],
-            2,
-            &["--token-file /none"],
-        ),
+        (&["--table", "weirgate", "--limits-file", "/none"], 2, &["/none"]),
+        (&["--table", "weirgate", "--token-file", "/none"], 2, &["--token-file /none"]),
         (&["--table", "a b"], 2, &["\"a b\"", "table name"]),
-        (
-            &["--table", "weirgate", "--prefetch", "r=0"],
-            2,
-            &["--prefetch", "1 to 100"],
-        ),
-        (
-            &["--table", "weirgate", "--nonsense"],
-            2,
-            &["--nonsense", "--help"],
-        ),
+        (&["--table", "weirgate", "--prefetch", "r=0"], 2, &["--prefetch", "1 to 100"]),
+        (&["--table", "weirgate", "--nonsense"], 2, &["--nonsense", "--help"]),
         (&["--table", "weirgate", "--namespace", "a b"], 2, &["a b"]),
     ] {
         let output = command(arguments).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
         assert_eq!(error.lines().count(), 1, "{error}");
-        assert!(
-            words.iter().all(|word| error.contains(word)),
-            "{arguments:?}: {error}"
-        );
+        assert!(words.iter().all(|word| error.contains(word)), "{arguments:?}: {error}");
     }
     drop(taken);
 }
@@ -731,10 +665,7 @@ fn its_health_check_succeeds_once_the_table_was_reached() {
     drop(agent);
     let (code, error) = ask(&["--listen", address], unset);
     assert_eq!(code, Some(1), "{error}");
-    assert!(
-        error.contains("no answer: ") && error.contains(address),
-        "{error}"
-    );
+    assert!(error.contains("no answer: ") && error.contains(address), "{error}");
     // Accepts connections, and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
@@ -750,10 +681,7 @@ fn its_health_check_succeeds_once_the_table_was_reached() {
 #[test]
 fn usage_is_told_as_far_back_as_the_stack_keeps_it() {
     const DAY_MS: u128 = 86_400_000;
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap()
-        .as_millis();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let ago = |days: u128| u64::try_from((now / DAY_MS - days) * DAY_MS).unwrap();
     let database = database();
     for (retention, days, status) in [
@@ -772,12 +700,7 @@ fn usage_is_told_as_far_back_as_the_stack_keeps_it() {
         let answer = agent.post("/v1/usage", &body);
         assert_eq!(answer.status, status, "{retention:?}, {days}: {answer:?}");
     }
-    for (span, is_right) in [
-        ("forever", true),
-        ("1d", true),
-        ("1h", false),
-        ("soon", false),
-    ] {
+    for (span, is_right) in [("forever", true), ("1d", true), ("1h", false), ("soon", false)] {
         let arguments = ["weirgate-agent", "--table", "t", "--audit-retention", span];
         assert_eq!(Options::read(arguments).is_ok(), is_right, "{span}");
     }

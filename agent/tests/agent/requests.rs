@@ -51,10 +51,7 @@ fn ask(agent: &Agent, line: &str, (grant, kept): (&mut String, &str)) -> String 
     let mut words = head.split(' ');
     let (method, path) = (words.next().unwrap(), words.next().unwrap());
     let fields: Vec<_> = words.map(|word| word.split_once('=').unwrap()).collect();
-    let body = body
-        .trim_start()
-        .replace("$grant", grant)
-        .replace("$kept", kept);
+    let body = body.trim_start().replace("$grant", grant).replace("$kept", kept);
     let answer = agent.connect().send(method, path, &fields, &body);
     if let Some(given) = answer.body.starts_with('{').then(|| answer.json())
         && let Some(given) = given["grant"].as_str()
@@ -62,9 +59,7 @@ fn ask(agent: &Agent, line: &str, (grant, kept): (&mut String, &str)) -> String 
         *grant = given.to_owned();
     }
     let fields = answer.fields.iter();
-    let fields: String = fields
-        .map(|(name, value)| format!("{name}: {value}\n"))
-        .collect();
+    let fields: String = fields.map(|(name, value)| format!("{name}: {value}\n")).collect();
     format!("{}\n{fields}\n{}", answer.status, answer.body)
 }
 
@@ -183,11 +178,7 @@ fn a_change_of_limits_has_an_event_with_its_author() {
     }
     let admin = agent.gated.limiter.admin();
     let subject = AuditSubject::Entity("e".try_into().unwrap());
-    let events = agent
-        .runtime
-        .block_on(admin.audit(&subject, None))
-        .unwrap()
-        .items;
+    let events = agent.runtime.block_on(admin.audit(&subject, None)).unwrap().items;
     let mut authors: Vec<_> = events.into_iter().map(|event| event.principal).collect();
     authors.sort();
     assert_eq!(authors, ["portal", "portal/alice"]);
@@ -208,23 +199,17 @@ fn waiting(agent: &Agent, number: u32, bytes: usize) -> Vec<Client> {
         client
     });
     let clients = clients.collect();
-    agent.wait_for("weirgate_agent_in_flight", |found| {
-        found == f64::from(number)
-    });
+    agent.wait_for("weirgate_agent_in_flight", |found| found == f64::from(number));
     clients
 }
 
 #[test]
 fn requests_beyond_the_bounds_are_refused_at_once_and_what_those_that_leave_took_returns() {
     // 60 KiB, of which the first is free: 138 of them are 8 MiB.
-    for (max, number, bytes, says) in [
-        (2, 2, 100, "2 requests are in flight"),
-        (4096, 138, 61_440, "8192 KiB, the maximum"),
-    ] {
-        let agent = Agent::with(Settings {
-            max_in_flight: max,
-            ..Settings::default()
-        });
+    for (max, number, bytes, says) in
+        [(2, 2, 100, "2 requests are in flight"), (4096, 138, 61_440, "8192 KiB, the maximum")]
+    {
+        let agent = Agent::with(Settings { max_in_flight: max, ..Settings::default() });
         let held = agent.acquire(&slots(20));
         let clients = waiting(&agent, number, bytes);
         let body = format!("{TAKE:<bytes$}");
@@ -267,16 +252,9 @@ fn limits_can_be_changed_while_all_places_are_of_requests_that_wait() {
 /// A settlement in flight may be applied after its answer.
 #[test]
 fn the_answer_to_a_settlement_that_the_agents_end_drops_asks_for_no_repetition() {
-    let agent = Agent::with(Settings {
-        grace: Duration::from_secs(1),
-        ..Settings::default()
-    });
-    let grants: Vec<_> = (0..16)
-        .map(|_| agent.acquire(&slots(1))["grant"].clone())
-        .collect();
-    agent
-        .dynamo
-        .stall_when(|operation, _| operation == "UpdateItem");
+    let agent = Agent::with(Settings { grace: Duration::from_secs(1), ..Settings::default() });
+    let grants: Vec<_> = (0..16).map(|_| agent.acquire(&slots(1))["grant"].clone()).collect();
+    agent.dynamo.stall_when(|operation, _| operation == "UpdateItem");
     let settle = |grant: &serde_json::Value| {
         let mut client = agent.connect();
         let settle = json!({"grant": grant, "end": "release"}).to_string();
@@ -299,10 +277,7 @@ fn the_answer_to_a_settlement_that_the_agents_end_drops_asks_for_no_repetition()
 /// Nothing of a table that answers no read was changed.
 #[test]
 fn a_read_without_an_answer_has_changed_nothing_and_may_be_repeated() {
-    let mut agent = Agent::with(Settings {
-        allows_limit_changes: true,
-        ..Settings::default()
-    });
+    let mut agent = Agent::with(Settings { allows_limit_changes: true, ..Settings::default() });
     agent.acquire(&serde_json::from_str(TAKE).unwrap());
     let reads = |operation: &str| ["BatchGetItem", "GetItem", "Query", "Scan"].contains(&operation);
     for is_lost in [false, true] {
@@ -312,9 +287,7 @@ fn a_read_without_an_answer_has_changed_nothing_and_may_be_repeated() {
                 agent.dynamo.stall_when(|_, _| false);
                 agent.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
             }
-            false => agent
-                .dynamo
-                .stall_when(move |operation, _| reads(operation)),
+            false => agent.dynamo.stall_when(move |operation, _| reads(operation)),
         }
         let (level, e) = (json!({"level": "entity", "entity": "e"}), "e");
         let day = 86_400_000;
@@ -340,10 +313,7 @@ fn the_head_of_an_answer_has_a_bound_however_many_limits_there_are() {
     let limits: Vec<_> = (0..10)
         .map(|at| format!("limit-with-a-name-{at}: {{per_minute: {}}}", 1_000 - at))
         .collect();
-    let limits = format!(
-        "weirgate: 1\nsystem: {{limits: {{{}}}}}\n",
-        limits.join(", ")
-    );
+    let limits = format!("weirgate: 1\nsystem: {{limits: {{{}}}}}\n", limits.join(", "));
     let agent = Agent::with_limits(Settings::default(), &limits);
     let bucket = |at: usize| json!({"entity": format!("entity-{at}"), "resource": "r", "take": {"limit-with-a-name-0": 1 + at}});
     let buckets: Vec<_> = (0..100).map(bucket).collect();
@@ -368,12 +338,8 @@ fn a_settlement_does_not_wait_longer_than_the_timeout_for_the_report_beside_it()
         ..Settings::default()
     });
     let granted = agent.acquire(&slots(20));
-    agent
-        .dynamo
-        .stall_when(|_, request| request.to_string().contains("\"pz\""));
-    let begun = agent
-        .runtime
-        .block_on(async { tokio::time::Instant::now() });
+    agent.dynamo.stall_when(|_, request| request.to_string().contains("\"pz\""));
+    let begun = agent.runtime.block_on(async { tokio::time::Instant::now() });
     let vendor = json!({"status": 429, "headers": {"retry-after": "20"}});
     let settle = json!({"grant": granted["grant"], "vendor": vendor, "end": "release"});
     let settled = agent.settle(&settle);
@@ -388,10 +354,7 @@ fn a_settlement_does_not_wait_longer_than_the_timeout_for_the_report_beside_it()
 /// A request in the line has its place as one that waits.
 #[test]
 fn requests_that_queue_are_in_flight_until_their_start_and_those_that_leave_free_their_place() {
-    let agent = Agent::with(Settings {
-        max_in_flight: 2,
-        ..Settings::default()
-    });
+    let agent = Agent::with(Settings { max_in_flight: 2, ..Settings::default() });
     let queues = |answer: &str| json!({"entity": "e", "resource": "r", "take": {"rpm": 100}, "queue_ms": 60_000, "answer": answer});
     agent.acquire(&json!({"entity": "e", "resource": "r", "take": {"rpm": 600}}));
     let clients: Vec<_> = (0..2)
@@ -423,10 +386,8 @@ fn requests_that_queue_are_in_flight_until_their_start_and_those_that_leave_free
 #[test]
 fn what_a_request_took_that_ends_before_its_answer_has_returned_when_the_agent_ends() {
     for is_agents_end in [false, true] {
-        let agent = Agent::with(Settings {
-            latency: Duration::from_millis(200),
-            ..Settings::default()
-        });
+        let agent =
+            Agent::with(Settings { latency: Duration::from_millis(200), ..Settings::default() });
         let mut client = agent.connect();
         client.write("POST", "/v1/acquire", &[], &slots(4).to_string());
         let left = || {
@@ -439,11 +400,7 @@ fn what_a_request_took_that_ends_before_its_answer_has_returned_when_the_agent_e
             }
             agent.advance(Duration::from_millis(5));
         }
-        assert_eq!(
-            left().as_deref(),
-            Some("16000"),
-            "it is applied, not answered"
-        );
+        assert_eq!(left().as_deref(), Some("16000"), "it is applied, not answered");
         if is_agents_end {
             agent.runtime.block_on(agent.clients.end());
         }
@@ -453,10 +410,7 @@ fn what_a_request_took_that_ends_before_its_answer_has_returned_when_the_agent_e
         }
         let outcomes = agent.gated.measures.read(Call::Acquire).outcomes;
         assert!(outcomes.contains(&(Outcome::Dropped, 1)), "{outcomes:?}");
-        agent
-            .runtime
-            .block_on(agent.gated.limiter.shutdown())
-            .unwrap();
+        agent.runtime.block_on(agent.gated.limiter.shutdown()).unwrap();
         assert_eq!(left().as_deref(), Some("20000"));
     }
 }
@@ -465,10 +419,7 @@ fn what_a_request_took_that_ends_before_its_answer_has_returned_when_the_agent_e
 fn the_grant_of_the_largest_request_can_be_settled() {
     let agent = Agent::new();
     let names: Vec<_> = ('a'..='t').map(String::from).collect();
-    let limits: Vec<_> = names
-        .iter()
-        .map(|name| json!({"name": name, "slots": 9}))
-        .collect();
+    let limits: Vec<_> = names.iter().map(|name| json!({"name": name, "slots": 9})).collect();
     let take: serde_json::Map<_, _> = names.iter().map(|name| (name.clone(), 1.into())).collect();
     let bucket = |at: usize| json!({"entity": at.to_string(), "resource": "r", "limits": limits, "take": take});
     let buckets: Vec<_> = (0..100).map(bucket).collect();
@@ -494,10 +445,7 @@ fn a_large_or_deep_body_is_refused_and_the_next_request_is_answered() {
         }
     }
     assert_eq!(send("/v1/acquire", &format!("{TAKE:<65000}")).status, 200);
-    for deep in [
-        "{\"take\":".to_owned() + &"[".repeat(60_000),
-        "[".repeat(60_000),
-    ] {
+    for deep in ["{\"take\":".to_owned() + &"[".repeat(60_000), "[".repeat(60_000)] {
         assert_eq!(send("/v1/acquire", &deep).status, 400);
     }
     // Of a length that is not announced, and that ends nowhere.
@@ -513,10 +461,7 @@ fn a_large_or_deep_body_is_refused_and_the_next_request_is_answered() {
 
 #[test]
 fn slow_clients_take_no_place_of_others() {
-    let agent = Agent::with(Settings {
-        max_in_flight: 1,
-        ..Settings::default()
-    });
+    let agent = Agent::with(Settings { max_in_flight: 1, ..Settings::default() });
     let head = b"POST /v1/acquire HTTP/1.1\r\nhost: agent\r\ncontent-length: 100\r\n\r\n{";
     let mut slow: Vec<Client> = (0..50).map(|_| agent.connect()).collect();
     for (at, client) in slow.iter_mut().enumerate() {
@@ -536,11 +481,7 @@ fn slow_clients_take_no_place_of_others() {
     }
     agent.advance(Duration::from_secs(30));
     assert!(slow[2].read().is_none(), "its head took too long");
-    assert_eq!(
-        slow[3].read().unwrap().status,
-        408,
-        "its body took too long"
-    );
+    assert_eq!(slow[3].read().unwrap().status, 408, "its body took too long");
     assert_eq!(other.send("POST", "/v1/acquire", &[], TAKE).status, 200);
 }
 
@@ -566,10 +507,7 @@ fn bodies_that_arrive_slowly_give_way_to_those_that_arrive_at_once() {
 
 #[test]
 fn idle_connections_give_way_to_new_ones() {
-    let agent = Agent::with(Settings {
-        max_connections: 200,
-        ..Settings::default()
-    });
+    let agent = Agent::with(Settings { max_connections: 200, ..Settings::default() });
     let mut idle: Vec<Client> = (0..200).map(|_| agent.connect()).collect();
     let mut last = idle.pop().unwrap();
     assert_eq!(last.send("POST", "/v1/acquire", &[], TAKE).status, 200);

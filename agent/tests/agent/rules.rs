@@ -21,10 +21,7 @@ fn refused(text: &str) -> String {
 }
 
 fn find(rules: &Rules, domain: &str, entries: &[(&str, &str)]) -> Option<Matched> {
-    let entries: Vec<_> = entries
-        .iter()
-        .map(|(key, value)| (*key, value.as_bytes()))
-        .collect();
+    let entries: Vec<_> = entries.iter().map(|(key, value)| (*key, value.as_bytes())).collect();
     rules.find(domain, &entries)
 }
 
@@ -59,12 +56,7 @@ domains:
     assert_eq!(of("green").entity, "g:green");
     let any = of("red");
     assert_eq!((&*any.entity, &*any.resource), ("red", "r/:2fx"));
-    let amounts: Vec<_> = any
-        .terms
-        .takes
-        .iter()
-        .map(|take| (&*take.limit, take.amount))
-        .collect();
+    let amounts: Vec<_> = any.terms.takes.iter().map(|take| (&*take.limit, take.amount)).collect();
     assert_eq!(amounts, [("rpm", Amount::Tokens(2)), ("tpm", Amount::Hits)]);
     assert!(
         find(&rules, "edge", &[("path", "/x"), ("tenant", "red")]).is_none(),
@@ -107,52 +99,27 @@ fn envoys_rules_are_found_by_value_then_by_wildcard_then_by_key_at_their_own_dep
     let shown = |bucket: &Bucket| {
         let limit = &bucket.terms.limits.as_ref().unwrap()[0];
         let rule = limit.rule();
-        (
-            rule.capacity.whole_tokens(),
-            rule.refill_period_ms,
-            limit.name().to_string(),
-        )
+        (rule.capacity.whole_tokens(), rule.refill_period_ms, limit.name().to_string())
     };
     let exact = of(&[("database", "users")]);
     assert_eq!(shown(&exact), (500, 1_000, "second".to_owned()));
-    assert_eq!(
-        (&*exact.entity, &*exact.resource),
-        ("database:users", "mongo:20cps")
-    );
+    assert_eq!((&*exact.entity, &*exact.resource), ("database:users", "mongo:20cps"));
     assert!(!exact.terms.is_shadow);
     let number = of(&[("database", "007")]);
-    assert_eq!(
-        shown(&number),
-        (7, 86_400_000, "day".to_owned()),
-        "as it is written"
-    );
+    assert_eq!(shown(&number), (7, 86_400_000, "day".to_owned()), "as it is written");
     assert_eq!(number.terms.label.as_deref(), Some("agents"));
     let wildcard = of(&[("database", "usage")]);
     assert_eq!(shown(&wildcard), (3, 60_000, "minute".to_owned()));
     assert!(wildcard.terms.is_shadow);
     let alone = of(&[("database", "other")]);
     assert_eq!(shown(&alone), (2, 7 * 86_400_000, "week".to_owned()));
-    assert_eq!(
-        alone.entity, "database:other",
-        "each value has its own bucket"
-    );
+    assert_eq!(alone.entity, "database:other", "each value has its own bucket");
     let deeper = of(&[("database", "other"), ("path", "/a")]);
     assert_eq!(shown(&deeper), (5, 30 * 86_400_000, "month".to_owned()));
-    let free = find(
-        &rules,
-        "mongo cps",
-        &[("database", "other"), ("path", "/a.png")],
-    );
+    let free = find(&rules, "mongo cps", &[("database", "other"), ("path", "/a.png")]);
     assert!(matches!(free, Some(Matched::Unlimited)));
     // There is no way back from a value to the key alone.
-    assert!(
-        find(
-            &rules,
-            "mongo cps",
-            &[("database", "users"), ("path", "/a")]
-        )
-        .is_none()
-    );
+    assert!(find(&rules, "mongo cps", &[("database", "users"), ("path", "/a")]).is_none());
     let banned = find(&rules, "mongo cps", &[("banned", "x")]);
     assert!(matches!(banned, Some(Matched::Blocked(_))));
     assert!(find(&rules, "mongo cps", &[("silent", "x")]).is_none());
@@ -201,27 +168,15 @@ fn the_rules_of_the_guides_mean_what_the_guides_say() {
     let moved = include_str!("../../../docs/guide/from-envoy-ratelimit.md");
     let moved = rules(&block(moved, "yaml", "domain: edge"));
     let deep = bucket(&moved, "edge", &[("tenant", "acme"), ("path", "/export")]);
-    assert_eq!(
-        (&*deep.entity, &*deep.resource),
-        ("tenant:acme:path:@2fexport", "edge")
-    );
+    assert_eq!((&*deep.entity, &*deep.resource), ("tenant:acme:path:@2fexport", "edge"));
     assert!(deep.terms.is_shadow);
     let free = find(&moved, "edge", &[("path", "/healthz")]);
     assert!(matches!(free, Some(Matched::Unlimited)));
 }
 
 /// What `404` is, with what YAML allows around it.
-const WRITTEN: [&str; 9] = [
-    "404",
-    "'404'",
-    "&c 404",
-    "!!str 404",
-    "&c !!str \"404\"",
-    "!!int 404",
-    "*d",
-    "*e",
-    "*f",
-];
+const WRITTEN: [&str; 9] =
+    ["404", "'404'", "&c 404", "!!str 404", "&c !!str \"404\"", "!!int 404", "*d", "*e", "*f"];
 
 #[test]
 fn a_value_of_a_rule_is_what_yaml_says() {
@@ -245,9 +200,7 @@ fn a_value_of_a_rule_is_what_yaml_says() {
 
 #[test]
 fn what_a_rules_file_cannot_say_is_refused_at_its_place() {
-    let rows = include_str!("rules.txt")
-        .lines()
-        .filter(|line| !line.starts_with('#'));
+    let rows = include_str!("rules.txt").lines().filter(|line| !line.starts_with('#'));
     assert!(rows.clone().count() >= 50);
     for row in rows {
         let (text, message) = row.split_once(" => ").expect(row);
@@ -338,21 +291,14 @@ async fn a_folder_stands_for_its_yaml_files_and_a_domain_is_in_one_of_them() {
     std::fs::write(folder.join("notes.txt"), "no rules").unwrap();
     let source = RulesSource::open(vec![folder.clone()]).unwrap();
     assert_eq!(limit(&source), 1);
-    std::fs::write(
-        folder.join("e.yml"),
-        native(&format!("{{match: [a], {LIMITED}}}")),
-    )
-    .unwrap();
+    std::fs::write(folder.join("e.yml"), native(&format!("{{match: [a], {LIMITED}}}"))).unwrap();
     settle(&source).await;
     assert_eq!(source.rules().domains(), 2);
     std::fs::write(folder.join("f.yaml"), tenant(2)).unwrap();
     settle(&source).await;
     assert_eq!((source.rules().domains(), limit(&source)), (2, 1));
     let error = source.error().unwrap().to_string();
-    assert!(
-        error.contains("f.yaml:1:9: domain: the domain has rules already"),
-        "{error}"
-    );
+    assert!(error.contains("f.yaml:1:9: domain: the domain has rules already"), "{error}");
 }
 
 proptest! {

@@ -76,12 +76,7 @@ pub struct Acquire {
     #[arg(long, value_name = "SPAN", value_parser = instant::span_within::<1, DAY>)]
     lease: Option<Duration>,
     /// What happens to a COMMAND whose lease is lost: stop sends it SIGTERM
-    #[arg(
-        long,
-        value_name = "ACTION",
-        default_value = "stop",
-        requires = "command"
-    )]
+    #[arg(long, value_name = "ACTION", default_value = "stop", requires = "command")]
     on_lost: OnLost,
     /// Runs a command with the tokens, then releases the slots; exits as the command does
     #[arg(last = true, value_name = "COMMAND")]

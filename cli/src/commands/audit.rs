@@ -61,11 +61,8 @@ impl Audit {
                 };
                 let is_early = |event: &AuditEvent| from.is_some_and(|at| event.id.at() < at);
                 let is_late = |event: &AuditEvent| to.is_some_and(|at| event.id.at() >= at);
-                page.next = page
-                    .next
-                    .filter(|_| !page.items.last().is_some_and(is_early));
-                page.items
-                    .retain(|event| !is_early(event) && !is_late(event));
+                page.next = page.next.filter(|_| !page.items.last().is_some_and(is_early));
+                page.items.retain(|event| !is_early(event) && !is_late(event));
                 Ok(page)
             })
             .await
@@ -86,14 +83,7 @@ pub fn rows(event: &AuditEvent) -> Vec<Vec<String>> {
         let (at, principal) = (instant::text(event.id.at()), event.principal.clone());
         let what = format!("{} {}", field.of, field.field);
         let what = what.trim_end().to_owned();
-        vec![
-            at,
-            principal,
-            what,
-            field.before,
-            field.after,
-            operation.clone(),
-        ]
+        vec![at, principal, what, field.before, field.after, operation.clone()]
     };
     change_fields(&event.change).into_iter().map(row).collect()
 }

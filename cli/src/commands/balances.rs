@@ -32,9 +32,9 @@ enum Balance {
 fn balance(text: &str) -> Result<Balance, String> {
     match text.contains('=') {
         true => amounts::amount(text).map(Balance::Amount),
-        false => amounts::limit_name(text)
-            .map(Balance::Capacity)
-            .map_err(|error| error.to_string()),
+        false => {
+            amounts::limit_name(text).map(Balance::Capacity).map_err(|error| error.to_string())
+        }
     }
 }
 
@@ -121,9 +121,7 @@ impl Reset {
         self.destroy.confirm(&deed, "yes")?;
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let mut edit = limiter
-            .admin()
-            .edit_balances(entity.as_str(), resource.as_str());
+        let mut edit = limiter.admin().edit_balances(entity.as_str(), resource.as_str());
         if self.limits.is_empty() {
             edit = edit.reset_all();
         }
@@ -144,9 +142,7 @@ impl Drain {
         self.destroy.confirm(&deed, "yes")?;
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let mut edit = limiter
-            .admin()
-            .edit_balances(entity.as_str(), resource.as_str());
+        let mut edit = limiter.admin().edit_balances(entity.as_str(), resource.as_str());
         if self.limits.is_empty() {
             edit = edit.drain_all();
         }
@@ -161,9 +157,7 @@ impl TopUp {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let mut edit = limiter
-            .admin()
-            .edit_balances(entity.as_str(), resource.as_str());
+        let mut edit = limiter.admin().edit_balances(entity.as_str(), resource.as_str());
         for Amount { limit, tokens } in &self.amounts {
             edit = edit.top_up(limit.as_str(), *tokens);
         }
@@ -187,12 +181,7 @@ async fn send(
     let report = edit.send().await?;
     let output = context.output();
     output.print(&report, |report| {
-        let BalanceReport {
-            outcome,
-            shards,
-            before,
-            after,
-        } = report;
+        let BalanceReport { outcome, shards, before, after } = report;
         let row = |(limit, before): (_, &MilliTokens)| {
             let after = after.get(limit).copied().unwrap_or_default();
             let amounts = [*before, after].map(|amount| amount.whole_tokens().to_string());

@@ -30,14 +30,10 @@ impl Buckets {
         let limiter = context.limiter().await?;
         let columns = ["entity", "resource", "limits", "#shards", "#leases"];
         self.page
-            .print(context, &columns, row, async |page| {
-                match (&entity, &resource) {
-                    (Some(entity), _) => limiter.admin().entity_buckets(entity, page).await,
-                    (None, Some(resource)) => {
-                        limiter.admin().resource_buckets(resource, page).await
-                    }
-                    (None, None) => unreachable!("one of them is required"),
-                }
+            .print(context, &columns, row, async |page| match (&entity, &resource) {
+                (Some(entity), _) => limiter.admin().entity_buckets(entity, page).await,
+                (None, Some(resource)) => limiter.admin().resource_buckets(resource, page).await,
+                (None, None) => unreachable!("one of them is required"),
             })
             .await
     }

@@ -43,9 +43,7 @@ impl Man {
         };
         std::fs::create_dir_all(&self.folder).map_err(failed)?;
         clap_mangen::generate_to(context.program(), &self.folder).map_err(failed)?;
-        context
-            .output()
-            .note(format!("manual pages are in {}", self.folder.display()));
+        context.output().note(format!("manual pages are in {}", self.folder.display()));
         Ok(Outcome::Done)
     }
 }

@@ -46,8 +46,6 @@ impl Destroy {
         if line.trim() == word {
             return Ok(());
         }
-        Err(Failure::Refused(
-            "not confirmed: nothing was changed".to_owned(),
-        ))
+        Err(Failure::Refused("not confirmed: nothing was changed".to_owned()))
     }
 }

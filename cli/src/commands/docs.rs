@@ -9,10 +9,8 @@ use crate::failure::{Failure, Outcome};
 
 /// Prints the pages of this version, without a network.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  weirgate docs\n  weirgate docs guide/limits\n  \
-                  weirgate docs operations#the-stream-is-lost"
-)]
+#[command(after_help = "Examples:\n  weirgate docs\n  weirgate docs guide/limits\n  \
+                  weirgate docs operations#the-stream-is-lost")]
 pub struct Docs {
     /// Page, perhaps with a section; without one, lists the pages
     #[arg(value_name = "PAGE[#SECTION]")]
@@ -104,17 +102,9 @@ impl Docs {
             None => {
                 let items = PAGES.iter().map(|(page, text)| Item {
                     page,
-                    title: text
-                        .lines()
-                        .next()
-                        .unwrap_or_default()
-                        .trim_start_matches("# "),
+                    title: text.lines().next().unwrap_or_default().trim_start_matches("# "),
                 });
-                let listed = Page {
-                    items: items.collect(),
-                    next: None,
-                    unreadable: vec![],
-                };
+                let listed = Page { items: items.collect(), next: None, unreadable: vec![] };
                 output.print(&listed, |listed| {
                     let rows = listed
                         .items
@@ -199,9 +189,7 @@ fn find(address: &str) -> Result<(&'static str, &'static str), String> {
         return Ok((name, text));
     }
     let headings = headings(text);
-    let found = headings
-        .iter()
-        .position(|heading| heading.anchor == section);
+    let found = headings.iter().position(|heading| heading.anchor == section);
     let Some(at) = found else {
         let all: Vec<_> = headings.iter().map(|heading| &*heading.anchor).collect();
         return Err(format!(
@@ -234,11 +222,7 @@ fn headings(text: &str) -> Vec<Heading> {
             let kept = |c: &char| c.is_alphanumeric() || "_- ".contains(*c);
             let title = title.trim().to_lowercase();
             let anchor: String = title.chars().filter(kept).collect();
-            found.push(Heading {
-                start,
-                level,
-                anchor: anchor.replace(' ', "-"),
-            });
+            found.push(Heading { start, level, anchor: anchor.replace(' ', "-") });
         }
         start += line.len();
     }
@@ -294,11 +278,7 @@ mod tests {
         assert!(section.starts_with("## A function is stuck\n") && runbook.contains(section));
         assert!(section.contains("\n### The reconciler\n"));
         assert_eq!(section.matches("\n## ").count(), 0);
-        for address in [
-            "operations.md#operations",
-            "docs/operations.md",
-            "./docs/operations",
-        ] {
+        for address in ["operations.md#operations", "docs/operations.md", "./docs/operations"] {
             assert_eq!(find(address), Ok(("operations", runbook)), "{address}");
         }
         assert_eq!(find("docs/guide/limits.md"), find("guide/limits"));

@@ -86,10 +86,7 @@ impl Doctor {
 
     async fn of_table(&self, context: &Context) -> Result<Vec<Finding>, Failure> {
         let table = context.stored().await?;
-        let facts = table
-            .describe()
-            .await
-            .map_err(|error| Failure::from(&error))?;
+        let facts = table.describe().await.map_err(|error| Failure::from(&error))?;
         let mut findings = table::findings(&table, &facts).await;
         findings.push(table::clock(&table, "DynamoDB"));
         if context.is_local() {
@@ -97,10 +94,7 @@ impl Doctor {
             findings.push(Finding::unknown("functions", text, ""));
         } else {
             // The endpoint is DynamoDB's; the others have their own.
-            let elsewhere = weirgate::ConnectOptions {
-                endpoint_url: None,
-                ..context.connection()
-            };
+            let elsewhere = weirgate::ConnectOptions { endpoint_url: None, ..context.connection() };
             let aws = aws::Aws::new(weirgate_store::sdk_config(&elsewhere).await);
             let (found, deployed) =
                 functions::findings(&aws, table.name(), &facts, self.stack.clone()).await;
@@ -155,13 +149,7 @@ fn url(text: &str) -> Result<String, String> {
 
 fn text(diagnosis: &Diagnosis) -> Text {
     let lines = diagnosis.findings.iter().map(Finding::text);
-    let count = |state| {
-        diagnosis
-            .findings
-            .iter()
-            .filter(|finding| finding.state == state)
-            .count()
-    };
+    let count = |state| diagnosis.findings.iter().filter(|finding| finding.state == state).count();
     let (problems, unknown) = (count(State::Problem), count(State::Unknown));
     let sum = match (problems, unknown) {
         (0, 0) => "nothing is wrong".to_owned(),

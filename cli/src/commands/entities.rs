@@ -103,9 +103,7 @@ pub struct Describe {
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text
-        .split_once('=')
-        .ok_or("must be NAME=VALUE, for example plan=pro")?;
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE, for example plan=pro")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -168,17 +166,10 @@ impl Set {
             )));
         }
         if before.as_ref() == Some(&after) {
-            return done(
-                context,
-                false,
-                &format!("no changes: entity {id} is set so"),
-            );
+            return done(context, false, &format!("no changes: entity {id} is set so"));
         }
         let admin = limiter.admin();
-        if !admin
-            .replace_entity(&id, before.as_ref(), Some(&after))
-            .await?
-        {
+        if !admin.replace_entity(&id, before.as_ref(), Some(&after)).await? {
             return Err(Failure::Failed(format!(
                 "entity {id} was changed by another command in the meantime, and is not changed by \
                  this one: run it again"
@@ -238,11 +229,7 @@ impl Describe {
         }
         let edit = |before| self.apply(before);
         let (before, after) = limiter.admin().edit_entity_description(&id, edit).await?;
-        let described = Described {
-            changed: before != after,
-            before,
-            after,
-        };
+        let described = Described { changed: before != after, before, after };
         let output = context.output();
         output.print(&described, |Described { after, .. }| {
             output.table(&["field", "value"], fields(after))
@@ -296,32 +283,16 @@ async fn get(context: &Context, entity: &str) -> Result<Outcome, Failure> {
     let entity = limiter.admin().entity(&id).await?;
     let entity = entity.ok_or_else(|| not_set(&id, context))?;
     let description = limiter.admin().entity_description(&id).await?;
-    let found = Found {
-        entity,
-        description: description.unwrap_or_default(),
-    };
+    let found = Found { entity, description: description.unwrap_or_default() };
     let output = context.output();
-    output.print(
-        &found,
-        |Found {
-             entity,
-             description,
-         }| {
-            let parent = entity.parent.as_ref().map_or("-", |parent| parent.as_str());
-            let cascades = if entity.cascades { "yes" } else { "no" };
-            let plan = entity.plan.as_ref().map_or("-", |plan| plan.as_str());
-            let rows = [
-                ("entity", id.as_str()),
-                ("parent", parent),
-                ("cascades", cascades),
-                ("plan", plan),
-            ];
-            let rows = rows.map(|(name, value)| vec![name.to_owned(), value.to_owned()]);
-            output.table(
-                &["field", "value"],
-                rows.into_iter().chain(fields(description)),
-            )
-        },
-    )?;
+    output.print(&found, |Found { entity, description }| {
+        let parent = entity.parent.as_ref().map_or("-", |parent| parent.as_str());
+        let cascades = if entity.cascades { "yes" } else { "no" };
+        let plan = entity.plan.as_ref().map_or("-", |plan| plan.as_str());
+        let rows =
+            [("entity", id.as_str()), ("parent", parent), ("cascades", cascades), ("plan", plan)];
+        let rows = rows.map(|(name, value)| vec![name.to_owned(), value.to_owned()]);
+        output.table(&["field", "value"], rows.into_iter().chain(fields(description)))
+    })?;
     Ok(Outcome::Done)
 }

@@ -50,16 +50,8 @@ impl Erase {
 }
 
 fn text(report: &EraseReport, is_dry_run: bool) -> String {
-    let EraseReport {
-        configs,
-        entity,
-        children,
-        shards,
-        snapshots,
-        audit_events,
-        in_use,
-        ..
-    } = report;
+    let EraseReport { configs, entity, children, shards, snapshots, audit_events, in_use, .. } =
+        report;
     let entity = if *entity { "its item" } else { "no item" };
     let erased = match is_dry_run {
         true => "would be erased",
@@ -71,10 +63,7 @@ fn text(report: &EraseReport, is_dry_run: bool) -> String {
     );
     if !in_use.is_empty() {
         let names: Vec<_> = in_use.iter().map(ToString::to_string).collect();
-        text += &format!(
-            "\nin use again: {}: stop the callers, and erase again",
-            names.join(", ")
-        );
+        text += &format!("\nin use again: {}: stop the callers, and erase again", names.join(", "));
     }
     text
 }

@@ -66,11 +66,7 @@ impl Leases {
 
 impl Release {
     async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let Self {
-            bucket,
-            lease,
-            destroy,
-        } = self;
+        let Self { bucket, lease, destroy } = self;
         let BucketArgs { entity, resource } = &bucket;
         let namespace = &context.options().namespace;
         let deed = format!("end lease {lease} of {entity} on {resource} in namespace {namespace}");
@@ -103,11 +99,8 @@ pub const COLUMNS: [&str; 5] = ["lease", "tokens", "expires", "owner", "#shard"]
 
 /// Returns a lease as a row of [`COLUMNS`].
 pub fn row(lease: &StoredLease) -> Vec<String> {
-    let tokens: Vec<_> = lease
-        .tokens
-        .iter()
-        .map(|(limit, tokens)| format!("{limit} {tokens}"))
-        .collect();
+    let tokens: Vec<_> =
+        lease.tokens.iter().map(|(limit, tokens)| format!("{limit} {tokens}")).collect();
     vec![
         lease.id.clone(),
         tokens.join("  "),

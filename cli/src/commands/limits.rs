@@ -96,10 +96,7 @@ struct Configured {
 
 impl From<(ConfigLevel, Config)> for Configured {
     fn from((level, config): (ConfigLevel, Config)) -> Self {
-        Self {
-            level,
-            config: Some(config),
-        }
+        Self { level, config: Some(config) }
     }
 }
 
@@ -131,11 +128,7 @@ impl Get {
         };
         let configured = Configured::from((level, config));
         context.output().print(&configured, |configured| {
-            configured
-                .config
-                .as_ref()
-                .map(show::lines)
-                .unwrap_or_default()
+            configured.config.as_ref().map(show::lines).unwrap_or_default()
         })?;
         Ok(Outcome::Done)
     }

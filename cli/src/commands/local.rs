@@ -86,9 +86,7 @@ impl Local {
             hosts: self.allow_host,
             data: self.data,
             limits: self.limits,
-            table: table
-                .filter(|table| !table.is_empty())
-                .unwrap_or(defaults.table),
+            table: table.filter(|table| !table.is_empty()).unwrap_or(defaults.table),
             namespace: context.options().namespace.clone(),
             reconcile_every: self.reconcile_every,
         };
@@ -113,18 +111,14 @@ impl Local {
         let started = Started::of(&backend, &page);
         if let Some(limiter) = demo {
             let mut demo = Demo::start(limiter).await?;
-            context
-                .output()
-                .print(&started, |started| demo::text(started, &demo, &moved))?;
+            context.output().print(&started, |started| demo::text(started, &demo, &moved))?;
             tokio::select! {
                 () = stop.asked() => {}
                 () = demo::tell(&mut demo, &backend, context) => {}
             }
             context.output().note(demo::summary(&demo));
         } else {
-            context
-                .output()
-                .print(&started, |started| started::text(started, &moved))?;
+            context.output().print(&started, |started| started::text(started, &moved))?;
             tokio::select! {
                 () = stop.asked() => {}
                 () = actions::tell(backend.actions(), context) => {}
@@ -167,9 +161,7 @@ impl Local {
 
 /// Returns a limiter of the backend, to be built.
 fn limiter(backend: &LocalBackend) -> Builder {
-    let weirgate_local::Options {
-        table, namespace, ..
-    } = backend.options();
+    let weirgate_local::Options { table, namespace, .. } = backend.options();
     let connection = ConnectOptions {
         local_endpoint: Some(backend.endpoint_url().to_owned()),
         ..ConnectOptions::default()
@@ -184,13 +176,7 @@ async fn page(
     options: weirgate_local::page::Options,
 ) -> Result<LivePage, Failure> {
     let limiter = limiter(backend).build().await?;
-    let weirgate_local::Options {
-        address,
-        hosts,
-        table,
-        namespace,
-        ..
-    } = backend.options();
+    let weirgate_local::Options { address, hosts, table, namespace, .. } = backend.options();
     let options = weirgate_local::page::Options {
         address: *address,
         hosts: hosts.clone(),

@@ -21,10 +21,8 @@ use crate::streams;
 ///
 /// It only reads, and only while a page is open. It ends with Ctrl-C.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  weirgate page --table limits --read-units 50\n  \
-                  weirgate page --table limits --metrics http://127.0.0.1:2774/metrics"
-)]
+#[command(after_help = "Examples:\n  weirgate page --table limits --read-units 50\n  \
+                  weirgate page --table limits --metrics http://127.0.0.1:2774/metrics")]
 pub struct Page {
     /// Port of 127.0.0.1, or 0 for any free one. By default it is 2775, or the next free one if that
     /// is in use; a port that is given is used, or the command fails
@@ -51,10 +49,7 @@ impl Page {
         let stop = Stop::new()?;
         let limiter = context.limiter().await?;
         // A table that cannot be read is reported here, and not only in the browser.
-        limiter
-            .admin()
-            .configs(&ConfigFilter::Resources, None)
-            .await?;
+        limiter.admin().configs(&ConfigFilter::Resources, None).await?;
         let options = Options {
             port: self.port,
             metrics: self.metrics,
@@ -64,9 +59,7 @@ impl Page {
         };
         let chosen = options.port;
         let page = start(limiter, options, "--port")?;
-        let started = Started {
-            page_url: page.url(),
-        };
+        let started = Started { page_url: page.url() };
         context.output().print(&started, |Started { page_url }| {
             let moved = moved(&page, chosen);
             format!("Open {page_url} in a browser.{moved} Ctrl-C stops it.")
@@ -99,9 +92,7 @@ pub fn not_served(ports: &str, error: &io::Error, option: &str) -> Failure {
         ErrorKind::AddrNotAvailable => Failure::Refused(format!(
             "{ports} not on this machine: give an address that it has (--address)"
         )),
-        _ => Failure::Failed(format!(
-            "{ports} not served: {error}; choose another one ({option})"
-        )),
+        _ => Failure::Failed(format!("{ports} not served: {error}; choose another one ({option})")),
     }
 }
 
@@ -141,10 +132,7 @@ mod tests {
             (ErrorKind::Other, false, "another one (--port)"),
         ] {
             let failure = not_served("port 80 of ::1 is", &kind.into(), "--port");
-            assert!(
-                failure.text().starts_with("port 80 of ::1 is"),
-                "{failure:?}"
-            );
+            assert!(failure.text().starts_with("port 80 of ::1 is"), "{failure:?}");
             assert!(failure.text().contains(remedy), "{failure:?}");
             assert_eq!(matches!(failure, Failure::Refused(_)), is_refused);
         }

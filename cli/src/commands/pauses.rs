@@ -41,9 +41,7 @@ impl Pause {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let edit = limiter
-            .admin()
-            .pause(entity.as_str(), resource.as_str(), self.lasts);
+        let edit = limiter.admin().pause(entity.as_str(), resource.as_str(), self.lasts);
         send(context, &self.bucket, edit, self.change).await
     }
 }
@@ -71,12 +69,7 @@ async fn send(
     }
     let report = edit.send().await?;
     context.output().print(&report, |report| {
-        let PauseReport {
-            outcome,
-            before,
-            after,
-            ..
-        } = report;
+        let PauseReport { outcome, before, after, .. } = report;
         let text = |until: &Option<EpochMillis>| match until {
             Some(until) => format!("paused until {}", instant::text(*until)),
             None => "not paused".to_owned(),

@@ -88,11 +88,7 @@ async fn list(context: &Context) -> Result<Outcome, Failure> {
         }
     }
     // All are read, because a plan may have its levels in several pages.
-    let list = Page {
-        items: plans.into_values().collect(),
-        unreadable,
-        next: None,
-    };
+    let list = Page { items: plans.into_values().collect(), unreadable, next: None };
     let output = context.output();
     output.print(&list, |list| {
         let rows = list.items.iter().flat_map(|plan| {
@@ -103,9 +99,7 @@ async fn list(context: &Context) -> Result<Outcome, Failure> {
             let own = plan.resources.iter();
             let own = own.map(|(resource, config)| (&**resource, config));
             let default = plan.default.iter().map(|config| ("all others", config));
-            default
-                .chain(own)
-                .map(move |(resource, config)| row(resource, config))
+            default.chain(own).map(move |(resource, config)| row(resource, config))
         });
         let table = match list.items.is_empty() {
             true => String::new(),

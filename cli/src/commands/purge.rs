@@ -15,10 +15,8 @@ use crate::stop::Stop;
 /// again some minutes later: until then, the aggregator writes the last usage of deleted
 /// buckets. Ctrl-C and SIGTERM end it after a page, with the token that continues it.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  weirgate --namespace staging stop --system\n  \
-                  weirgate --namespace staging purge --dry-run"
-)]
+#[command(after_help = "Examples:\n  weirgate --namespace staging stop --system\n  \
+                  weirgate --namespace staging purge --dry-run")]
 pub struct Purge {
     /// Deletes shards with leases that have not expired, too
     #[arg(long)]
@@ -33,10 +31,8 @@ pub struct Purge {
 impl Purge {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let namespace = &context.options().namespace;
-        let deed = format!(
-            "delete all that table {} has of namespace {namespace}",
-            context.place()?
-        );
+        let deed =
+            format!("delete all that table {} has of namespace {namespace}", context.place()?);
         self.destroy.confirm(&deed, namespace)?;
         let (limiter, is_dry_run) = (context.limiter().await?, self.destroy.dry_run);
         let leases = match self.discard_leases {
@@ -46,10 +42,7 @@ impl Purge {
         let stop = Stop::new()?;
         let output = context.output();
         let mut progress = output.progress();
-        let mut sum = PurgeReport {
-            next: self.page.clone(),
-            ..PurgeReport::default()
-        };
+        let mut sum = PurgeReport { next: self.page.clone(), ..PurgeReport::default() };
         loop {
             let mut purge = limiter.admin().purge_namespace(namespace).leases(leases);
             if is_dry_run {
@@ -94,21 +87,9 @@ fn part(failure: Failure, sum: &PurgeReport, is_dry_run: bool) -> Failure {
 }
 
 fn text(report: &PurgeReport, is_dry_run: bool) -> String {
-    let PurgeReport {
-        scanned,
-        shards,
-        configs,
-        snapshots,
-        audit_events,
-        others,
-        leased,
-        ..
-    } = report;
-    let deleted = if is_dry_run {
-        "would be deleted"
-    } else {
-        "deleted"
-    };
+    let PurgeReport { scanned, shards, configs, snapshots, audit_events, others, leased, .. } =
+        report;
+    let deleted = if is_dry_run { "would be deleted" } else { "deleted" };
     let mut text = format!(
         "{scanned} items read; {deleted}: {configs} configurations, {shards} shards, {snapshots} \
          snapshots, {audit_events} audit events, {others} others"

@@ -101,23 +101,12 @@ impl Reconcile {
 
 impl From<Preview> for Due {
     fn from(Preview { due, has_more }: Preview) -> Self {
-        Self {
-            items: due.into_iter().map(Row::from).collect(),
-            next: None,
-            has_more,
-        }
+        Self { items: due.into_iter().map(Row::from).collect(), next: None, has_more }
     }
 }
 
 impl From<DueItem> for Row {
-    fn from(
-        DueItem {
-            key,
-            shard,
-            due_at,
-            work,
-        }: DueItem,
-    ) -> Self {
+    fn from(DueItem { key, shard, due_at, work }: DueItem) -> Self {
         let bucket = shard.map(|key| Bucket {
             namespace: key.namespace.to_string(),
             entity: key.entity.to_string(),
@@ -128,11 +117,7 @@ impl From<DueItem> for Row {
             Ok(work) => (work, None),
             Err(reason) => (Work::default(), Some(reason)),
         };
-        let Reshaped {
-            finished,
-            repaired,
-            merged,
-        } = work.reshaped;
+        let Reshaped { finished, repaired, merged } = work.reshaped;
         Self {
             key: key.pk,
             bucket,
@@ -156,11 +141,8 @@ impl Row {
         if let Some(reason) = &self.postponed {
             return format!("postpone by an hour: {reason}");
         }
-        let tokens: Vec<_> = self
-            .tokens
-            .iter()
-            .map(|(limit, tokens)| format!("{limit} {tokens}"))
-            .collect();
+        let tokens: Vec<_> =
+            self.tokens.iter().map(|(limit, tokens)| format!("{limit} {tokens}")).collect();
         let work: Vec<_> = [
             some(self.leases, "end {} expired leases")
                 .map(|text| format!("{text} ({})", tokens.join(", "))),
@@ -179,14 +161,7 @@ impl Row {
 }
 
 fn text(due: &Due, context: &Context) -> String {
-    let columns = [
-        "namespace",
-        "entity",
-        "resource",
-        "#shard",
-        "due since",
-        "would",
-    ];
+    let columns = ["namespace", "entity", "resource", "#shard", "due since", "would"];
     let row = |row: &Row| {
         let [namespace, entity, resource, shard] = match &row.bucket {
             Some(bucket) => [
@@ -197,14 +172,7 @@ fn text(due: &Due, context: &Context) -> String {
             ],
             None => [row.key.clone(), String::new(), String::new(), String::new()],
         };
-        vec![
-            namespace,
-            entity,
-            resource,
-            shard,
-            instant::text(row.due_at_ms),
-            row.work(),
-        ]
+        vec![namespace, entity, resource, shard, instant::text(row.due_at_ms), row.work()]
     };
     let number = due.items.len();
     let count = match due.has_more {
@@ -213,10 +181,9 @@ fn text(due: &Due, context: &Context) -> String {
     };
     match due.items.is_empty() {
         true => count,
-        false => format!(
-            "{}\n{count}",
-            context.output().table(&columns, due.items.iter().map(row))
-        ),
+        false => {
+            format!("{}\n{count}", context.output().table(&columns, due.items.iter().map(row)))
+        }
     }
 }
 
@@ -235,10 +202,8 @@ fn summary_text(summary: &Summary) -> String {
         errors,
         ..
     } = summary;
-    let tokens: Vec<_> = tokens_restored
-        .iter()
-        .map(|(limit, tokens)| format!("{limit} {tokens}"))
-        .collect();
+    let tokens: Vec<_> =
+        tokens_restored.iter().map(|(limit, tokens)| format!("{limit} {tokens}")).collect();
     let mut text = format!(
         "{buckets_seen} were due: {leases_restored} expired leases ended, {shards_merged} shards merged away, {shards_repaired} repaired"
     );

@@ -104,10 +104,7 @@ mod tests {
     fn the_objects_have_no_default() {
         Replay::command().debug_assert();
         let args = Replay::try_parse_from(["replay", "folder"]).unwrap();
-        assert_eq!(
-            (args.ttl_days, args.concurrency, args.dry_run),
-            (DEFAULT_TTL_DAYS, 32, false)
-        );
+        assert_eq!((args.ttl_days, args.concurrency, args.dry_run), (DEFAULT_TTL_DAYS, 32, false));
         let error = Replay::try_parse_from(["replay"]).unwrap_err().to_string();
         assert!(error.contains("<PATH>"), "{error}");
     }

@@ -69,10 +69,7 @@ pub fn outcome_text(outcome: &OperationOutcome) -> String {
     match outcome {
         OperationOutcome::Applied => "applied".to_owned(),
         OperationOutcome::AppliedBefore(at) => {
-            format!(
-                "applied before, at {}: nothing changed now",
-                instant::text(*at)
-            )
+            format!("applied before, at {}: nothing changed now", instant::text(*at))
         }
         OperationOutcome::DryRun => "dry run: nothing changed".to_owned(),
         OperationOutcome::Unchanged => "nothing to change".to_owned(),

@@ -114,14 +114,10 @@ async fn set(
             name(bucket)
         )));
     }
-    let found = limiter
-        .admin()
-        .set_shards(entity.as_str(), resource.as_str(), &limits, shards)
-        .await?;
+    let found =
+        limiter.admin().set_shards(entity.as_str(), resource.as_str(), &limits, shards).await?;
     context
         .output()
-        .print(&Shards { shards: found }, |Shards { shards }| {
-            format!("shards: {shards}")
-        })?;
+        .print(&Shards { shards: found }, |Shards { shards }| format!("shards: {shards}"))?;
     Ok(Outcome::Done)
 }

@@ -93,18 +93,9 @@ async fn send(
     }
     let report = edit.send().await?;
     context.output().print(&report, |report| {
-        let SwitchReport {
-            outcome,
-            before,
-            after,
-        } = report;
+        let SwitchReport { outcome, before, after } = report;
         let word = |switch: &Option<Switch>| switch.map_or("no switch", Switch::as_str);
-        format!(
-            "{level}: {} -> {} ({})",
-            word(before),
-            word(after),
-            outcome_text(outcome)
-        )
+        format!("{level}: {} -> {} ({})", word(before), word(after), outcome_text(outcome))
     })?;
     Ok(Outcome::Done)
 }

@@ -73,9 +73,7 @@ pub struct Usage {
 }
 
 /// Columns beside those of limits.
-const COLUMNS: [&str; 7] = [
-    "entity", "resource", "from", "start", "end", "state", "acquires",
-];
+const COLUMNS: [&str; 7] = ["entity", "resource", "from", "start", "end", "state", "acquires"];
 
 /// Before the name of a limit that is that of a column, which no name of a limit can be with it.
 const LIMIT: &str = "limit ";
@@ -112,9 +110,7 @@ impl Usage {
         instant::check_range(Some(self.from), Some(self.to))?;
         let limiter = context.limiter_with(|limiter| limiter.usage_retention(self.kept));
         let limiter = limiter.await?;
-        let report = limiter
-            .admin()
-            .usage_report(scope, self.by.granularity(), self.from..self.to);
+        let report = limiter.admin().usage_report(scope, self.by.granularity(), self.from..self.to);
         // The text is that of the crate, whose option has another name.
         let report = report.map_err(|error| match Failure::from(error) {
             Failure::Refused(text) => Failure::Refused(format!("{text} (--kept)")),
@@ -263,11 +259,7 @@ fn numbers(limits: &BTreeSet<&LimitName>) -> impl Iterator<Item = String> {
 
 fn table(context: &Context, rows: &[&UsageRow]) -> String {
     let limits = limits(rows.iter().map(|row| &row.usage));
-    let mut names = vec![
-        "entity".to_owned(),
-        "resource".to_owned(),
-        "from".to_owned(),
-    ];
+    let mut names = vec!["entity".to_owned(), "resource".to_owned(), "from".to_owned()];
     names.extend(numbers(&limits));
     let line = |row: &&UsageRow| {
         let mark = match row.state {
@@ -299,11 +291,7 @@ struct OfRange<T> {
 impl<T> OfRange<T> {
     fn new(report: &UsageReport<'_>, of: T) -> Self {
         let Range { start, end } = report.range();
-        Self {
-            of,
-            start_ms: start,
-            end_ms: end,
-        }
+        Self { of, start_ms: start, end_ms: end }
     }
 
     fn text(&self) -> String {
@@ -323,11 +311,7 @@ fn total(context: &Context, total: OfRange<UsageTotal>) -> Result<Outcome, Failu
         format!(
             "{table}\n{}, {}{}, complete until {}",
             all.text(),
-            if total.unreadable.is_empty() {
-                ""
-            } else {
-                "incomplete: "
-            },
+            if total.unreadable.is_empty() { "" } else { "incomplete: " },
             total.state,
             instant::text(total.complete_until)
         )

@@ -99,11 +99,8 @@ fn text(reasons: &Reasons, output: &Output) -> String {
         .entities
         .windows(2)
         .map(|pair| {
-            let takes = if pair[0].cascades {
-                "also takes from it"
-            } else {
-                "takes nothing from it"
-            };
+            let takes =
+                if pair[0].cascades { "also takes from it" } else { "takes nothing from it" };
             format!("{} has the parent {}, and {takes}", pair[0].id, pair[1].id)
         })
         .collect();
@@ -135,22 +132,14 @@ fn text(reasons: &Reasons, output: &Output) -> String {
         let table = unreadable::table(output, &reasons.unreadable);
         parts.push(table.trim_end().to_owned());
     }
-    let next = reasons
-        .next
-        .iter()
-        .map(|Next { reason, command }| vec![reason.clone(), command.clone()]);
+    let next =
+        reasons.next.iter().map(|Next { reason, command }| vec![reason.clone(), command.clone()]);
     parts.push(output.table(&["next: because", "run"], next));
     parts.join("\n\n")
 }
 
 fn limit_row(known: &Known) -> Vec<String> {
-    let Known {
-        status,
-        from,
-        saturation,
-        scale,
-        ..
-    } = known;
+    let Known { status, from, saturation, scale, .. } = known;
     let from = from.as_ref();
     let mut from = from.map_or("not the table".to_owned(), ToString::to_string);
     if let Some(scale) = scale {

@@ -57,10 +57,7 @@ fn number(signal: Signal) -> i32 {
 fn recorder() -> String {
     let traps = SIGNALS.map(number);
     let traps = traps.map(|number| format!("trap 'echo {number}' {number}; "));
-    format!(
-        "{}echo ready $$; while :; do read -r line && exit 7; done",
-        traps.concat()
-    )
+    format!("{}echo ready $$; while :; do read -r line && exit 7; done", traps.concat())
 }
 
 /// A run of the binary whose output is read while it runs.
@@ -78,12 +75,7 @@ impl Run {
         let mut process = command.stderr(Stdio::piped()).spawn().expect("it runs");
         let output = process.stdout.take().expect("it is piped");
         let lines = lines(output);
-        Self {
-            input: process.stdin.take().expect("it is piped"),
-            process,
-            lines,
-            seen: vec![],
-        }
+        Self { input: process.stdin.take().expect("it is piped"), process, lines, seen: vec![] }
     }
 
     fn pid(&self) -> i32 {
@@ -315,9 +307,7 @@ async fn a_signal_in_the_line_leaves_it() {
         assert!(left() >= Some(0.0), "{options:?}");
     }
     let mut both = Command::new(env!("CARGO_BIN_EXE_weirgate"));
-    both.args([
-        "acquire", "job", "gpu", "rpm=1", "--queue", "1m", "--now", "--", "true",
-    ]);
+    both.args(["acquire", "job", "gpu", "rpm=1", "--queue", "1m", "--now", "--", "true"]);
     let (status, errors) = Run::start(both).end();
     assert_eq!(status.code(), Some(125), "{errors}");
     assert!(errors.contains("'--now' cannot be used with"), "{errors}");
@@ -375,10 +365,7 @@ async fn a_signal_while_the_slot_is_released_changes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_exit_code_says_how_the_command_ended() {
     let world = World::new().await;
-    for signal in SIGNALS
-        .into_iter()
-        .chain([Signal::SIGKILL, Signal::SIGSEGV])
-    {
+    for signal in SIGNALS.into_iter().chain([Signal::SIGKILL, Signal::SIGSEGV]) {
         if HARMLESS.contains(&signal) {
             continue;
         }
@@ -397,12 +384,9 @@ async fn the_exit_code_says_how_the_command_ended() {
     }
     // What was not run has used nothing.
     let script = super::fixtures::File::new("no-program", "text");
-    for (program, code) in [
-        ("/no/such/program", 127),
-        ("no-such-program", 127),
-        ("/etc", 126),
-        (script.path(), 126),
-    ] {
+    for (program, code) in
+        [("/no/such/program", 127), ("no-such-program", 127), ("/etc", 126), (script.path(), 126)]
+    {
         let run = Run::start(world.acquire(&["slots=1", "budget=1"], &[program]));
         let (status, errors) = run.end();
         assert_eq!(status.code(), Some(code), "{errors}");
@@ -488,9 +472,7 @@ async fn a_command_whose_lease_is_lost_is_stopped_or_kept_with_one_warning() {
                 world.gate.set_down(true);
             } else {
                 let lease = world.leases()[0]["id"].as_str().expect("an id").to_owned();
-                world
-                    .table
-                    .text(["leases", "release", "job", "gpu", &lease, "--yes"]);
+                world.table.text(["leases", "release", "job", "gpu", &lease, "--yes"]);
             }
             let errors = run.process.stderr.take().expect("it is piped");
             let warnings = lines(errors);
@@ -519,14 +501,8 @@ fn a_signal_while_a_password_is_awaited_ends_it() {
     let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.expect("it runs").success());
     let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
-    command.args([
-        "--store",
-        "redis://user@127.0.0.1:1",
-        "--store-password-file",
-    ]);
-    command
-        .arg(&pipe)
-        .args(["acquire", "job", "gpu", "slots=1"]);
+    command.args(["--store", "redis://user@127.0.0.1:1", "--store-password-file"]);
+    command.arg(&pipe).args(["acquire", "job", "gpu", "slots=1"]);
     let run = Run::start(command);
     // Opened once the other end is.
     let writer = std::fs::File::options().write(true).open(&pipe);
@@ -670,10 +646,7 @@ async fn keys_reach_once(prefix: &[&str]) {
     let mut line = |expected: &str| loop {
         let line = lines.recv_timeout(PATIENCE).expect("a line");
         // The terminal echoes keys before what the command prints.
-        let line = line
-            .trim_end()
-            .trim_start_matches(['^', 'C', '\\'])
-            .to_owned();
+        let line = line.trim_end().trim_start_matches(['^', 'C', '\\']).to_owned();
         seen.push(line.clone());
         if line.starts_with(expected) {
             return seen.clone();

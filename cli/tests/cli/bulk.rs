@@ -19,11 +19,7 @@ enum End {
     Started,
 }
 
-const ENDS: [End; 3] = [
-    End::Signal(Signal::SIGINT),
-    End::Signal(Signal::SIGTERM),
-    End::Started,
-];
+const ENDS: [End; 3] = [End::Signal(Signal::SIGINT), End::Signal(Signal::SIGTERM), End::Started];
 
 /// Starts a command on a table behind a gate.
 fn spawn(url: &str, words: &[&str]) -> Child {
@@ -37,11 +33,7 @@ fn spawn(url: &str, words: &[&str]) -> Child {
 fn finish(child: Child) -> Run {
     let output = child.wait_with_output().expect("it ends");
     let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
-    Run {
-        code: output.status.code(),
-        stdout: text(output.stdout),
-        stderr: text(output.stderr),
-    }
+    Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 fn signal(child: &Child, signal: Signal) {
@@ -90,20 +82,18 @@ async fn a_purge_that_ends_on_its_way_says_where_it_goes_on() {
         assert!(dynamo.items().len() > 100, "{seen}");
         table.text("stop --system --yes");
         table.text([&purge[..], &["--page", &next]].concat());
-        let left = dynamo.items().into_iter().filter(|item| {
-            item["PK"]["S"]
-                .as_str()
-                .is_some_and(|pk| pk.starts_with("default/X#"))
-        });
+        let left = dynamo
+            .items()
+            .into_iter()
+            .filter(|item| item["PK"]["S"].as_str().is_some_and(|pk| pk.starts_with("default/X#")));
         assert_eq!(left.count(), 0, "{seen}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_apply_that_a_signal_ends_says_what_is_done_and_the_next_one_does_the_rest() {
-    let names: Vec<_> = (0..40)
-        .map(|at| format!("  r-{at:02}:\n    limits:\n      rpm: 5/minute\n"))
-        .collect();
+    let names: Vec<_> =
+        (0..40).map(|at| format!("  r-{at:02}:\n    limits:\n      rpm: 5/minute\n")).collect();
     let text = format!("weirgate: 1\nresources:\n{}", names.concat());
     let file = File::new("bulk.yaml", &text);
     for (sent, is_json) in [
@@ -151,10 +141,7 @@ async fn an_apply_that_a_signal_ends_says_what_is_done_and_the_next_one_does_the
 /// The first one awaits the changes that have begun, each for its timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_a_second_after_the_first_ends_an_apply_at_once() {
-    let file = File::new(
-        "twice.yaml",
-        "weirgate: 1\nsystem:\n  limits:\n    rpm: 5/minute\n",
-    );
+    let file = File::new("twice.yaml", "weirgate: 1\nsystem:\n  limits:\n    rpm: 5/minute\n");
     let table = Table::new().await;
     let (gate, url) = Gate::to(&table.endpoint);
     gate.hold("TransactWriteItems");

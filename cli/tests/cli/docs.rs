@@ -43,11 +43,7 @@ fn every_page_that_a_text_names_is_printed() {
 fn a_page_or_section_that_is_unknown_is_an_error_that_leads_to_the_list() {
     let run = weirgate("docs operation");
     assert_eq!(run.code, Some(2), "{run:?}");
-    assert!(
-        run.stderr
-            .contains("`weirgate docs` lists, got \"operation\""),
-        "{run:?}"
-    );
+    assert!(run.stderr.contains("`weirgate docs` lists, got \"operation\""), "{run:?}");
     let run = weirgate("docs operations#the-stream");
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.contains("the-stream-is-lost, "), "{run:?}");

@@ -44,11 +44,7 @@ async fn sessions_are_named_because_their_buckets_do_not_split() {
     let table = Table::new().await;
     let fine = ("fine", "no limit is a session: all hot buckets split");
     assert_eq!(of(&table.json("doctor"), "sessions"), fine);
-    for levels in [
-        "--resource gpt-4",
-        "--plan pro",
-        "--entity acme --resource gpt-4",
-    ] {
+    for levels in ["--resource gpt-4", "--plan pro", "--entity acme --resource gpt-4"] {
         table.text(format!("limits set {levels} s=session:200/5h rpm=60/minute").as_str());
     }
     table.text("limits set --resource other rpm=60/minute tpm=quota:9/month");
@@ -62,22 +58,12 @@ async fn sessions_are_named_because_their_buckets_do_not_split() {
 /// Findings about the limits of vendors, by an agent whose metrics have these lines.
 fn of_vendors(table: &Table, metrics: &str) -> Vec<(String, String, String)> {
     let length = metrics.len();
-    let agent = answering(&format!(
-        "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{metrics}"
-    ));
+    let agent = answering(&format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{metrics}"));
     let diagnosis = table.json(format!("doctor --agent {agent}/").as_str());
     let findings = diagnosis["findings"].as_array().expect("a list");
-    let vendors = findings
-        .iter()
-        .filter(|finding| finding["check"] == "vendor");
+    let vendors = findings.iter().filter(|finding| finding["check"] == "vendor");
     let text = |finding: &Value, field: &str| finding[field].as_str().expect("text").to_owned();
-    let of = |finding| {
-        (
-            text(finding, "state"),
-            text(finding, "found"),
-            text(finding, "remedy"),
-        )
-    };
+    let of = |finding| (text(finding, "state"), text(finding, "found"), text(finding, "remedy"));
     vendors.map(of).collect()
 }
 
@@ -86,21 +72,13 @@ fn of_vendors(table: &Table, metrics: &str) -> Vec<(String, String, String)> {
 async fn a_vendors_limit_that_an_agent_knows_is_compared_with_the_one_that_follows_it() {
     let table = Table::new().await;
     let requests = include_str!("../../../agent/tests/agent/requests.txt");
-    let lines = requests
-        .lines()
-        .filter(|line| line.starts_with("weirgate_vendor_limit"));
+    let lines = requests.lines().filter(|line| line.starts_with("weirgate_vendor_limit"));
     let metrics = lines.collect::<Vec<_>>().join("\n");
     let found = of_vendors(&table, &metrics);
     let states: Vec<_> = found.iter().map(|(state, ..)| state.as_str()).collect();
     assert_eq!(states, ["unknown", "advice", "unknown"], "{found:?}");
-    assert_eq!(
-        found[0].1,
-        "the vendor's limit of r is 600 requests, and no limit follows it"
-    );
-    assert!(
-        found[0].2.contains("--follow-vendor requests=LIMIT"),
-        "{found:?}"
-    );
+    assert_eq!(found[0].1, "the vendor's limit of r is 600 requests, and no limit follows it");
+    assert!(found[0].2.contains("--follow-vendor requests=LIMIT"), "{found:?}");
     assert_eq!(
         found[1].1,
         "the vendor's limit of r is 2,000,000 tokens a minute, configured are 100,000 (tpm)"
@@ -153,13 +131,8 @@ async fn an_acceptance_tells_its_cost_and_asks_before_it_writes() {
     assert!(json("--dry-run")["estimate"]["write_units"].is_u64());
     for (option, code) in [(None, 2), (Some("--dry-run"), 0), (Some("--clean"), 0)] {
         let options = ["--table", "weirgate", "--endpoint-url", endpoint, "doctor"];
-        let run = weirgate(
-            options
-                .into_iter()
-                .chain(["--acceptance"])
-                .chain(option)
-                .collect::<Vec<_>>(),
-        );
+        let run =
+            weirgate(options.into_iter().chain(["--acceptance"]).chain(option).collect::<Vec<_>>());
         assert_eq!(run.code, Some(code), "{run:?}");
         let is_told = (run.stdout.clone() + &run.stderr).contains(" cents on demand");
         assert_eq!(is_told, option != Some("--clean"), "{run:?}");
@@ -177,11 +150,7 @@ async fn what_interrupted_acceptances_left_is_deleted_after_a_question() {
     let shown = weirgate([&table[..], &shown].concat());
     let list: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
     assert_eq!(list, json!({"items": ["acceptance-1"], "next": null}));
-    for (option, code, left) in [
-        (None, 2, 1),
-        (Some("--dry-run"), 0, 1),
-        (Some("--yes"), 0, 0),
-    ] {
+    for (option, code, left) in [(None, 2, 1), (Some("--dry-run"), 0, 1), (Some("--yes"), 0, 0)] {
         let options = ["--acceptance", "--clean"].into_iter().chain(option);
         let run = weirgate(table.into_iter().chain(options).collect::<Vec<_>>());
         assert_eq!(run.code, Some(code), "{run:?}");
@@ -278,27 +247,15 @@ async fn each_problem_of_a_table_without_indexes_and_stream_has_a_remedy() {
     for (name, key) in [("PK", KeyType::Hash), ("SK", KeyType::Range)] {
         let attribute = AttributeDefinition::builder().attribute_name(name);
         let attribute = attribute.attribute_type(ScalarAttributeType::S).build();
-        let element = KeySchemaElement::builder()
-            .attribute_name(name)
-            .key_type(key);
+        let element = KeySchemaElement::builder().attribute_name(name).key_type(key);
         request = request
             .attribute_definitions(attribute.expect("it is whole"))
             .key_schema(element.build().expect("it is whole"));
     }
-    let created = request
-        .billing_mode(BillingMode::PayPerRequest)
-        .send()
-        .await;
+    let created = request.billing_mode(BillingMode::PayPerRequest).send().await;
     created.expect("the table is created");
     let endpoint = serve(&dynamo);
-    let arguments = [
-        "--json",
-        "--table",
-        "weirgate",
-        "--endpoint-url",
-        &endpoint,
-        "doctor",
-    ];
+    let arguments = ["--json", "--table", "weirgate", "--endpoint-url", &endpoint, "doctor"];
     let run = weirgate(arguments);
     assert_eq!(run.code, Some(1), "{run:?}");
     let diagnosis: Value = serde_json::from_str(&run.stdout).expect("it is JSON");
@@ -311,9 +268,7 @@ async fn each_problem_of_a_table_without_indexes_and_stream_has_a_remedy() {
     assert_eq!(of(&diagnosis, "stream").0, "problem");
     assert_eq!(of(&diagnosis, "expiry").0, "problem");
     for finding in diagnosis["findings"].as_array().expect("a list") {
-        let has_remedy = finding["remedy"]
-            .as_str()
-            .is_some_and(|text| !text.is_empty());
+        let has_remedy = finding["remedy"].as_str().is_some_and(|text| !text.is_empty());
         assert!(finding["state"] != "problem" || has_remedy, "{finding}");
     }
 }

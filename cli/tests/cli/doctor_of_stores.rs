@@ -56,12 +56,7 @@ fn doctor_at(url: &str, check: &str) -> Found {
     let of = findings.iter().find(|finding| finding["check"] == check);
     let of = of.unwrap_or_else(|| panic!("no check {check}: {diagnosis}"));
     let text = |field: &str| of[field].as_str().expect("text").to_owned();
-    Found {
-        state: text("state"),
-        found: text("found"),
-        remedy: text("remedy"),
-        code: run.code,
-    }
+    Found { state: text("state"), found: text("found"), remedy: text("remedy"), code: run.code }
 }
 
 /// Runs `doctor` until a check finds something.
@@ -103,11 +98,7 @@ fn each_setting_that_loses_buckets_is_a_problem_until_its_remedy_is_done() {
             "persistence",
             ["no-appendfsync-on-rewrite must be no", "got yes"],
         ),
-        (
-            &["--maxmemory", "1"],
-            "memory",
-            ["% of 0 MiB in use", "nothing is decided"],
-        ),
+        (&["--maxmemory", "1"], "memory", ["% of 0 MiB in use", "nothing is decided"]),
     ] {
         let server = folder.server(arguments);
         let problem = doctor(&server, check);
@@ -142,16 +133,11 @@ fn a_server_with_its_file_and_a_replica_in_step_is_fine() {
         assert!(found.found.contains("min-replicas-to-write is 0"));
         // A user may not be allowed to ask for the setting.
         for server in [&server, &replica] {
-            let user = [
-                "ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all", "-config",
-            ];
+            let user = ["ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all", "-config"];
             assert_eq!(cli(server, &user), "OK\n");
         }
         let by_user = || doctor_at(&server.url().replace("//", "//some:pass@"), "replicas");
-        assert_eq!(
-            (&*by_user().state, by_user().found),
-            ("advice", found.found.clone())
-        );
+        assert_eq!((&*by_user().state, by_user().found), ("advice", found.found.clone()));
         let remedy: Vec<_> = found.remedy.split([' ', ',']).take(4).collect();
         assert_eq!(cli(&server, &remedy), "OK\n", "{}", found.remedy);
         let found = doctor(&server, "replicas");
@@ -163,9 +149,7 @@ fn a_server_with_its_file_and_a_replica_in_step_is_fine() {
         }
         assert!(doctor(&server, "persistence").found.contains(fsync));
         let version = cli(&server, &["INFO", "server"]);
-        let version = version
-            .lines()
-            .find_map(|line| line.strip_prefix("redis_version:"));
+        let version = version.lines().find_map(|line| line.strip_prefix("redis_version:"));
         let expected = format!("Redis {} at redis://", version.expect("a version"));
         let found = doctor(&server, "server").found;
         assert!(found.contains(&expected), "{found}");
@@ -192,17 +176,10 @@ fn a_server_that_takes_no_writes_is_a_problem_until_its_remedy_is_done() {
         assert!(problem.found.contains("NOREPLICAS"), "{}", problem.found);
         let acquire = "acquire user api hits=1 --limit hits=9/day";
         let store = ["--store", &server.url()].map(str::to_owned);
-        let acquire: Vec<_> = store
-            .iter()
-            .map(|text| &**text)
-            .chain(acquire.split(' '))
-            .collect();
+        let acquire: Vec<_> = store.iter().map(|text| &**text).chain(acquire.split(' ')).collect();
         let refused = weirgate(&*acquire);
         assert_eq!(refused.code, Some(6), "{refused:?}");
-        assert_eq!(
-            cli(&server, &["ACL", "SETUSER", "default", "+config"]),
-            "OK\n"
-        );
+        assert_eq!(cli(&server, &["ACL", "SETUSER", "default", "+config"]), "OK\n");
         let (_, remedy) = problem.remedy.split_once(", or ").expect("two remedies");
         let remedy: Vec<_> = remedy.split(' ').collect();
         assert_eq!(cli(&server, &remedy), "OK\n", "{remedy:?}");
@@ -224,21 +201,13 @@ fn a_replica_that_stands_still_is_a_problem_and_one_is_not_asked_itself() {
     }
 
     let info = cli(&replica, &["INFO", "server"]);
-    let process = info
-        .lines()
-        .find_map(|line| line.strip_prefix("process_id:"));
-    let process = process
-        .and_then(|id| id.trim().parse().ok())
-        .map(Pid::from_raw);
+    let process = info.lines().find_map(|line| line.strip_prefix("process_id:"));
+    let process = process.and_then(|id| id.trim().parse().ok()).map(Pid::from_raw);
     let process = process.expect("a process");
     kill(process, Signal::SIGSTOP).expect("it stands still");
     let behind = until(&server, "replicas", "said nothing for");
     assert_eq!((&*behind.state, behind.code), ("problem", Some(1)));
-    assert!(
-        behind
-            .found
-            .contains(&format!("127.0.0.1:{}", replica.port()))
-    );
+    assert!(behind.found.contains(&format!("127.0.0.1:{}", replica.port())));
     assert!(behind.remedy.contains("look at the replica"));
     kill(process, Signal::SIGCONT).expect("it goes on");
     until(&server, "replicas", "in step: 1");
@@ -257,16 +226,8 @@ fn a_replica_that_cannot_succeed_its_primary_is_a_problem_until_its_remedy_is_do
     until(&server, "replicas", "in step: 1");
     let policy = |name| ["CONFIG", "SET", "maxmemory-policy", name];
     for (damage, part, remedy) in [
-        (
-            &["ACL", "DELUSER", "some"][..],
-            "does not accept the user",
-            &user[..],
-        ),
-        (
-            &policy("allkeys-lru"),
-            "got allkeys-lru",
-            &policy("noeviction"),
-        ),
+        (&["ACL", "DELUSER", "some"][..], "does not accept the user", &user[..]),
+        (&policy("allkeys-lru"), "got allkeys-lru", &policy("noeviction")),
     ] {
         cli(&replica, damage);
         let problem = doctor_at(&url, "replicas");
@@ -286,48 +247,12 @@ fn what_a_user_may_not_do_is_named_and_nothing_is_guessed() {
     let folder = Folder::new("user");
     let server = folder.server(&["--appendonly", "yes"]);
     for (rules, table, check, state, part) in [
-        (
-            "~* -config",
-            "",
-            "persistence",
-            "unknown",
-            "does not tell appendfsync",
-        ),
-        (
-            "~* -eval",
-            "",
-            "permissions",
-            "problem",
-            "not allowed: eval",
-        ),
-        (
-            "~* -evalsha",
-            "",
-            "permissions",
-            "problem",
-            "not allowed: evalsha",
-        ),
-        (
-            "~* -eval -evalsha",
-            "",
-            "permissions",
-            "problem",
-            "not allowed: eval, evalsha",
-        ),
-        (
-            "~* -@scripting",
-            "",
-            "permissions",
-            "problem",
-            "not allowed: eval, evalsha",
-        ),
-        (
-            "~other:*",
-            "",
-            "permissions",
-            "problem",
-            "not allowed: the keys weirgate:*",
-        ),
+        ("~* -config", "", "persistence", "unknown", "does not tell appendfsync"),
+        ("~* -eval", "", "permissions", "problem", "not allowed: eval"),
+        ("~* -evalsha", "", "permissions", "problem", "not allowed: evalsha"),
+        ("~* -eval -evalsha", "", "permissions", "problem", "not allowed: eval, evalsha"),
+        ("~* -@scripting", "", "permissions", "problem", "not allowed: eval, evalsha"),
+        ("~other:*", "", "permissions", "problem", "not allowed: the keys weirgate:*"),
         (
             "~weirgate:*",
             "?table=limits",
@@ -367,11 +292,7 @@ fn records_that_no_process_reads_are_a_problem_until_they_are_deleted() {
     cli(&server, &["XADD", records, "*", "PK", "one"]);
     let problem = doctor(&server, "functions");
     assert_eq!((&*problem.state, problem.code), ("problem", Some(1)));
-    assert!(
-        problem.found.contains("1 records wait"),
-        "{}",
-        problem.found
-    );
+    assert!(problem.found.contains("1 records wait"), "{}", problem.found);
     cli(&server, &["SET", &format!("{records}:lock"), "agent"]);
     let found = doctor(&server, "functions").found;
     assert!(found.contains("a process runs them; 1 records"), "{found}");
@@ -399,9 +320,7 @@ fn a_user_of_a_cluster_needs_to_know_its_other_servers() {
 /// Returns the block of the guide's page that begins with this fence.
 fn block(fence: &str) -> &'static str {
     let page = include_str!("../../../docs/guide/redis.md");
-    let (_, rest) = page
-        .split_once(&format!("```{fence}\n"))
-        .expect("the page has it");
+    let (_, rest) = page.split_once(&format!("```{fence}\n")).expect("the page has it");
     rest.split("```").next().unwrap_or_default()
 }
 
@@ -412,10 +331,7 @@ fn the_settings_of_the_guide_keep_what_a_server_has_that_runs() {
     let server = folder.server(&["--save", "3600 1"]);
     assert_eq!(cli(&server, &["SET", "other", "data"]), "OK\n");
     for line in settings.lines() {
-        let set: Vec<_> = ["CONFIG", "SET"]
-            .into_iter()
-            .chain(line.split(' '))
-            .collect();
+        let set: Vec<_> = ["CONFIG", "SET"].into_iter().chain(line.split(' ')).collect();
         assert_eq!(cli(&server, &set), "OK\n", "{line}");
     }
     let begun = Instant::now();

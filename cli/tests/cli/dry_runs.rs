@@ -63,11 +63,7 @@ const LIMITS: &str = "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\n";
 async fn a_dry_run_of_an_apply_is_refused_as_the_apply() {
     let mut wrong = vec![];
     for (name, text, deeds) in [
-        (
-            "outdated",
-            LIMITS,
-            &["limits set --system rpm=1/minute"][..],
-        ),
+        ("outdated", LIMITS, &["limits set --system rpm=1/minute"][..]),
         (
             "kind",
             "weirgate: 1\nplans:\n  odd:\n    limits:\n      rpm: 5\nentities:\n  e:\n    plan: odd\n",

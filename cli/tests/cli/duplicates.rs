@@ -6,15 +6,9 @@ use super::fixtures::{commands, weirgate};
 /// A value of each argument that may be repeated, another one for the same name, and one that may
 /// stand beside it.
 const REPEATABLE: [(&[&str], [&str; 3]); 14] = [
-    (
-        &["limits", "set", "--system"],
-        ["rpm=5/minute", "rpm=6/hour", "tpm=5/minute"],
-    ),
+    (&["limits", "set", "--system"], ["rpm=5/minute", "rpm=6/hour", "tpm=5/minute"]),
     (&["acquire", "e", "r"], ["rpm=1", "rpm=2", "tpm=1"]),
-    (
-        &["acquire", "e", "r", "x=1"],
-        ["--limit=rpm=5/minute", "--limit=rpm=2", "--limit=tpm=2"],
-    ),
+    (&["acquire", "e", "r", "x=1"], ["--limit=rpm=5/minute", "--limit=rpm=2", "--limit=tpm=2"]),
     (&["load", "e", "r", "--rate=1"], ["rpm=1", "rpm=2", "tpm=1"]),
     (
         &["load", "e", "r", "x=1", "--rate=1"],
@@ -25,14 +19,8 @@ const REPEATABLE: [(&[&str], [&str; 3]); 14] = [
     (&["reset", "e", "r", "--yes"], ["rpm=1", "rpm=2", "tpm"]),
     (&["drain", "e", "r", "--yes"], ["rpm", "rpm", "tpm"]),
     (&["top-up", "e", "r"], ["rpm=1", "rpm=2", "tpm=1"]),
-    (
-        &["entities", "describe", "e"],
-        ["--label=a=1", "--label=a=2", "--label=b=1"],
-    ),
-    (
-        &["entities", "describe", "e"],
-        ["--remove-label=a", "--remove-label=a", "--remove-label=b"],
-    ),
+    (&["entities", "describe", "e"], ["--label=a=1", "--label=a=2", "--label=b=1"]),
+    (&["entities", "describe", "e"], ["--remove-label=a", "--remove-label=a", "--remove-label=b"]),
     (
         &["page", "--metrics=http://h:1/m?job=b"],
         [
@@ -58,21 +46,11 @@ fn refused(arguments: &[&str], why: &str) {
 fn a_name_with_two_values_is_refused_wherever_names_have_values() {
     for (command, [value, other, beside]) in REPEATABLE {
         refused(&[command, &[value, beside]].concat(), RIGHT);
-        for twice in [
-            [value, other, beside],
-            [value, beside, value],
-            [beside, other, value],
-        ] {
+        for twice in [[value, other, beside], [value, beside, value], [beside, other, value]] {
             refused(&[command, &twice[..]].concat(), "is given twice");
         }
     }
-    let both = [
-        "entities",
-        "describe",
-        "e",
-        "--label=a=1",
-        "--remove-label=a",
-    ];
+    let both = ["entities", "describe", "e", "--label=a=1", "--remove-label=a"];
     refused(&both, "is to be set and to be removed");
     for limit in [
         "rpm=5/minute,burst=6,burst=7",
@@ -97,15 +75,8 @@ fn an_option_that_is_given_twice_is_refused_in_and_before_every_command() {
             let option = line.trim_start().strip_prefix("--")?;
             let name = option.split([' ', '=']).next()?;
             // Those that may be repeated are above; help is none.
-            let is_other = [
-                "help",
-                "help-global",
-                "version",
-                "limit",
-                "label",
-                "remove-label",
-            ]
-            .contains(&name);
+            let is_other = ["help", "help-global", "version", "limit", "label", "remove-label"]
+                .contains(&name);
             (!is_other).then(|| (format!("--{name}"), option.contains('<')))
         });
         for (option, has_value) in options {

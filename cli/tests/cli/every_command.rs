@@ -28,11 +28,7 @@ const ON_THE_TABLE: [(Does, &str, &[&str]); 51] = [
     (Read, "limits get", &["--system"]),
     (Write, "limits set", &["--system", "rpm=5/minute"]),
     (Destroy, "limits set", &["--system", "--disabled"]),
-    (
-        Destroy,
-        "limits set",
-        &["--resource", "gpt-4", "--replace", "rpm=5/day"],
-    ),
+    (Destroy, "limits set", &["--resource", "gpt-4", "--replace", "rpm=5/day"]),
     (Destroy, "limits delete", &["--resource", "gpt-4"]),
     (Read, "limits list", &[]),
     (Read, "limits list", &["--resource", "gpt-4"]),
@@ -52,11 +48,7 @@ const ON_THE_TABLE: [(Does, &str, &[&str]); 51] = [
     (Read, "namespaces", &[]),
     (Read, "buckets", &["--entity", "user"]),
     (Read, "leases list", &["user", "gpt-4"]),
-    (
-        Destroy,
-        "leases release",
-        &["user", "gpt-4", "0000000000011"],
-    ),
+    (Destroy, "leases release", &["user", "gpt-4", "0000000000011"]),
     (Read, "usage", &["--entity", "user"]),
     (Read, "why", &["user", "gpt-4"]),
     (Read, "peek", &["user", "gpt-4"]),
@@ -91,10 +83,7 @@ const ELSEWHERE: [&str; 4] = ["completions", "docs", "local", "man"];
 
 #[test]
 fn the_table_has_every_command() {
-    let known = ON_THE_TABLE
-        .iter()
-        .map(|(_, path, _)| *path)
-        .chain(ELSEWHERE);
+    let known = ON_THE_TABLE.iter().map(|(_, path, _)| *path).chain(ELSEWHERE);
     let known: BTreeSet<_> = known.map(str::to_owned).collect();
     let listed: BTreeSet<_> = commands(&[]).into_iter().collect();
     assert_eq!(listed, known, "a new command gets a row in this test");
@@ -110,10 +99,7 @@ impl Files {
     fn new(name: &str) -> Self {
         let plan = r#"{"weirgate_plan":1,"table":"weirgate","namespace":"default","configs":[{"level":{"level":"system"},"version":0,"before":null,"after":{"limits":[{"name":"slots","slots":2}]}}],"entities":[]}"#;
         Self {
-            limits: File::new(
-                name,
-                "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n",
-            ),
+            limits: File::new(name, "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n"),
             plan: File::new(&format!("{name}-plan"), plan),
         }
     }
@@ -133,27 +119,16 @@ fn every_command_fails(name: &str, options: &[&str], code: i32, remedy: &str) {
     let files = Files::new(name);
     for (does, path, arguments) in ON_THE_TABLE {
         let path: Vec<_> = path.split(' ').collect();
-        let mut arguments: Vec<_> = arguments
-            .iter()
-            .map(|argument| files.fill(argument))
-            .collect();
+        let mut arguments: Vec<_> = arguments.iter().map(|argument| files.fill(argument)).collect();
         arguments.extend((does == Destroy).then_some("--yes"));
         let run = weirgate([&["--timeout", "1s"], options, &path[..], &arguments[..]].concat());
         let seen = format!("{path:?} {options:?}: {run:?}");
         assert_eq!(run.code, Some(code), "{seen}");
         assert!(run.stdout.is_empty(), "{seen}");
         assert_eq!(run.stderr.trim_end().lines().count(), 1, "{seen}");
-        assert!(
-            run.stderr.starts_with("error: ") && run.stderr.contains(remedy),
-            "{seen}"
-        );
+        assert!(run.stderr.starts_with("error: ") && run.stderr.contains(remedy), "{seen}");
         // The crate's errors have remedies of their own, and one is enough.
-        for other in [
-            "deploy the stack",
-            "the network",
-            "needs this action",
-            "if this repeats",
-        ] {
+        for other in ["deploy the stack", "the network", "needs this action", "if this repeats"] {
             assert!(!run.stderr.contains(other), "{seen}");
         }
     }
@@ -162,12 +137,7 @@ fn every_command_fails(name: &str, options: &[&str], code: i32, remedy: &str) {
 #[test]
 fn a_wrong_argument_is_named_and_the_help_too() {
     let options = ["--no-such-option"];
-    every_command_fails(
-        "wrong",
-        &options,
-        2,
-        "unexpected argument '--no-such-option' found; ",
-    );
+    every_command_fails("wrong", &options, 2, "unexpected argument '--no-such-option' found; ");
     for (arguments, help) in [
         ("limits get --sytem", "limits get"),
         ("limits gte", "limits"),
@@ -197,21 +167,12 @@ fn the_guide_has_the_exit_codes_of_the_help() {
     let guide = include_str!("../../../docs/guide/command-line.md");
     let help = weirgate("--help").stdout;
     let (_, codes) = help.split_once("Exit codes:\n").expect("exit codes");
-    let lines: Vec<_> = codes
-        .lines()
-        .map_while(|line| line.strip_prefix("  "))
-        .collect();
+    let lines: Vec<_> = codes.lines().map_while(|line| line.strip_prefix("  ")).collect();
     assert_eq!(lines.len(), 8, "{help}");
     for line in lines {
-        assert!(
-            !line.contains("DynamoDB"),
-            "the table may be in Redis: {line}"
-        );
+        assert!(!line.contains("DynamoDB"), "the table may be in Redis: {line}");
         let (code, meaning) = line.split_once("  ").expect("a code and its meaning");
-        assert!(
-            guide.contains(&format!("\n- {code}: {meaning}\n")),
-            "{line}"
-        );
+        assert!(guide.contains(&format!("\n- {code}: {meaning}\n")), "{line}");
     }
 }
 
@@ -252,11 +213,7 @@ impl Filled {
         let table = Table::of(&dynamo);
         let lease = fill(&table);
         let _ = dynamo.take_operations();
-        Self {
-            dynamo,
-            table,
-            lease,
-        }
+        Self { dynamo, table, lease }
     }
 
     /// Returns the arguments of a row, for this table.
@@ -279,10 +236,7 @@ async fn every_command_that_destroys_asks_and_has_a_dry_run_that_writes_nothing(
     let files = Files::new("destroys");
     for (does, path, arguments) in ON_THE_TABLE {
         let help = weirgate(format!("{path} --help").as_str()).stdout;
-        let has = |option: &str| {
-            help.lines()
-                .any(|line| line.trim_start().starts_with(option))
-        };
+        let has = |option: &str| help.lines().any(|line| line.trim_start().starts_with(option));
         // The doctor writes with --acceptance alone, which asks.
         let destroys = |row: &(Does, &str, &[&str])| row.0 == Destroy && row.1 == path;
         let asks = ON_THE_TABLE.iter().any(destroys) || path == "doctor";
@@ -296,11 +250,7 @@ async fn every_command_that_destroys_asks_and_has_a_dry_run_that_writes_nothing(
         let command = filled.fill(&files, path, arguments);
         let unasked = table.run(&command);
         assert_eq!(unasked.code, Some(2), "{command:?}: {unasked:?}");
-        assert!(
-            unasked
-                .stderr
-                .ends_with("there is no terminal to ask: add --yes\n")
-        );
+        assert!(unasked.stderr.ends_with("there is no terminal to ask: add --yes\n"));
         filled.assert_not_written(path);
         let declined = table.run_typing("no\n", &command);
         assert_eq!(declined.code, Some(2), "{command:?}: {declined:?}");
@@ -309,10 +259,7 @@ async fn every_command_that_destroys_asks_and_has_a_dry_run_that_writes_nothing(
         let dry = table.run([&command[..], &["--dry-run"]].concat());
         assert_eq!(dry.code, Some(0), "{command:?}: {dry:?}");
         let said = dry.stdout + &dry.stderr;
-        assert!(
-            said.contains("dry run") || said.contains("would be"),
-            "{said}"
-        );
+        assert!(said.contains("dry run") || said.contains("would be"), "{said}");
         filled.assert_not_written(path);
         assert_eq!(filled.dynamo.items(), items, "{path}");
         let done = table.run([&command[..], &["--yes"]].concat());
@@ -391,18 +338,13 @@ fn every_command_works_on_a_store_or_is_refused_before_anything_is_sent() {
         let unreachable = nowhere.run([&["--timeout", "1s"], &command[..]].concat());
         let expected = (Some(6), true);
         let says = unreachable.stderr.contains("check --store");
-        assert_eq!(
-            (unreachable.code, says),
-            expected,
-            "{command:?}: {unreachable:?}"
-        );
+        assert_eq!((unreachable.code, says), expected, "{command:?}: {unreachable:?}");
         assert!(!unreachable.stderr.contains("s3cret"), "{unreachable:?}");
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    for (option, remedy) in [
-        ("--acceptance", "run doctor without it"),
-        ("--stack=weirgate", "leave --stack out"),
-    ] {
+    for (option, remedy) in
+        [("--acceptance", "run doctor without it"), ("--stack=weirgate", "leave --stack out")]
+    {
         let run = nowhere.run(["doctor", option]);
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(run.stderr.contains(remedy), "{run:?}");
@@ -442,13 +384,7 @@ async fn the_json_of_every_list_is_its_items_and_how_it_goes_on() {
 /// Adds the names of all fields of a value, without the entries of maps, whose keys are names of limits, resources and
 /// labels.
 fn add_fields(value: &Value, fields: &mut BTreeSet<String>) {
-    const MAPS: [&str; 5] = [
-        "tokens",
-        "before_tokens",
-        "after_tokens",
-        "resources",
-        "labels",
-    ];
+    const MAPS: [&str; 5] = ["tokens", "before_tokens", "after_tokens", "resources", "labels"];
     match value {
         Value::Object(map) => {
             for (name, value) in map {
@@ -496,10 +432,7 @@ async fn every_field_of_every_json_is_in_the_guide() {
             let json = serde_json::from_str::<Value>(&run.stdout);
             let json = json.or_else(|_| serde_json::from_str(&run.stderr));
             let mut fields = BTreeSet::new();
-            add_fields(
-                &json.unwrap_or_else(|error| panic!("{error}: {run:?}")),
-                &mut fields,
-            );
+            add_fields(&json.unwrap_or_else(|error| panic!("{error}: {run:?}")), &mut fields);
             let is_said = |field: &String| {
                 guide.contains(&format!("`{field}`")) || guide.contains(&format!("\"{field}\":"))
             };
@@ -507,11 +440,7 @@ async fn every_field_of_every_json_is_in_the_guide() {
             missing.extend(fields.into_iter().map(|field| format!("{path}: {field}")));
         }
     }
-    assert_eq!(
-        missing,
-        BTreeSet::new(),
-        "write them into docs/guide/command-line.md"
-    );
+    assert_eq!(missing, BTreeSet::new(), "write them into docs/guide/command-line.md");
 }
 
 /// Each error, with the options that bring every command into it.
@@ -534,12 +463,7 @@ fn every_error_of_every_command_is_one_line_with_its_remedy() {
             2,
             "give --table NAME or --store URL, or set WEIRGATE_TABLE or WEIRGATE_STORE",
         ),
-        (
-            "missing",
-            on(serve(&Dynamo::empty())),
-            2,
-            "check --table, --region and --profile",
-        ),
+        ("missing", on(serve(&Dynamo::empty())), 2, "check --table, --region and --profile"),
         (
             "denied",
             on(refusing("AccessDeniedException", denied)),
@@ -552,12 +476,7 @@ fn every_error_of_every_command_is_one_line_with_its_remedy() {
             2,
             "a port (1 to 65535) unless it is the standard one",
         ),
-        (
-            "unreachable",
-            on(format!("http://{free}")),
-            6,
-            "check --region and --endpoint-url",
-        ),
+        ("unreachable", on(format!("http://{free}")), 6, "check --region and --endpoint-url"),
         (
             "expired",
             on(refusing("ExpiredTokenException", expired)),
@@ -582,10 +501,7 @@ fn every_help_has_an_example_and_a_usage_within_80_columns() {
         let mut usage = usage.take_while(|line| !line.is_empty());
         // What is required first, then the options of which none is.
         let words = usage.clone().next().unwrap_or_default();
-        let mut required = words
-            .split('<')
-            .skip(1)
-            .filter(|group| group.starts_with("--"));
+        let mut required = words.split('<').skip(1).filter(|group| group.starts_with("--"));
         let has_optional = required.any(|group| group.contains("page") || group.contains("all"));
         let is_long = usage.any(|line| line.chars().count() > 80);
         let (_, examples) = help.split_once("\nExample").unwrap_or_default();

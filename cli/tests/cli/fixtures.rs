@@ -67,24 +67,13 @@ pub fn weirgate_with(variables: &[(&str, &str)], arguments: impl Arguments) -> R
 fn finish(command: &mut Command) -> Run {
     let output = command.output().expect("the binary runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
-    Run {
-        code: output.status.code(),
-        stdout: text(output.stdout),
-        stderr: text(output.stderr),
-    }
+    Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 /// Returns the commands that `--help` lists, down to those that have none below.
 pub fn commands(path: &[&str]) -> Vec<String> {
     /// Headings of lists of commands.
-    const LISTS: [&str; 6] = [
-        "Commands:",
-        "Limits:",
-        "Look:",
-        "Act:",
-        "Operate:",
-        "Local:",
-    ];
+    const LISTS: [&str; 6] = ["Commands:", "Limits:", "Look:", "Act:", "Operate:", "Local:"];
     let help = weirgate([path, &["--help"]].concat());
     assert_eq!(help.code, Some(0), "{path:?}: {help:?}");
     let mut is_list = false;
@@ -125,18 +114,12 @@ impl Table {
     /// A table in DynamoDB at this URL.
     pub fn at_endpoint(endpoint: String) -> Self {
         let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
-        Self {
-            options: options.map(str::to_owned).to_vec(),
-            endpoint,
-        }
+        Self { options: options.map(str::to_owned).to_vec(), endpoint }
     }
 
     /// A table in Redis or Valkey.
     pub fn at(store: &str) -> Self {
-        Self {
-            endpoint: String::new(),
-            options: vec!["--store".to_owned(), store.to_owned()],
-        }
+        Self { endpoint: String::new(), options: vec!["--store".to_owned(), store.to_owned()] }
     }
 
     fn options(&self) -> Vec<&str> {

@@ -58,14 +58,8 @@ async fn a_plan_is_applied_once_and_its_repetition_changes_nothing() {
     );
 
     let apply = ["limits", "apply", plan.path()];
-    assert_eq!(
-        table.json(apply),
-        json!({"applied": 4, "applied_before": 0})
-    );
-    assert_eq!(
-        table.json(apply),
-        json!({"applied": 0, "applied_before": 4})
-    );
+    assert_eq!(table.json(apply), json!({"applied": 4, "applied_before": 0}));
+    assert_eq!(table.json(apply), json!({"applied": 0, "applied_before": 4}));
     let found = table.json("limits get --resource gpt-4");
     assert_eq!(found["config"]["limits"][1]["capacity_tokens"], 2000);
     let entity = table.json("entities get user-1");
@@ -83,11 +77,8 @@ async fn a_difference_has_every_field_before_and_after() {
     let file = File::new("diff.yaml", FILE);
     let run = table.run(["limits", "diff", file.path(), "--exit-code"]);
     assert_eq!(run.code, Some(7), "{run:?}");
-    let rows: Vec<Vec<_>> = run
-        .stdout
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
+    let rows: Vec<Vec<_>> =
+        run.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     for row in [
         "resource gpt-4 limit tpm 500/minute 1000/minute,burst=2000",
         "resource gpt-4 limit old 1 -",
@@ -100,11 +91,7 @@ async fn a_difference_has_every_field_before_and_after() {
         assert!(rows.contains(&row), "{row:?}: {}", run.stdout);
     }
     let is_usual = |row: &Vec<_>| row.contains(&"shadow") || row.contains(&"status");
-    assert!(
-        !rows.iter().any(is_usual),
-        "both are as usual: {}",
-        run.stdout
-    );
+    assert!(!rows.iter().any(is_usual), "both are as usual: {}", run.stdout);
     // Without the option, differences are no failure.
     assert_eq!(table.run(["limits", "diff", file.path()]).code, Some(0));
     assert_eq!(config(&table, "--system"), Value::Null);
@@ -121,8 +108,7 @@ async fn a_plan_that_is_outdated_changes_nothing() {
     let run = table.run(["limits", "apply", plan.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(
-        run.stderr
-            .contains("the configuration of resource gpt-4 has changed since"),
+        run.stderr.contains("the configuration of resource gpt-4 has changed since"),
         "{run:?}"
     );
     assert_eq!(config(&table, "--system"), Value::Null);
@@ -130,9 +116,7 @@ async fn a_plan_that_is_outdated_changes_nothing() {
     let other = table.run(["--namespace", "other", "limits", "apply", plan.path()]);
     assert_eq!(other.code, Some(2), "{other:?}");
     assert!(
-        other
-            .stderr
-            .contains(r#"the plan is for namespace "default", got "other""#),
+        other.stderr.contains(r#"the plan is for namespace "default", got "other""#),
         "{other:?}"
     );
 }
@@ -165,10 +149,7 @@ async fn a_plan_undoes_no_change_of_a_parent_that_another_operator_made() {
         let run = table.run(["limits", "apply", plan.path()]);
         assert_eq!(run.code, Some(code), "{planned} {since}: {run:?}");
         if code == 2 {
-            assert!(
-                run.stderr.contains("entity u1 has changed since"),
-                "{run:?}"
-            );
+            assert!(run.stderr.contains("entity u1 has changed since"), "{run:?}");
             assert_eq!(table.json("entities get u1"), found, "{planned} {since}");
         }
     }
@@ -177,10 +158,8 @@ async fn a_plan_undoes_no_change_of_a_parent_that_another_operator_made() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_file_is_reported_with_line_and_column() {
     let table = Table::new().await;
-    let file = File::new(
-        "broken.yaml",
-        "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_week: 60}\n",
-    );
+    let file =
+        File::new("broken.yaml", "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_week: 60}\n");
     for command in ["diff", "plan", "apply"] {
         let run = table.run(["limits", command, file.path()]);
         assert_eq!(run.code, Some(2), "{run:?}");
@@ -193,10 +172,7 @@ async fn a_broken_file_is_reported_with_line_and_column() {
         let file = File::new("twice.yaml", text);
         let run = table.run(["limits", "diff", file.path()]);
         assert_eq!(run.code, Some(2), "{run:?}");
-        for part in [
-            "twice.yaml:5:5: ",
-            "duplicated key \"rpm\": put the two together",
-        ] {
+        for part in ["twice.yaml:5:5: ", "duplicated key \"rpm\": put the two together"] {
             assert!(run.stderr.contains(part), "{run:?}");
         }
     }
@@ -211,22 +187,14 @@ async fn a_limits_file_is_shown_and_applied_after_a_confirmation() {
     let table = Table::new().await;
     let file = File::new("confirm.yaml", FILE);
     let apply = ["limits", "apply", file.path()];
-    let count = || {
-        table.json("limits list --resources")["items"]
-            .as_array()
-            .map(Vec::len)
-    };
+    let count = || table.json("limits list --resources")["items"].as_array().map(Vec::len);
     let unasked = table.run(apply);
     assert_eq!((unasked.code, count()), (Some(2), Some(0)), "{unasked:?}");
     assert!(unasked.stderr.contains("add --yes"), "{unasked:?}");
     assert!(unasked.stdout.ends_with("\n4 changes\n"), "{unasked:?}");
     for (typed, code, changed) in [("no\n", 2, 0), ("\n", 2, 0), ("yes\n", 0, 1)] {
         let asked = table.run_typing(typed, apply);
-        assert_eq!(
-            (asked.code, count()),
-            (Some(code), Some(changed)),
-            "{asked:?}"
-        );
+        assert_eq!((asked.code, count()), (Some(code), Some(changed)), "{asked:?}");
         assert!(asked.stderr.contains("Type yes"), "{asked:?}");
     }
     table.text("limits delete --system --yes");
@@ -243,16 +211,10 @@ async fn a_limits_file_is_shown_and_applied_after_a_confirmation() {
     assert!(shown.contains("60/minute\n1 change\n"), "{asked:?}");
     assert_eq!(asked.stdout, "", "{asked:?}");
     let again = [&apply[..], &["--yes"]].concat();
-    assert_eq!(
-        table.json(&again),
-        json!({"applied": 1, "applied_before": 0})
-    );
+    assert_eq!(table.json(&again), json!({"applied": 1, "applied_before": 0}));
     assert_eq!(table.text(&again), "no changes\napplied: 0\n");
     let missing = table.run("limits apply no-such-file");
-    assert!(
-        missing.code == Some(2) && missing.stderr.contains("no-such-file"),
-        "{missing:?}"
-    );
+    assert!(missing.code == Some(2) && missing.stderr.contains("no-such-file"), "{missing:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -337,11 +299,7 @@ async fn an_export_is_applied_to_an_empty_table_and_exported_the_same() {
     assert_eq!(table.text("limits export"), ALL_LEVELS);
     for prune in [&[][..], &["--prune"]] {
         let apply = [&["limits", "apply", file.path()], prune].concat();
-        assert_eq!(
-            table.text(apply),
-            "no changes\napplied: 0\n",
-            "nothing is asked"
-        );
+        assert_eq!(table.text(apply), "no changes\napplied: 0\n", "nothing is asked");
     }
     let exported = table.json("limits export");
     assert_eq!(exported["configs"].as_array().map(Vec::len), Some(6));
@@ -360,16 +318,10 @@ async fn an_export_is_applied_to_an_empty_table_and_exported_the_same() {
     ] {
         let words: Vec<_> = row.split_whitespace().collect();
         let mut rows = listed.lines().map(|line| line.split_whitespace());
-        assert!(
-            rows.any(|row| row.eq(words.iter().copied())),
-            "{row}: {listed}"
-        );
+        assert!(rows.any(|row| row.eq(words.iter().copied())), "{row}: {listed}");
     }
     let of_resource = table.json("limits list --resource gpt-4");
-    assert_eq!(
-        of_resource["items"][0]["level"]["level"], "resource",
-        "its own too"
-    );
+    assert_eq!(of_resource["items"][0]["level"]["level"], "resource", "its own too");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -403,20 +355,14 @@ async fn quotas_are_set_and_shown() {
     assert!(row("s ").contains("5h from the first use"), "{balances}");
     let why = table.json("why acme api");
     let resets = why["limits"][1]["resets"].as_str();
-    assert!(
-        resets.is_some_and(|text| text.ends_with(" 09:00 (Berlin)")),
-        "{why}"
-    );
+    assert!(resets.is_some_and(|text| text.ends_with(" 09:00 (Berlin)")), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn schedules_are_set_and_shown() {
     // In force at all times, with a boundary each minute.
     let rule = "* * * * * for 1m scale 2/1 tz Europe/Berlin";
-    let (table, limit) = (
-        Table::new().await,
-        format!("rpm=600/minute,schedule={rule}"),
-    );
+    let (table, limit) = (Table::new().await, format!("rpm=600/minute,schedule={rule}"));
     table.text(["limits", "set", "--resource", "api", &limit]);
     assert_eq!(table.text("limits get --resource api").trim(), limit);
     let found = table.json("limits get --resource api");
@@ -442,15 +388,7 @@ async fn schedules_are_set_and_shown() {
 async fn classes_are_set_shown_applied_and_used() {
     let table = Table::new().await;
     let limit = "tpm=1000/day,class=batch:10%:30%,class=night:5%";
-    let set = [
-        "limits",
-        "set",
-        "--resource",
-        "api",
-        limit,
-        "--class",
-        "batch",
-    ];
+    let set = ["limits", "set", "--resource", "api", limit, "--class", "batch"];
     let told = table.text(set);
     assert!(told.contains("class      -       batch"), "{told}");
     assert_eq!(
@@ -458,18 +396,12 @@ async fn classes_are_set_shown_applied_and_used() {
         format!("{limit}\ncallers are of class batch")
     );
     let listed = table.text("limits list");
-    assert!(
-        listed.contains(&format!("{limit}, callers are of class batch")),
-        "{listed}"
-    );
+    assert!(listed.contains(&format!("{limit}, callers are of class batch")), "{listed}");
     let map = "weirgate: 1\nresources:\n  api:\n    class: batch\n    limits:\n      tpm:\n        \
                per_day: 1000\n        classes: {night: {at_least: 5%}, batch: {at_least: 10%, leaves: 30%}}\n";
     let moved = File::new("moved.yaml", &map.replace("class: batch", "class: night"));
     let diff = table.run(["limits", "diff", moved.path(), "--exit-code"]);
-    assert!(
-        diff.code == Some(7) && diff.stdout.contains("class  batch   night"),
-        "{diff:?}"
-    );
+    assert!(diff.code == Some(7) && diff.stdout.contains("class  batch   night"), "{diff:?}");
 
     // A request cannot choose another class than the configured one.
     for class in ["", "--class night"] {
@@ -483,10 +415,7 @@ async fn classes_are_set_shown_applied_and_used() {
         assert_eq!(found["limits"][0]["limit"], "tpm", "{found}");
         assert_eq!(found["limits"][0]["capacity_tokens"], 1_000, "{found}");
     }
-    assert_eq!(
-        table.json("why acme api")["limits"][0]["from"]["level"],
-        "resource"
-    );
+    assert_eq!(table.json("why acme api")["limits"][0]["from"]["level"], "resource");
     let buckets = table.text("buckets --entity acme");
     assert!(buckets.contains("tpm 900/1000"), "{buckets}");
     let usage = table.json("usage --entity acme --total");
@@ -503,9 +432,7 @@ async fn classes_are_set_shown_applied_and_used() {
     let refused = table.run(format!("{own} --class other").as_str());
     assert!(
         refused.code == Some(2)
-            && refused
-                .stderr
-                .contains("class \"other\" is not among those of the limits: batch"),
+            && refused.stderr.contains("class \"other\" is not among those of the limits: batch"),
         "{refused:?}"
     );
 }
@@ -521,24 +448,14 @@ async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
         ),
     );
     table.text(["limits", "apply", all.path(), "--yes"]);
-    table.text([
-        "--namespace",
-        "other",
-        "limits",
-        "apply",
-        all.path(),
-        "--yes",
-    ]);
+    table.text(["--namespace", "other", "limits", "apply", all.path(), "--yes"]);
     let kept = table.text(["limits", "diff", few.path()]);
     assert!(kept.ends_with("\n1 change\n"), "{kept}");
     let prune = ["limits", "apply", few.path(), "--prune"];
     let shown = table.text([&prune[..], &["--dry-run"]].concat());
     let count = "8 changes, of which 7 remove limits of a level, a parent or a plan\n";
     assert!(shown.ends_with(count), "{shown}");
-    assert!(
-        shown.contains("limit tpm") && !shown.contains("other"),
-        "{shown}"
-    );
+    assert!(shown.contains("limit tpm") && !shown.contains("other"), "{shown}");
     for typed in ["yes\nno\n", "no\nprune\n", "prune\n"] {
         let declined = table.run_typing(typed, prune);
         assert_eq!(declined.code, Some(2), "{typed:?}: {declined:?}");
@@ -546,10 +463,7 @@ async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
     }
     let asked = table.run_typing("yes\nprune\n", prune);
     assert_eq!(asked.code, Some(0), "{asked:?}");
-    let question = format!(
-        "remove 7 levels, parents and plans that {} does not have",
-        few.path()
-    );
+    let question = format!("remove 7 levels, parents and plans that {} does not have", few.path());
     assert!(asked.stderr.contains(&question), "{asked:?}");
     let left = table.text("limits export");
     assert_eq!(left, std::fs::read_to_string(few.path()).unwrap());
@@ -562,14 +476,7 @@ async fn a_saved_plan_prunes_what_it_was_made_with_and_nothing_later() {
     table.text("limits set --resource old rpm=5/minute");
     let file = File::new("later.yaml", FILE);
     let plan = File::new("later.plan", "");
-    let made = [
-        "limits",
-        "plan",
-        file.path(),
-        "--prune",
-        "--out",
-        plan.path(),
-    ];
+    let made = ["limits", "plan", file.path(), "--prune", "--out", plan.path()];
     let planned = table.json(made);
     let removed = planned["configs"].as_array().unwrap();
     assert_eq!(removed.last().unwrap()["after"], Value::Null, "{planned}");
@@ -597,10 +504,7 @@ async fn a_limits_file_comes_from_standard_input() {
     let shown = table.run_reading(FILE, "limits diff -");
     assert!(shown.stdout.ends_with("\n4 changes\n"), "{shown:?}");
     let unasked = table.run_reading(FILE, "limits apply -");
-    assert!(
-        unasked.code == Some(2) && unasked.stderr.contains("add --yes"),
-        "{unasked:?}"
-    );
+    assert!(unasked.code == Some(2) && unasked.stderr.contains("add --yes"), "{unasked:?}");
     let done = table.run_reading(FILE, "limits apply - --yes");
     assert_eq!(done.code, Some(0), "{done:?}");
     let wrong = table.run_reading("weirgate: 2\n", "limits diff -");
@@ -617,11 +521,7 @@ async fn what_no_limits_file_has_is_no_export() {
     item["limits"]["M"]["rpm"]["M"]["ra"] = json!({"N": "1500"});
     dynamo.put(&item);
     let refused = table.run("limits export");
-    assert_eq!(
-        (refused.code, &*refused.stdout),
-        (Some(1), ""),
-        "{refused:?}"
-    );
+    assert_eq!((refused.code, &*refused.stdout), (Some(1), ""), "{refused:?}");
     assert!(refused.stderr.contains("rpm=1.5/minute"), "{refused:?}");
 }
 
@@ -652,11 +552,7 @@ async fn a_change_of_kind_is_refused_by_every_command_that_plans_or_makes_it() {
             let prune = format!("{apply} --prune");
             for command in [set, dry, diff, plan, apply, prune] {
                 let run = table.run(&*command);
-                assert_eq!(
-                    (run.code, &*run.stdout),
-                    (Some(2), ""),
-                    "{command}: {run:?}"
-                );
+                assert_eq!((run.code, &*run.stdout), (Some(2), ""), "{command}: {run:?}");
                 for part in ["\"s\"", "a rate", "slots", "another name", "of e on lv"] {
                     assert!(run.stderr.contains(part), "{command}: {run:?}");
                 }
@@ -681,19 +577,12 @@ async fn a_plan_overwrites_only_a_plan() {
     std::fs::remove_file(link.path()).unwrap();
     std::os::unix::fs::symlink(file.path(), link.path()).unwrap();
     let read = |file: &File| std::fs::read_to_string(file.path()).unwrap();
-    for (out, force) in [
-        (&file, &[][..]),
-        (&file, &["--force"]),
-        (&link, &["--force"]),
-        (&other, &[]),
-    ] {
+    for (out, force) in
+        [(&file, &[][..]), (&file, &["--force"]), (&link, &["--force"]), (&other, &[])]
+    {
         let words = [&["limits", "plan", file.path(), "--out", out.path()], force].concat();
         let refused = table.run(words);
-        assert_eq!(
-            (refused.code, &*refused.stdout),
-            (Some(2), ""),
-            "{refused:?}"
-        );
+        assert_eq!((refused.code, &*refused.stdout), (Some(2), ""), "{refused:?}");
         for part in ["--out must be", out.path(), "name another one"] {
             assert!(refused.stderr.contains(part), "{part}: {refused:?}");
         }
@@ -703,14 +592,7 @@ async fn a_plan_overwrites_only_a_plan() {
         table.text(["limits", "plan", file.path(), "--out", plan.path()]);
         assert!(read(&plan).starts_with("{\"weirgate_plan\""));
     }
-    let forced = [
-        "limits",
-        "plan",
-        file.path(),
-        "--out",
-        other.path(),
-        "--force",
-    ];
+    let forced = ["limits", "plan", file.path(), "--out", other.path(), "--force"];
     table.text(forced);
     assert_eq!(read(&other), read(&plan));
     let printed = table.text(["limits", "plan", file.path(), "--out", "-"]);
@@ -734,40 +616,22 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
     let table = Table::new().await;
     let refused = table.run("entities set acme --plan pro");
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(
-        refused.stderr.contains("plan pro has no limits"),
-        "{refused:?}"
-    );
+    assert!(refused.stderr.contains("plan pro has no limits"), "{refused:?}");
     table.text("limits set --system rpm=60/minute");
     table.text("limits set --plan pro rpm=600/minute");
     table.text("limits set --plan pro --resource gpt-4 rpm=900/minute");
     table.text("entities set acme --parent team --cascades");
     table.text("entities set acme --plan pro");
     let entity = table.json("entities get acme");
-    assert_eq!(
-        (&entity["parent"], &entity["plan"]),
-        (&json!("team"), &json!("pro"))
-    );
+    assert_eq!((&entity["parent"], &entity["plan"]), (&json!("team"), &json!("pro")));
     table.text("entities set acme --parent org");
     let entity = table.json("entities get acme");
-    assert_eq!(
-        (&entity["parent"], &entity["plan"]),
-        (&json!("org"), &json!("pro"))
-    );
+    assert_eq!((&entity["parent"], &entity["plan"]), (&json!("org"), &json!("pro")));
     let plans = table.json("plans list");
-    assert_eq!(
-        plans["items"][0]["resources"]["gpt-4"]["limits"][0]["text"],
-        "rpm=900/minute"
-    );
-    assert_eq!(
-        plans["items"][0]["default"]["limits"][0]["text"],
-        "rpm=600/minute"
-    );
+    assert_eq!(plans["items"][0]["resources"]["gpt-4"]["limits"][0]["text"], "rpm=900/minute");
+    assert_eq!(plans["items"][0]["default"]["limits"][0]["text"], "rpm=600/minute");
     assert_eq!(plans["items"][0]["plan"], "pro");
-    assert_eq!(
-        table.json("entities list --plan pro")["items"],
-        json!(["acme"])
-    );
+    assert_eq!(table.json("entities list --plan pro")["items"], json!(["acme"]));
     let why = table.text("why acme gpt-4");
     assert!(why.contains("* plan pro on resource gpt-4"), "{why}");
 
@@ -775,21 +639,12 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
     assert_eq!(both.code, Some(2), "{both:?}");
     for name in ["a/b", "a#b"] {
         let run = table.run(["limits", "set", "--plan", name, "rpm=1/minute"]);
-        assert!(
-            run.code == Some(2) && run.stderr.contains("is not a valid name"),
-            "{run:?}"
-        );
+        assert!(run.code == Some(2) && run.stderr.contains("is not a valid name"), "{run:?}");
     }
 
     let exported = table.text("limits export");
-    assert!(
-        exported.contains("plans:\n  pro:\n    limits:"),
-        "{exported}"
-    );
-    assert!(
-        exported.contains("  acme:\n    plan: pro\n    parent: org"),
-        "{exported}"
-    );
+    assert!(exported.contains("plans:\n  pro:\n    limits:"), "{exported}");
+    assert!(exported.contains("  acme:\n    plan: pro\n    parent: org"), "{exported}");
     let file = File::new("plans.yaml", &exported);
     assert_eq!(table.text(["limits", "diff", file.path()]), "no changes\n");
     // Another table gets the same; there the plans come before their entities.
@@ -797,10 +652,7 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
     other.text(["limits", "apply", file.path(), "--yes"]);
     assert_eq!(other.text("limits export"), exported);
     // What the file lacks is removed after its entities have left it.
-    let file = File::new(
-        "less.yaml",
-        "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\n",
-    );
+    let file = File::new("less.yaml", "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\n");
     other.text(["limits", "apply", file.path(), "--prune", "--yes"]);
     assert_eq!(other.json("plans list")["items"], json!([]));
     assert_eq!(other.json("entities get acme")["plan"], Value::Null);
@@ -814,12 +666,7 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
 
     let refused = table.run("plans delete pro --yes");
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(
-        refused
-            .stderr
-            .contains("plan pro is in use: entities with it are 1,"),
-        "{refused:?}"
-    );
+    assert!(refused.stderr.contains("plan pro is in use: entities with it are 1,"), "{refused:?}");
     table.text("plans delete pro --force --yes");
     let why = table.text("why acme gpt-4");
     assert!(why.contains("plan pro has no limits"), "{why}");
@@ -840,13 +687,7 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
     let is_right = why.contains("plan pro has no limits") && !why.contains("those of");
     assert!(is_right, "{why}");
     table.text("limits delete --entity acme --yes");
-    assert_eq!(
-        table.json("audit --plan pro")["items"]
-            .as_array()
-            .unwrap()
-            .len(),
-        6
-    );
+    assert_eq!(table.json("audit --plan pro")["items"].as_array().unwrap().len(), 6);
 }
 
 /// Rules of a limit, and an optional part of each: its text, and its text in an export.

@@ -65,29 +65,19 @@ async fn a_list_ends_by_itself_and_a_large_one_names_how_it_goes_on() {
     table.text("entities set user --parent team");
     let list = "entities children team";
     let found = table.json(list);
-    assert_eq!(
-        (&found["items"], &found["next"]),
-        (&json!(["user"]), &Value::Null)
-    );
+    assert_eq!((&found["items"], &found["next"]), (&json!(["user"]), &Value::Null));
     for at in 0..10_050 {
         child("default", &format!("child-{at:05}"));
     }
     let first = table.run(list);
-    let more = first
-        .stderr
-        .trim_end()
-        .strip_prefix("more: ")
-        .expect("there is more");
+    let more = first.stderr.trim_end().strip_prefix("more: ").expect("there is more");
     let rest = table.text([list, more].join(" ").as_str());
     let names = |text: &str| -> Vec<String> {
         let rows = text.lines().skip(1).map(str::trim_end);
         rows.map(str::to_owned).collect()
     };
     let all: Vec<String> = [names(&first.stdout), names(&rest)].concat();
-    assert_eq!(
-        (all.len(), &*all[10_049], &*all[10_050]),
-        (10_051, "child-10049", "user")
-    );
+    assert_eq!((all.len(), &*all[10_049], &*all[10_050]), (10_051, "child-10049", "user"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,10 +98,7 @@ async fn a_list_that_is_read_whole_is_sorted() {
         "buckets --resource gpt-4",
     ] {
         let text = table.text(list);
-        let names: Vec<_> = text
-            .split_whitespace()
-            .filter(|word| word.starts_with("e-"))
-            .collect();
+        let names: Vec<_> = text.split_whitespace().filter(|word| word.starts_with("e-")).collect();
         assert!(names.len() == 12 && names.is_sorted(), "{list}: {text}");
     }
 }

@@ -24,22 +24,13 @@ async fn a_load_counts_each_acquire_once_and_its_outcome() {
     assert_eq!(&report["acquires"], &json!(50), "{report}");
     assert_eq!(report["failures"], json!({}), "{report}");
     let usage = table.json("peek user api");
-    assert!(
-        usage["limits"][0]["available_tokens"].as_f64() < Some(1.0),
-        "{usage}"
-    );
+    assert!(usage["limits"][0]["available_tokens"].as_f64() < Some(1.0), "{usage}");
     // The first one is due at once.
     let short = table.json("load user api hits=1 --rate 1 --for 500ms");
     assert_eq!(short["acquires"], 1, "{short}");
     let text = table.text(load);
-    assert!(
-        text.starts_with("50 acquires in 1s, 50 per second asked\n"),
-        "{text}"
-    );
-    assert!(
-        text.contains("denied") && !text.contains("granted"),
-        "{text}"
-    );
+    assert!(text.starts_with("50 acquires in 1s, 50 per second asked\n"), "{text}");
+    assert!(text.contains("denied") && !text.contains("granted"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,8 +70,7 @@ async fn a_load_spreads_over_entities_and_processes_and_releases_what_it_held() 
 async fn a_lease_lasts_longer_than_its_slots_are_held() {
     let table = Table::new().await;
     let mut load = Command::new(env!("CARGO_BIN_EXE_weirgate"));
-    load.args(&table.options)
-        .args(["load", "user", "gpu", "slots=1", "--limit", "slots=1"]);
+    load.args(&table.options).args(["load", "user", "gpu", "slots=1", "--limit", "slots=1"]);
     load.args(["--rate", "1", "--for", "1s", "--hold", "100s"]);
     let mut load = load.env_clear().spawn().expect("it runs");
     let begun = Instant::now();
@@ -109,15 +99,10 @@ async fn a_signal_returns_the_slots_and_another_one_counts_what_has_no_answer() 
     ] {
         let table = Table::new().await;
         let mut load = Command::new(env!("CARGO_BIN_EXE_weirgate"));
-        load.args(&table.options)
-            .args(["--json", "load", "user", "gpu", "slots=1"]);
-        load.args([
-            "--limit", "slots=2", "--rate", "5", "--for", "1h", "--hold", "10h",
-        ]);
+        load.args(&table.options).args(["--json", "load", "user", "gpu", "slots=1"]);
+        load.args(["--limit", "slots=2", "--rate", "5", "--for", "1h", "--hold", "10h"]);
         // With a wait of an hour, what the holds' end does not serve is without an answer.
-        load.args(["--wait", wait])
-            .env_clear()
-            .stdout(Stdio::piped());
+        load.args(["--wait", wait]).env_clear().stdout(Stdio::piped());
         let mut load = load.spawn().expect("it runs");
         let mut begun = Instant::now();
         let leases = || {
@@ -142,21 +127,10 @@ async fn a_signal_returns_the_slots_and_another_one_counts_what_has_no_answer() 
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let outcomes = report["outcomes"].as_object().unwrap().values();
         let counted = outcomes.map(|row| row["acquires"].as_u64().unwrap());
-        assert_eq!(
-            counted.sum::<u64>(),
-            report["acquires"].as_u64().unwrap(),
-            "{report}"
-        );
-        assert!(
-            report["outcomes"]["granted"]["acquires"].as_u64() >= Some(2),
-            "{report}"
-        );
+        assert_eq!(counted.sum::<u64>(), report["acquires"].as_u64().unwrap(), "{report}");
+        assert!(report["outcomes"]["granted"]["acquires"].as_u64() >= Some(2), "{report}");
         let failed = report["outcomes"]["failed"]["acquires"].as_u64();
-        assert_eq!(
-            output.status.code() == Some(0),
-            failed.is_none(),
-            "{report}"
-        );
+        assert_eq!(output.status.code() == Some(0), failed.is_none(), "{report}");
         if is_complete {
             assert_eq!((leases(), failed), (0, None), "{signal}: {report}");
             continue;
@@ -193,15 +167,11 @@ async fn acquires_above_those_in_flight_are_counted_and_wrong_ones_are_refused()
     assert!(counted[1] > 0, "{report}");
 
     table.json("limits set --resource other hits=1/day");
-    for (resource, takes, remedy) in [
-        ("api", "hits=1", "no limits are configured"),
-        ("other", "hit=1", "hit"),
-    ] {
+    for (resource, takes, remedy) in
+        [("api", "hits=1", "no limits are configured"), ("other", "hit=1", "hit")]
+    {
         let run = table.run(["load", "user", resource, takes, "--rate", "5"]);
         assert_eq!(run.code, Some(2), "{run:?}");
-        assert!(
-            run.stdout.is_empty() && run.stderr.contains(remedy),
-            "{run:?}"
-        );
+        assert!(run.stdout.is_empty() && run.stderr.contains(remedy), "{run:?}");
     }
 }

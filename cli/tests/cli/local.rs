@@ -82,11 +82,7 @@ fn its_variables_are_all_that_a_caller_needs_and_a_signal_ends_it() {
         let mut local = Local::start(&["--limits", limits.path()]);
         let take = || local.caller("acquire user-1 gpt-4 rpm=60");
         let (taken, denied) = (take(), take());
-        assert_eq!(
-            (taken.code, denied.code),
-            (Some(0), Some(3)),
-            "{taken:?} {denied:?}"
-        );
+        assert_eq!((taken.code, denied.code), (Some(0), Some(3)), "{taken:?} {denied:?}");
         let peeked = local.caller("peek user-1 gpt-4 --json");
         let balances: Value = serde_json::from_str(&peeked.stdout).unwrap();
         assert_eq!(balances["limits"][0]["limit"], "rpm", "{balances}");
@@ -105,9 +101,7 @@ fn on_all_addresses_the_table_and_the_page_answer_by_their_allowed_names() {
     let status = |url: &str, path: &str, host: &str| {
         let address = local.started[url].as_str().unwrap();
         let address = address.trim_start_matches("http://").trim_end_matches('/');
-        let (_, port) = address
-            .split_once("127.0.0.1:")
-            .expect("an address to reach");
+        let (_, port) = address.split_once("127.0.0.1:").expect("an address to reach");
         let mut stream = TcpStream::connect(address).unwrap();
         let host = host.replace("PORT", port);
         let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
@@ -121,10 +115,7 @@ fn on_all_addresses_the_table_and_the_page_answer_by_their_allowed_names() {
         ("127.0.0.1:PORT", "400", "200"),
         ("other:PORT", "403", "403"),
     ] {
-        let seen = [
-            status("endpoint_url", "/", host),
-            status("page_url", "/", host),
-        ];
+        let seen = [status("endpoint_url", "/", host), status("page_url", "/", host)];
         assert_eq!(seen, [table, page], "{host}");
     }
     let taken = local.caller("acquire user-1 gpt-4 rpm=60 --limit rpm=60/minute");
@@ -145,11 +136,7 @@ fn a_taken_port_and_a_wrong_file_are_one_line_with_the_remedy() {
         let run = weirgate([&["local"], arguments].concat());
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(says.iter().all(|text| run.stderr.contains(text)), "{run:?}");
-        assert_eq!(
-            (run.stderr.lines().count(), &*run.stdout),
-            (1, ""),
-            "{run:?}"
-        );
+        assert_eq!((run.stderr.lines().count(), &*run.stdout), (1, ""), "{run:?}");
     }
 }
 
@@ -165,28 +152,15 @@ fn in_a_terminal_it_prints_exports_and_tells_what_the_functions_do() {
             exports.push((name.to_owned(), value.to_owned()));
         }
     }
-    let exports: Vec<_> = exports
-        .iter()
-        .map(|(name, value)| (&**name, &**value))
-        .collect();
-    let acquire = [
-        "acquire",
-        "user-1",
-        "gpt-4",
-        "rpm=1",
-        "--limit",
-        "rpm=60/minute",
-    ];
+    let exports: Vec<_> = exports.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let acquire = ["acquire", "user-1", "gpt-4", "rpm=1", "--limit", "rpm=60/minute"];
     let taken = weirgate_with(&exports, acquire);
     assert_eq!(taken.code, Some(0), "{taken:?}");
 
     let mut told = BufReader::new(process.stderr.take().unwrap());
     let mut line = String::new();
     told.read_line(&mut line).unwrap();
-    assert!(
-        line.ends_with("aggregator 1 record, 1 usage copy\n"),
-        "{line}"
-    );
+    assert!(line.ends_with("aggregator 1 record, 1 usage copy\n"), "{line}");
     signal(&process, Signal::SIGINT);
     assert!(process.wait().unwrap().success());
     let mut rest = String::new();
@@ -202,31 +176,17 @@ struct Screen {
 
 impl Screen {
     fn of(command: &mut Command) -> (Self, Child) {
-        let size = nix::pty::Winsize {
-            ws_row: 40,
-            ws_col: 100,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
+        let size = nix::pty::Winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = nix::pty::openpty(&size, None).expect("a terminal");
         command.stdout(pty.slave.try_clone().expect("a copy"));
         let process = command.stderr(pty.slave).spawn().expect("it starts");
-        let screen = Self {
-            terminal: pty.master.into(),
-            shown: String::new(),
-        };
+        let screen = Self { terminal: pty.master.into(), shown: String::new() };
         (screen, process)
     }
 
     /// Reads on until `is_shown` holds for all lines so far, also those that were replaced.
     fn until(&mut self, is_shown: impl Fn(&[&str]) -> bool) -> &str {
-        while !is_shown(
-            &self
-                .shown
-                .lines()
-                .flat_map(|line| line.split('\r'))
-                .collect::<Vec<_>>(),
-        ) {
+        while !is_shown(&self.shown.lines().flat_map(|line| line.split('\r')).collect::<Vec<_>>()) {
             let mut bytes = [0; 4_096];
             let read = self.terminal.read(&mut bytes).expect("it prints on");
             self.shown += &String::from_utf8_lossy(&bytes[..read]);
@@ -264,17 +224,13 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
     drop(command);
     let shown = screen.until(|lines| lines.iter().any(|line| line.contains("guide/start")));
     let shown = shown.to_owned();
-    let exports = shown
-        .lines()
-        .filter_map(|line| line.strip_prefix("  export "));
+    let exports = shown.lines().filter_map(|line| line.strip_prefix("  export "));
     let variables: Vec<_> = exports
         .flat_map(str::split_whitespace)
         .map(|variable| variable.split_once('=').expect("a value"))
         .collect();
     assert_eq!(variables.len(), 6, "{shown}");
-    let commands = shown
-        .lines()
-        .filter_map(|line| line.split_once("  weirgate "));
+    let commands = shown.lines().filter_map(|line| line.split_once("  weirgate "));
     let commands: Vec<_> = commands.map(|(_, command)| command).collect();
     assert_eq!(commands.len(), 5, "{shown}");
     let run = |command: &str| weirgate_with(&variables, command);
@@ -289,10 +245,7 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
     assert!(shows_denials(page.split_once('/').expect("a path").0));
     let leases = run("leases list initech jobs --json");
     let leases: Value = serde_json::from_str(&leases.stdout).expect("JSON");
-    assert!(
-        !leases["items"].as_array().expect("a list").is_empty(),
-        "{leases}"
-    );
+    assert!(!leases["items"].as_array().expect("a list").is_empty(), "{leases}");
     let used = |tenant: &str| {
         let usage = run(&format!("usage --entity {tenant} --total --json")).stdout;
         let usage: Value = serde_json::from_str(&usage).expect("JSON");
@@ -306,10 +259,7 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
     }
     // Two bursts of eight, of which none is denied any more.
     let counts = |line: &&str| {
-        let globex = line
-            .split(" | ")
-            .nth(1)
-            .filter(|_| line.contains("initech"))?;
+        let globex = line.split(" | ").nth(1).filter(|_| line.contains("initech"))?;
         let [granted, denied] = [" granted", " denied"].map(|word| number_before(globex, word));
         globex.starts_with("globex").then_some((granted, denied))
     };
@@ -330,21 +280,14 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
     let _ = screen.terminal.read_to_end(&mut rest);
     assert!(process.wait().unwrap().success());
     let rest = String::from_utf8(rest).expect("text");
-    let last = rest
-        .trim_end()
-        .rsplit(['\r', '\n'])
-        .next()
-        .unwrap_or_default();
+    let last = rest.trim_end().rsplit(['\r', '\n']).next().unwrap_or_default();
     let tenants: Vec<_> = last.split(" | ").collect();
     let [acme, globex, initech] = tenants[..] else {
         panic!("{rest}");
     };
     assert!(number_before(globex, " denied") > 0, "{last}");
     for (tenant, used) in [acme, globex, initech].into_iter().zip(used) {
-        assert!(
-            (1..=number_before(tenant, " granted")).contains(&used),
-            "{last}: {used}"
-        );
+        assert!((1..=number_before(tenant, " granted")).contains(&used), "{last}: {used}");
     }
 }
 
@@ -393,21 +336,16 @@ fn a_request_for_another_host_is_refused_with_the_one_remedy() {
     std::thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             let table = TcpStream::connect(("127.0.0.1", port)).unwrap();
-            for (mut from, mut to) in [
-                (client.try_clone().unwrap(), table.try_clone().unwrap()),
-                (table, client),
-            ] {
+            for (mut from, mut to) in
+                [(client.try_clone().unwrap(), table.try_clone().unwrap()), (table, client)]
+            {
                 std::thread::spawn(move || std::io::copy(&mut from, &mut to));
             }
         }
     });
     let run = weirgate(["--table", "weirgate", "--endpoint-url", &url, "switches"]);
     assert_eq!(run.code, Some(2), "{run:?}");
-    assert!(
-        run.stderr
-            .ends_with("or start the table with --allow-host\n"),
-        "{run:?}"
-    );
+    assert!(run.stderr.ends_with("or start the table with --allow-host\n"), "{run:?}");
 }
 
 #[test]
@@ -435,11 +373,7 @@ fn a_folder_with_files_of_others_is_refused_and_they_stay() {
     let data = ["local", "--port", "0", "--data", folder.to_str().unwrap()];
     let run = weirgate(data);
     assert_eq!(run.code, Some(2), "{run:?}");
-    for part in [
-        database.to_str().unwrap(),
-        "(--data)",
-        "file is not a database",
-    ] {
+    for part in [database.to_str().unwrap(), "(--data)", "file is not a database"] {
         assert!(run.stderr.contains(part), "{run:?}");
     }
     let foreign = FOREIGN.iter().find(|word| run.stderr.contains(**word));
@@ -451,9 +385,7 @@ fn a_folder_with_files_of_others_is_refused_and_they_stay() {
     std::fs::remove_dir_all(&folder).unwrap();
 
     let mut other = Command::new(env!("CARGO_BIN_EXE_weirgate"));
-    other
-        .args(&data[..4])
-        .arg(OsStr::from_bytes(b"/tmp/weirgate-\xff"));
+    other.args(&data[..4]).arg(OsStr::from_bytes(b"/tmp/weirgate-\xff"));
     let other = other.output().unwrap();
     let says = String::from_utf8(other.stderr).unwrap();
     assert_eq!(other.status.code(), Some(2), "{says}");
@@ -551,10 +483,7 @@ fn on_a_store_it_runs_the_functions_and_the_page_and_leaves_the_table() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{leases}");
     }
     let address = local.started["page_url"].as_str().expect("a URL");
-    let address = address
-        .trim_start_matches("http://")
-        .trim_end_matches('/')
-        .to_owned();
+    let address = address.trim_start_matches("http://").trim_end_matches('/').to_owned();
     let mut page = TcpStream::connect(&address).expect("it listens");
     let request = format!("GET / HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     page.write_all(request.as_bytes()).expect("it is sent");
@@ -605,14 +534,9 @@ async fn i3_on_a_store_it_shows_each_copy_that_is_refused() {
     }
     let store = ["--store", &server.url()].map(str::to_owned);
     let mut local = started(&["--page-port", "0", &store[0], &store[1]]);
-    let mut local = Local {
-        process: local.stderr(Stdio::piped()).spawn().unwrap(),
-        started: Value::Null,
-    };
-    let take = format!(
-        "{} acquire user-1 r rpd=3 --limit rpd=9/day",
-        store.join(" ")
-    );
+    let mut local =
+        Local { process: local.stderr(Stdio::piped()).spawn().unwrap(), started: Value::Null };
+    let take = format!("{} acquire user-1 r rpd=3 --limit rpd=9/day", store.join(" "));
     let taken = weirgate(&*take);
     assert_eq!(taken.code, Some(0), "{taken:?}");
     let mut said = vec![];

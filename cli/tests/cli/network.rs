@@ -42,16 +42,8 @@ fn requests_go_through_the_proxy_of_the_environment() {
     for (variable, of_host, host) in [
         ("HTTPS_PROXY", None, "dynamodb.us-east-1.amazonaws.com"),
         ("https_proxy", None, "dynamodb.us-east-1.amazonaws.com"),
-        (
-            "ALL_PROXY",
-            Some("AWS_USE_FIPS_ENDPOINT"),
-            "dynamodb-fips.us-east-1.amazonaws.com",
-        ),
-        (
-            "HTTPS_PROXY",
-            Some("AWS_USE_DUALSTACK_ENDPOINT"),
-            "dynamodb.us-east-1.api.aws",
-        ),
+        ("ALL_PROXY", Some("AWS_USE_FIPS_ENDPOINT"), "dynamodb-fips.us-east-1.amazonaws.com"),
+        ("HTTPS_PROXY", Some("AWS_USE_DUALSTACK_ENDPOINT"), "dynamodb.us-east-1.api.aws"),
     ] {
         let (url, asked) = proxy();
         let mut variables = vec![(variable, &*url)];
@@ -59,9 +51,7 @@ fn requests_go_through_the_proxy_of_the_environment() {
         let run = run(&variables);
         assert_ne!(run.code, Some(0), "{run:?}");
         let asked = asked.lock().expect("no panic");
-        let first = asked
-            .first()
-            .unwrap_or_else(|| panic!("{variable}: {run:?}"));
+        let first = asked.first().unwrap_or_else(|| panic!("{variable}: {run:?}"));
         assert_eq!(*first, format!("CONNECT {host}:443 HTTP/1.1"));
     }
 }
@@ -87,11 +77,7 @@ fn hosts_of_no_proxy_and_plain_http_are_reached_directly() {
 #[test]
 fn a_proxy_that_is_no_url_is_named() {
     let run = run(&[("HTTPS_PROXY", "socks5://user:secret@proxy:1080")]);
-    assert!(
-        run.stderr
-            .contains("HTTPS_PROXY must be the URL of a proxy"),
-        "{run:?}"
-    );
+    assert!(run.stderr.contains("HTTPS_PROXY must be the URL of a proxy"), "{run:?}");
     assert!(!run.stderr.contains("secret@"), "{run:?}");
 }
 

@@ -36,25 +36,10 @@ const COMMANDS: [(&[&str], &str, i32, Does); 11] = [
     (&[], "limits set --resource r rpm=5/minute", 0, Does::All),
     (&[], "acquire e job slots=1 --lease 1h", 0, Does::Nothing),
     (&[], "acquire e job slots=1 budget=2", 0, Does::Nothing),
-    (
-        &["acquire e job budget=10"],
-        "acquire e job budget=1",
-        3,
-        Does::Nothing,
-    ),
+    (&["acquire e job budget=10"], "acquire e job budget=1", 3, Does::Nothing),
     (&[], "acquire e job budget=99", 4, Does::Nothing),
-    (
-        &["stop --system --yes"],
-        "acquire e job budget=1",
-        5,
-        Does::Nothing,
-    ),
-    (
-        &["acquire e job budget=10"],
-        "top-up e job budget=5",
-        0,
-        Does::All,
-    ),
+    (&["stop --system --yes"], "acquire e job budget=1", 5, Does::Nothing),
+    (&["acquire e job budget=10"], "top-up e job budget=5", 0, Does::All),
     (&[], "peek e job", 0, Does::Nothing),
 ];
 
@@ -71,28 +56,19 @@ fn run(table: &Table, output: Output, command: &str) -> Run {
         }
         Output::Full => {
             let full = File::options().write(true).open("/dev/full");
-            run.stdout(full.expect("it is there"))
-                .stderr(Stdio::piped());
+            run.stdout(full.expect("it is there")).stderr(Stdio::piped());
         }
     }
     let output = run.output().expect("it runs");
     let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
-    Run {
-        code: output.status.code(),
-        stdout: text(output.stdout),
-        stderr: text(output.stderr),
-    }
+    Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 /// Returns what the table has: limits, leases, and what is left.
 fn state(table: &Table) -> (String, usize, Value) {
     let leases = table.json("leases list e job");
     let left = table.json("peek e job")["limits"][0]["available_tokens"].clone();
-    (
-        table.text("limits export"),
-        leases["items"].as_array().map_or(0, Vec::len),
-        left,
-    )
+    (table.text("limits export"), leases["items"].as_array().map_or(0, Vec::len), left)
 }
 
 #[tokio::test(flavor = "multi_thread")]

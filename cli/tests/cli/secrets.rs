@@ -23,12 +23,7 @@ const RESTS: [&str; 10] = [
 async fn the_password_of_a_url_is_in_neither_stream() {
     let table = Table::new().await;
     let options: Vec<_> = table.options.iter().map(String::as_str).collect();
-    let nothing = [
-        "--table",
-        "weirgate",
-        "--endpoint-url",
-        "http://127.0.0.1:1",
-    ];
+    let nothing = ["--table", "weirgate", "--endpoint-url", "http://127.0.0.1:1"];
     let mut shown = vec![];
     for (at, rest) in RESTS.into_iter().enumerate() {
         for scheme in ["http", "redis", SCHEMES[at % SCHEMES.len()]] {
@@ -38,26 +33,14 @@ async fn the_password_of_a_url_is_in_neither_stream() {
             let runs: [(Variables<'_>, Vec<&str>); 10] = [
                 (&[], vec!["--store", &url, "switches"]),
                 (&[], vec!["--table", "t", "buckets", &url]),
-                (
-                    &[],
-                    vec!["--table", &url, "--region", "x", "peek", "a/b", "c"],
-                ),
+                (&[], vec!["--table", &url, "--region", "x", "peek", "a/b", "c"]),
                 (&[], vec!["--table", &url, "--region", "x", "purge"]),
-                (
-                    &[],
-                    vec!["--table", "t", "--endpoint-url", &url, "switches"],
-                ),
+                (&[], vec!["--table", "t", "--endpoint-url", &url, "switches"]),
                 (&[], agent),
                 (&[], metrics),
-                (
-                    &[],
-                    vec!["local", "--port", "0", "--page-port", "0", "--store", &url],
-                ),
+                (&[], vec!["local", "--port", "0", "--page-port", "0", "--store", &url]),
                 (&[("WEIRGATE_STORE", &url)], vec!["switches"]),
-                (
-                    &[("AWS_ENDPOINT_URL_DYNAMODB", &url)],
-                    vec!["--table", "t", "switches"],
-                ),
+                (&[("AWS_ENDPOINT_URL_DYNAMODB", &url)], vec!["--table", "t", "switches"]),
             ];
             for (variables, words) in runs {
                 let json = [&["--json", "--timeout", "1s"], &words[..]].concat();

@@ -44,18 +44,12 @@ fn a_store_may_come_from_a_variable_and_its_password_from_a_file() {
     for (variables, options) in [
         (vec![], vec!["--store", &whole]),
         (vec![("WEIRGATE_STORE", &*whole)], vec![]),
-        (
-            vec![],
-            vec!["--store", &open, "--store-password-file", file.path()],
-        ),
+        (vec![], vec!["--store", &open, "--store-password-file", file.path()]),
         (vec![("WEIRGATE_STORE", &*open), from_file], vec![]),
         (vec![from_file], vec!["--store", &at("default@")]),
         // An argument counts more than a variable.
         (vec![("WEIRGATE_TABLE", "limits")], vec!["--store", &whole]),
-        (
-            vec![("WEIRGATE_STORE", "redis://127.0.0.1:1")],
-            vec!["--store", &whole],
-        ),
+        (vec![("WEIRGATE_STORE", "redis://127.0.0.1:1")], vec!["--store", &whole]),
     ] {
         let words = [&options[..], &list.split(' ').collect::<Vec<_>>()].concat();
         let run = weirgate_with(&variables, words);
@@ -67,12 +61,7 @@ fn a_store_may_come_from_a_variable_and_its_password_from_a_file() {
         &[("WEIRGATE_STORE", &*whole), ("AWS_REGION", "us-east-1")],
         "--table limits --endpoint-url http://127.0.0.1:1 switches",
     );
-    fails(
-        "a table",
-        &run,
-        6,
-        &["http://127.0.0.1:1 refuses connections"],
-    );
+    fails("a table", &run, 6, &["http://127.0.0.1:1 refuses connections"]);
 }
 
 #[test]
@@ -84,15 +73,9 @@ fn a_doctor_names_the_commands_that_the_user_may_not_run() {
         ("-hincrby", "not allowed: hincrby"),
         ("-@sortedset", "not allowed: zadd, zrange, zrem, zscore"),
     ] {
-        let user = [
-            "ACL", "SETUSER", "some", "reset", "on", ">pass", "~*", "+@all",
-        ];
+        let user = ["ACL", "SETUSER", "some", "reset", "on", ">pass", "~*", "+@all"];
         let port = server.port().to_string();
-        let set = Command::new("redis-cli")
-            .args(["-p", &port])
-            .args(user)
-            .arg(denied)
-            .output();
+        let set = Command::new("redis-cli").args(["-p", &port]).args(user).arg(denied).output();
         assert_eq!(set.expect("it is there").stdout, b"OK\n");
         let run = weirgate(format!("--store {url} doctor").as_str());
         assert!(run.stdout.contains(shown), "{denied}: {run:?}");
@@ -128,14 +111,8 @@ fn what_is_wrong_with_a_store_is_one_line_with_its_remedy_and_without_its_passwo
     let evicting_server = RedisServer::with(&["--maxmemory-policy", "allkeys-lfu"]);
     let here = format!("127.0.0.1:{}", server.port());
     let evicting = evicting_server.url();
-    let (empty, two) = (
-        File::new("empty", "\n"),
-        File::new("two", "s3cret\nor not\n"),
-    );
-    let (plain, wrong) = (
-        format!("redis://{here}/"),
-        format!("redis://some:{ENCODED}@{here}/"),
-    );
+    let (empty, two) = (File::new("empty", "\n"), File::new("two", "s3cret\nor not\n"));
+    let (plain, wrong) = (format!("redis://{here}/"), format!("redis://some:{ENCODED}@{here}/"));
     let closed = free_port().to_string();
     let names = [
         ("{plain}", &*plain),
@@ -147,32 +124,20 @@ fn what_is_wrong_with_a_store_is_one_line_with_its_remedy_and_without_its_passwo
         ("{empty}", empty.path()),
         ("{two}", two.path()),
     ];
-    let rows = names
-        .into_iter()
-        .fold(WRONG.to_owned(), |rows, (name, value)| {
-            rows.replace(name, value)
-        });
+    let rows =
+        names.into_iter().fold(WRONG.to_owned(), |rows, (name, value)| rows.replace(name, value));
     for row in rows.lines() {
         let (options, error) = row.split_once(" => ").expect(row);
         let (code, parts) = error.split_once(' ').expect(row);
         let parts: Vec<_> = parts.split(" | ").collect();
-        for command in [
-            "switches",
-            "peek user gpt-4",
-            "limits set --system rpm=5/minute",
-        ] {
+        for command in ["switches", "peek user gpt-4", "limits set --system rpm=5/minute"] {
             let line = format!("--timeout 2s {options} {command}");
             fails(&line, &weirgate(&*line), code.parse().expect(row), &parts);
         }
     }
     let both = [("WEIRGATE_STORE", &*wrong), ("WEIRGATE_TABLE", "limits")];
     let run = weirgate_with(&both, "switches");
-    fails(
-        "both",
-        &run,
-        2,
-        &["must not both be set", &here, "\"limits\"", "unset one"],
-    );
+    fails("both", &run, 2, &["must not both be set", &here, "\"limits\"", "unset one"]);
     // What clap says of arguments and variables.
     for line in [
         format!("--stroe|{wrong}|switches"),
@@ -185,10 +150,8 @@ fn what_is_wrong_with_a_store_is_one_line_with_its_remedy_and_without_its_passwo
     ] {
         for json in ["", "--json|"] {
             let line = format!("{json}{line}");
-            let run = weirgate_with(
-                &[("WEIRGATE_STORE", &wrong)],
-                line.split('|').collect::<Vec<_>>(),
-            );
+            let run =
+                weirgate_with(&[("WEIRGATE_STORE", &wrong)], line.split('|').collect::<Vec<_>>());
             fails(&line, &run, 2, &[]);
         }
     }
@@ -202,41 +165,20 @@ fn a_plan_of_a_store_names_it_without_user_and_password() {
     let server = RedisServer::with(&["--requirepass", PASSWORD]);
     let at = |user: &str, end: &str| format!("redis://{user}127.0.0.1:{}{end}", server.port());
     let table = Table::at(&at(&format!("default:{ENCODED}@"), ""));
-    let limits = File::new(
-        "limits",
-        "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n",
-    );
+    let limits = File::new("limits", "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n");
     let plan = File::new("plan", "");
-    table.text([
-        "limits",
-        "plan",
-        limits.path(),
-        "--out",
-        plan.path(),
-        "--force",
-    ]);
+    table.text(["limits", "plan", limits.path(), "--out", plan.path(), "--force"]);
     let text = std::fs::read_to_string(plan.path()).expect("it is written");
     assert!(text.contains(&format!("\"{}\"", at("", "/0"))), "{text}");
-    assert!(
-        !text.contains("s3cret") && !text.contains("default@"),
-        "{text}"
-    );
+    assert!(!text.contains("s3cret") && !text.contains("default@"), "{text}");
     let apply = ["limits", "apply", plan.path()];
     let other = Table::at(&at(&format!(":{ENCODED}@"), "/0?table=other"));
-    let parts = [
-        "the plan is for table",
-        &at("", "/0"),
-        "?table=other",
-        "give --store redis://",
-    ];
+    let parts = ["the plan is for table", &at("", "/0"), "?table=other", "give --store redis://"];
     fails("another table", &other.run(apply), 2, &parts);
     // By another user, or with its password from elsewhere.
     let same = Table::at(&at(&format!(":{ENCODED}@"), "/0"));
     assert_eq!(same.text(apply), "applied: 1\n");
-    assert_eq!(
-        same.json("limits get --system")["config"]["limits"][0]["name"],
-        "rpm"
-    );
+    assert_eq!(same.json("limits get --system")["config"]["limits"][0]["name"], "rpm");
     let audit = same.run("audit");
     shows_no_password("audit", &audit);
     let nothing = Table::at(&at(&format!(":{ENCODED}@"), "/0?table=other"));

@@ -14,18 +14,8 @@ const POISON: &str = "\u{1b}]0;x\u{7}\u{1b}]52;c;eA==\u{1b}\\\u{1b}[2J\r\u{8}\u{
     \u{feff}\nerror: forged";
 
 /// Attributes of which items are found.
-const KEYS: [&str; 10] = [
-    "PK",
-    "SK",
-    "GSI1PK",
-    "GSI1SK",
-    "GSI2PK",
-    "GSI2SK",
-    "GSI3PK",
-    "GSI3SK",
-    "due",
-    "due_shard",
-];
+const KEYS: [&str; 10] =
+    ["PK", "SK", "GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "due", "due_shard"];
 
 /// Commands that print one kind of item each.
 const LISTS: [&[&str]; 8] = [
@@ -43,14 +33,7 @@ const LISTS: [&[&str]; 8] = [
 const OTHERS: [&[&str]; 17] = [
     &["why", "user", "gpt-4"],
     &["buckets", "--entity", "user"],
-    &[
-        "leases",
-        "release",
-        "user",
-        "gpt-4",
-        "0000000000011",
-        "--yes",
-    ],
+    &["leases", "release", "user", "gpt-4", "0000000000011", "--yes"],
     &["audit", "--resource", "gpt-4"],
     &["audit", "--system"],
     &["limits", "list", "--entity", "user"],
@@ -93,10 +76,7 @@ fn is_shown(run: &Run, what: &str) {
             ranges.any(|(first, last)| (first..=last).contains(&character))
         });
         assert_eq!(found, None, "{what}: {text:?}");
-        assert!(
-            !text.lines().any(|line| line.starts_with("error: forged")),
-            "{what}: {text}"
-        );
+        assert!(!text.lines().any(|line| line.starts_with("error: forged")), "{what}: {text}");
     }
 }
 
@@ -133,11 +113,7 @@ async fn filled() -> (Dynamo, Table) {
     let dynamo = Dynamo::new().await;
     let table = Table::of(&dynamo);
     let limits = ["slots=5", "rpm=60/minute"];
-    for level in [
-        &["--system"][..],
-        &["--resource", "gpt-4"],
-        &["--entity", "user"],
-    ] {
+    for level in [&["--system"][..], &["--resource", "gpt-4"], &["--entity", "user"]] {
         table.text([&["limits", "set"], level, &limits].concat());
     }
     table.text("entities set user --parent team");
@@ -153,9 +129,8 @@ async fn filled() -> (Dynamo, Table) {
 
 fn run_all(table: &Table, what: &str, mut number: usize, commands: &[&[&str]]) -> usize {
     for command in commands {
-        let takes_json = !["--csv", "--chart", "--html"]
-            .iter()
-            .any(|format| command.contains(format));
+        let takes_json =
+            !["--csv", "--chart", "--html"].iter().any(|format| command.contains(format));
         let options: &[&str] = match number.is_multiple_of(2) && takes_json {
             true => &["--json"],
             false => &[],
@@ -163,10 +138,7 @@ fn run_all(table: &Table, what: &str, mut number: usize, commands: &[&[&str]]) -
         number += 1;
         let run = table.run([options, *command].concat());
         is_shown(&run, &format!("{what} {options:?} {command:?}"));
-        assert!(
-            matches!(run.code, Some(0..=7)),
-            "{what} {command:?}: {run:?}"
-        );
+        assert!(matches!(run.code, Some(0..=7)), "{what} {command:?}: {run:?}");
         if !options.is_empty() {
             for output in [&run.stdout, &run.stderr] {
                 let is_json = output.is_empty() || serde_json::from_str::<Value>(output).is_ok();
@@ -238,16 +210,9 @@ async fn no_text_of_a_file_or_an_argument_reaches_a_terminal_as_it_is() {
             let run = table.run([options, &["replay", file.path()]].concat());
             is_shown(&run, object);
             let all = format!("{}{}", run.stdout, run.stderr);
-            assert!(
-                !all.contains("rm -rf"),
-                "no such command is suggested: {all}"
-            );
+            assert!(!all.contains("rm -rf"), "no such command is suggested: {all}");
         }
-        for command in [
-            &["limits", "diff"][..],
-            &["limits", "plan"],
-            &["limits", "apply"],
-        ] {
+        for command in [&["limits", "diff"][..], &["limits", "plan"], &["limits", "apply"]] {
             let run = table.run([command, &[file.path()]].concat());
             is_shown(&run, object);
             assert_ne!(run.code, Some(0), "{run:?}");
@@ -259,9 +224,7 @@ async fn no_text_of_a_file_or_an_argument_reaches_a_terminal_as_it_is() {
         &["leases", "release", "user", "gpt-4", POISON, "--yes"],
         &["acquire", "user", "gpt-4", POISON],
         &["acquire", "user", "gpt-4", "a=1", "--limit", POISON],
-        &[
-            "acquire", "user", "gpt-4", "a=1", "--limit", "a=1", "--", POISON,
-        ],
+        &["acquire", "user", "gpt-4", "a=1", "--limit", "a=1", "--", POISON],
         &["limits", "set", "--system", POISON],
         &["entities", "set", "user", "--parent", POISON],
         &["replay", POISON],
@@ -272,10 +235,7 @@ async fn no_text_of_a_file_or_an_argument_reaches_a_terminal_as_it_is() {
         &[POISON],
     ] {
         for options in [&[][..], &["--json"]] {
-            is_shown(
-                &table.run([options, arguments].concat()),
-                &format!("{arguments:?}"),
-            );
+            is_shown(&table.run([options, arguments].concat()), &format!("{arguments:?}"));
         }
     }
 }
@@ -289,8 +249,5 @@ fn the_help_shows_no_value_of_a_variable() {
         .output();
     let help = help.expect("it runs").stdout;
     let help = String::from_utf8(help).expect("it is text");
-    assert!(
-        help.contains("WEIRGATE_TABLE") && !help.contains("]0;x"),
-        "{help}"
-    );
+    assert!(help.contains("WEIRGATE_TABLE") && !help.contains("]0;x"), "{help}");
 }

@@ -13,17 +13,13 @@ async fn damaged() -> (Dynamo, Table) {
         table.text([&["limits", "set"], level, &["rpm=60/minute", "slots=5"]].concat());
     }
     for user in ["user-1", "user-2", "user-3"] {
-        let acquire = [
-            "acquire", user, "gpt-4", "rpm=1", "slots=1", "--lease", "1h",
-        ];
+        let acquire = ["acquire", user, "gpt-4", "rpm=1", "slots=1", "--lease", "1h"];
         table.text(acquire);
         table.text(acquire);
     }
     let pk = "default/BUCKET#user-2#gpt-4#0";
     let mut bucket = dynamo.item(pk, "#STATE");
-    let id = bucket["h"]["M"]
-        .as_object()
-        .and_then(|leases| leases.keys().next().cloned());
+    let id = bucket["h"]["M"].as_object().and_then(|leases| leases.keys().next().cloned());
     bucket["h"]["M"][id.expect("a lease")]["M"]["e"] = json!({"S": "soon"});
     dynamo.put(&bucket);
     for mut item in dynamo.items() {
@@ -45,35 +41,15 @@ async fn lists_and_reports_show_the_others_and_say_what_is_missing() {
     let (_dynamo, table) = damaged().await;
     let usage = ["usage", "--resource", "gpt-4", "--by", "hour"];
     for (list, present, missing) in [
-        (
-            &["buckets", "--resource", "gpt-4"][..],
-            &["user-1", "user-3"][..],
-            "user-2",
-        ),
+        (&["buckets", "--resource", "gpt-4"][..], &["user-1", "user-3"][..], "user-2"),
         (&["buckets", "--entity", "user-2"], &[], "user-2"),
         (&["leases", "list", "user-2", "gpt-4"], &["slots"], "user-2"),
         (&["limits", "list", "--resources"], &["gpt-4"], "search"),
         (&usage, &["user-1", "user-3"], "user-2"),
-        (
-            &[&usage[..], &["--csv"]].concat(),
-            &["user-1", "user-3"],
-            "user-2",
-        ),
-        (
-            &[&usage[..], &["--html"]].concat(),
-            &["user-1", "user-3"],
-            "user-2",
-        ),
-        (
-            &[&usage[..], &["--top"]].concat(),
-            &["user-1", "user-3"],
-            "user-2",
-        ),
-        (
-            &[&usage[..], &["--total"]].concat(),
-            &["incomplete: interim, complete until"],
-            "user-2",
-        ),
+        (&[&usage[..], &["--csv"]].concat(), &["user-1", "user-3"], "user-2"),
+        (&[&usage[..], &["--html"]].concat(), &["user-1", "user-3"], "user-2"),
+        (&[&usage[..], &["--top"]].concat(), &["user-1", "user-3"], "user-2"),
+        (&[&usage[..], &["--total"]].concat(), &["incomplete: interim, complete until"], "user-2"),
     ] {
         let text = table.run(list);
         let all = format!("{}{}", text.stdout, text.stderr);
@@ -81,10 +57,7 @@ async fn lists_and_reports_show_the_others_and_say_what_is_missing() {
         for present in present {
             assert!(text.stdout.contains(present), "{list:?}: {text:?}");
         }
-        assert!(
-            all.contains(missing) && all.contains("correct or delete the item"),
-            "{all}"
-        );
+        assert!(all.contains(missing) && all.contains("correct or delete the item"), "{all}");
         if list.contains(&"--csv") || list.contains(&"--html") {
             continue;
         }
@@ -95,9 +68,7 @@ async fn lists_and_reports_show_the_others_and_say_what_is_missing() {
         let names = [&entry["entity"], &entry["resource"]];
         assert!(names.iter().any(|name| **name == missing), "{json}");
         assert!(
-            entry["error"]
-                .as_str()
-                .is_some_and(|text| text.starts_with("attribute ")),
+            entry["error"].as_str().is_some_and(|text| text.starts_with("attribute ")),
             "{json}"
         );
     }
@@ -128,10 +99,6 @@ async fn an_item_is_listed_once_however_many_pages_lack_it() {
     for options in ["", " --total"] {
         let run = table.run(&*format!("{of}{options}"));
         let json: Value = serde_json::from_str(&run.stdout).expect("JSON");
-        assert_eq!(
-            json["unreadable"].as_array().map(Vec::len),
-            Some(2),
-            "{run:?}"
-        );
+        assert_eq!(json["unreadable"].as_array().map(Vec::len), Some(2), "{run:?}");
     }
 }

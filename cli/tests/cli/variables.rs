@@ -23,21 +23,13 @@ async fn an_empty_variable_is_one_that_is_not_set() {
     let table = Table::new().await;
     let help = weirgate("--help-global").stdout;
     let named = help.split("[env:").skip(1);
-    let mut names: Vec<_> = named
-        .filter_map(|rest| rest.split_once(']'))
-        .map(|(name, _)| name.trim())
-        .collect();
-    assert!(
-        names.contains(&"WEIRGATE_TABLE") && names.len() >= 6,
-        "{help}"
-    );
+    let mut names: Vec<_> =
+        named.filter_map(|rest| rest.split_once(']')).map(|(name, _)| name.trim()).collect();
+    assert!(names.contains(&"WEIRGATE_TABLE") && names.len() >= 6, "{help}");
     names.extend(AWS);
     names.extend(["NO_COLOR", "USER", "HOME"]);
     let all: Vec<_> = names.iter().map(|name| (*name, "")).collect();
-    let credentials = [
-        ("AWS_ACCESS_KEY_ID", "id"),
-        ("AWS_SECRET_ACCESS_KEY", "secret"),
-    ];
+    let credentials = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "secret")];
     // All of them, and each alone; the endpoint and the region are in variables that are not empty.
     let none = ("NONE", "");
     for empty in all.iter().copied().chain([none]) {
@@ -62,10 +54,8 @@ async fn an_empty_variable_is_one_that_is_not_set() {
             _ if is_all => options.extend(["--table", "weirgate"]),
             _ => variables.push(("WEIRGATE_TABLE", "weirgate")),
         }
-        let run = weirgate_with(
-            &variables,
-            [&options[..], &["limits", "list", "--resources"]].concat(),
-        );
+        let run =
+            weirgate_with(&variables, [&options[..], &["limits", "list", "--resources"]].concat());
         assert_eq!(run.code, Some(0), "{empty:?}: {run:?}");
     }
     let unset = weirgate("limits list --resources");
@@ -145,11 +135,7 @@ fn the_keys_of_a_profile_that_is_an_argument_sign() {
     let profile = [("AWS_PROFILE", "prod")];
     for (variables, option, signs) in [
         (keys.to_vec(), "--profile prod", "of-profile"),
-        (
-            [&keys[..], &profile].concat(),
-            "--profile prod",
-            "of-profile",
-        ),
+        ([&keys[..], &profile].concat(), "--profile prod", "of-profile"),
         (keys[..1].to_vec(), "--profile prod", "of-profile"),
         (vec![], "--profile prod", "of-profile"),
         ([&keys[..], &profile].concat(), "", "of-environment"),
@@ -170,18 +156,9 @@ fn the_keys_of_a_profile_that_is_an_argument_sign() {
 /// What a new user lacks. Nothing can be sent, so the table of the test gets no request.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_missing_for_a_request_is_one_sentence_with_its_remedy() {
-    let config = File::new(
-        "aws-config",
-        "[profile dev]\nregion = eu-west-1\n[profile ops]\n",
-    );
-    let files = [
-        ("AWS_CONFIG_FILE", config.path()),
-        ("AWS_EC2_METADATA_DISABLED", "true"),
-    ];
-    let keys = [
-        ("AWS_ACCESS_KEY_ID", "id"),
-        ("AWS_SECRET_ACCESS_KEY", "secret"),
-    ];
+    let config = File::new("aws-config", "[profile dev]\nregion = eu-west-1\n[profile ops]\n");
+    let files = [("AWS_CONFIG_FILE", config.path()), ("AWS_EC2_METADATA_DISABLED", "true")];
+    let keys = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "secret")];
     let region = [("AWS_REGION", "eu-west-1")];
     let no_region = "error: no region is set: set AWS_REGION, or the region of the profile; \
                      or give --region or --profile\n";
@@ -195,22 +172,10 @@ async fn what_is_missing_for_a_request_is_one_sentence_with_its_remedy() {
         (&region, "--profile prod", no_profile),
         (&keys, "--profile prod", no_profile),
         (&[("AWS_PROFILE", "prod")], "", no_profile),
-        (
-            &region,
-            "",
-            "error: no credentials: set AWS_ACCESS_KEY_ID and ",
-        ),
-        (
-            &[],
-            "--profile dev",
-            "error: no credentials: set AWS_ACCESS_KEY_ID and ",
-        ),
+        (&region, "", "error: no credentials: set AWS_ACCESS_KEY_ID and "),
+        (&[], "--profile dev", "error: no credentials: set AWS_ACCESS_KEY_ID and "),
     ] {
-        for command in [
-            "limits list --resources",
-            "acquire user gpt-4 rpm=1",
-            "doctor",
-        ] {
+        for command in ["limits list --resources", "acquire user gpt-4 rpm=1", "doctor"] {
             let variables = [&files[..], variables].concat();
             let line = format!("--table weirgate {options} {command}");
             let run = weirgate_with(&variables, line.as_str());

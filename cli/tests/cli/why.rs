@@ -7,9 +7,7 @@ use super::fixtures::Table;
 
 fn next(reasons: &Value) -> Vec<&str> {
     let next = reasons["next"].as_array().expect("a list");
-    next.iter()
-        .filter_map(|next| next["command"].as_str())
-        .collect()
+    next.iter().filter_map(|next| next["command"].as_str()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -17,10 +15,7 @@ async fn each_limit_has_the_level_that_it_comes_from_and_its_balance() {
     let table = Table::new().await;
     let why = "why user-1 gpt-4";
     let nothing = table.json(why);
-    assert_eq!(
-        (&nothing["limits"], &nothing["stopped_at"]),
-        (&json!([]), &Value::Null)
-    );
+    assert_eq!((&nothing["limits"], &nothing["stopped_at"]), (&json!([]), &Value::Null));
     let set = "weirgate limits set --resource gpt-4 rpm=600/minute";
     assert_eq!(next(&nothing), [set], "what it names can be run");
     table.text(&set["weirgate ".len()..]);
@@ -43,18 +38,8 @@ async fn each_limit_has_the_level_that_it_comes_from_and_its_balance() {
     let (own, parent) = (json!("user-1"), json!("team"));
     let (resource, entity, gpt) = (json!("resource"), json!("entity"), json!("gpt-4"));
     let none = &Value::Null;
-    assert_eq!(
-        found,
-        [
-            (&own, &resource, &gpt, none),
-            (&parent, &entity, none, &parent)
-        ]
-    );
-    assert_eq!(
-        reasons["levels"].as_array().map(Vec::len),
-        Some(6),
-        "{reasons}"
-    );
+    assert_eq!(found, [(&own, &resource, &gpt, none), (&parent, &entity, none, &parent)]);
+    assert_eq!(reasons["levels"].as_array().map(Vec::len), Some(6), "{reasons}");
     let saturation = &limits[0]["saturation"];
     assert_eq!(saturation["used_tokens"], 5, "{saturation}");
     assert!(saturation["over_ms"].as_i64() > Some(0), "{saturation}");
@@ -63,10 +48,7 @@ async fn each_limit_has_the_level_that_it_comes_from_and_its_balance() {
     let saturation = &measured["limits"][0]["saturation"];
     assert_eq!(saturation["percent"], 0, "{saturation}");
     let over_ms = saturation["over_ms"].as_i64();
-    assert!(
-        (50..600_000).contains(&over_ms.expect("a span")),
-        "{saturation}"
-    );
+    assert!((50..600_000).contains(&over_ms.expect("a span")), "{saturation}");
     let usage = "weirgate usage --entity team --resource gpt-4 --by hour --from 1d";
     assert_eq!(next(&reasons), [usage], "the parent's limit is used up");
     let text = table.text(why);
@@ -89,40 +71,21 @@ async fn what_denies_is_named_with_the_command_that_ends_it() {
     table.text("limits set --system slots=1");
     let why = "why user-1 gpt-4";
     for (deed, command) in [
-        (
-            "stop --resource gpt-4 --yes",
-            "weirgate start --resource gpt-4",
-        ),
+        ("stop --resource gpt-4 --yes", "weirgate start --resource gpt-4"),
         ("stop --entity team --yes", "weirgate start --entity team"),
-        (
-            "stop --entity user-1 --yes",
-            "weirgate start --entity user-1",
-        ),
-        (
-            "limits set --system --disabled --yes",
-            "weirgate limits set --system --enforced",
-        ),
-        (
-            "acquire user-1 gpt-4 slots=1 --lease 1h",
-            "weirgate leases list user-1 gpt-4",
-        ),
+        ("stop --entity user-1 --yes", "weirgate start --entity user-1"),
+        ("limits set --system --disabled --yes", "weirgate limits set --system --enforced"),
+        ("acquire user-1 gpt-4 slots=1 --lease 1h", "weirgate leases list user-1 gpt-4"),
     ] {
         table.text(deed);
         let reasons = table.json(why);
         let found = next(&reasons);
         assert_eq!(found, [command], "{deed}: {reasons}");
-        assert_eq!(
-            reasons["stopped_at"].is_null(),
-            !deed.starts_with("stop"),
-            "{deed}"
-        );
+        assert_eq!(reasons["stopped_at"].is_null(), !deed.starts_with("stop"), "{deed}");
         table.text(&command["weirgate ".len()..]);
     }
     let text = table.text(why);
-    assert!(
-        text.contains("100% held") && text.contains("OWNER"),
-        "{text}"
-    );
+    assert!(text.contains("100% held") && text.contains("OWNER"), "{text}");
     // Callers bring another limit than the table's.
     table.text("limits set --resource gpt-4 rpm=60/minute");
     table.text("acquire user-2 gpt-4 rpm=1 --limit rpm=70/minute");
@@ -139,10 +102,7 @@ async fn what_a_level_without_limits_is_told_to_run_can_be_run() {
         table.text(["limits", "set", "--resource", "gpt-4", status, "--yes"]);
         let reasons = table.json("why user-1 gpt-4");
         let found = next(&reasons);
-        assert_eq!(
-            found[0], "weirgate limits delete --resource gpt-4",
-            "{reasons}"
-        );
+        assert_eq!(found[0], "weirgate limits delete --resource gpt-4", "{reasons}");
         table.text(&*format!("{} --yes", &found[0]["weirgate ".len()..]));
         table.text("acquire user-1 gpt-4 rpm=1");
     }
@@ -151,11 +111,9 @@ async fn what_a_level_without_limits_is_told_to_run_can_be_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_of_another_kind_is_named_with_the_command_that_ends_it() {
     let table = Table::new().await;
-    for (brought, configured) in [
-        ("a=4/1h30m,burst=7", "a=4"),
-        ("b=4/minute", "b=4"),
-        ("c=4", "c=4/minute"),
-    ] {
+    for (brought, configured) in
+        [("a=4/1h30m,burst=7", "a=4"), ("b=4/minute", "b=4"), ("c=4", "c=4/minute")]
+    {
         let name = &brought[..1];
         let take = format!("acquire e {name} {name}=1 --lease 1s");
         table.text(&*format!("{take} --limit {brought}"));
@@ -179,72 +137,31 @@ const STATES: [(&str, &[&str]); 24] = [
     ("stopped system", &[SET, "stop --system --yes"]),
     ("stopped resource", &[SET, "stop --resource api --yes"]),
     ("stopped entity", &[SET, "stop --entity e --yes"]),
-    (
-        "stopped bucket",
-        &[SET, "stop --entity e --resource api --yes"],
-    ),
+    ("stopped bucket", &[SET, "stop --entity e --resource api --yes"]),
     ("stopped parent", &[SET, PARENT, "stop --entity team --yes"]),
     (
         "stopped plan",
-        &[
-            "limits set --plan pro rpm=10/day",
-            "entities set e --plan pro",
-            "stop --plan pro --yes",
-        ],
+        &["limits set --plan pro rpm=10/day", "entities set e --plan pro", "stop --plan pro --yes"],
     ),
-    (
-        "disabled entity",
-        &[SET, "limits set --entity e --disabled --yes"],
-    ),
-    (
-        "disabled resource",
-        &[SET, "limits set --resource api --disabled --yes"],
-    ),
-    (
-        "disabled parent",
-        &[SET, PARENT, "limits set --entity team --disabled --yes"],
-    ),
+    ("disabled entity", &[SET, "limits set --entity e --disabled --yes"]),
+    ("disabled resource", &[SET, "limits set --resource api --disabled --yes"]),
+    ("disabled parent", &[SET, PARENT, "limits set --entity team --disabled --yes"]),
     (
         "disabled bucket of the parent",
-        &[
-            SET,
-            PARENT,
-            "limits set --entity team --resource api --disabled --yes",
-        ],
+        &[SET, PARENT, "limits set --entity team --resource api --disabled --yes"],
     ),
-    (
-        "unlimited entity",
-        &[SET, "limits set --entity e --unlimited"],
-    ),
-    (
-        "unlimited parent",
-        &[SET, PARENT, "limits set --entity team --unlimited"],
-    ),
+    ("unlimited entity", &[SET, "limits set --entity e --unlimited"]),
+    ("unlimited parent", &[SET, PARENT, "limits set --entity team --unlimited"]),
     (
         "disabled parent of an unlimited one",
-        &[
-            PARENT,
-            "limits set --entity e --unlimited",
-            "limits set --entity team --disabled --yes",
-        ],
+        &[PARENT, "limits set --entity e --unlimited", "limits set --entity team --disabled --yes"],
     ),
     ("used up", &[SET, "acquire e api rpm=10"]),
     (
         "used up at the parent",
-        &[
-            SET,
-            PARENT,
-            "limits set --entity team rpm=1/day",
-            "acquire e api rpm=1",
-        ],
+        &[SET, PARENT, "limits set --entity team rpm=1/day", "acquire e api rpm=1"],
     ),
-    (
-        "slots are held",
-        &[
-            "limits set --system rpm=1",
-            "acquire e api rpm=1 --lease 1h",
-        ],
-    ),
+    ("slots are held", &["limits set --system rpm=1", "acquire e api rpm=1 --lease 1h"]),
     ("paused", &[SET, "acquire e api rpm=1", "pause e api 1h"]),
     (
         "paused parent",
@@ -280,10 +197,7 @@ const STATES: [(&str, &[&str]); 24] = [
             "acquire e api rpm=1",
         ],
     ),
-    (
-        "another kind",
-        &["acquire e api rpm=1 --limit rpm=5 --lease 1h", SET],
-    ),
+    ("another kind", &["acquire e api rpm=1 --limit rpm=5 --lease 1h", SET]),
     (
         "a plan without limits",
         &[

@@ -6,22 +6,13 @@ use super::fixtures::{File, Run, Table, answering, commands, weirgate, weirgate_
 
 /// Returns the rows of a part of the table: the command, its exit code, and what its error must name.
 fn rows(part: &str) -> Vec<(&'static str, i32, Vec<&'static str>)> {
-    let (_, rows) = include_str!("wrong_uses.txt")
-        .split_once(part)
-        .expect("the table has the part");
-    let rows = rows
-        .lines()
-        .skip(1)
-        .take_while(|line| !line.is_empty())
-        .map(|line| {
-            let (command, parts) = line.split_once(" => ").expect(line);
-            let (code, command) = command.split_once(' ').expect(line);
-            (
-                command,
-                code.parse().expect(line),
-                parts.split(" | ").collect(),
-            )
-        });
+    let (_, rows) =
+        include_str!("wrong_uses.txt").split_once(part).expect("the table has the part");
+    let rows = rows.lines().skip(1).take_while(|line| !line.is_empty()).map(|line| {
+        let (command, parts) = line.split_once(" => ").expect(line);
+        let (code, command) = command.split_once(' ').expect(line);
+        (command, code.parse().expect(line), parts.split(" | ").collect())
+    });
     rows.collect()
 }
 
@@ -113,102 +104,44 @@ async fn an_error_names_only_options_that_its_command_has() {
 /// Whatever is missing or wrong between this process and DynamoDB.
 #[test]
 fn no_connection_is_told_in_one_sentence_with_endpoint_cause_and_remedy() {
-    let keys = [
-        ("AWS_ACCESS_KEY_ID", "id"),
-        ("AWS_SECRET_ACCESS_KEY", "secret"),
-    ];
-    let alone = [
-        ("AWS_REGION", "eu-west-1"),
-        ("AWS_EC2_METADATA_DISABLED", "true"),
-        ("HOME", "/nowhere"),
-    ];
+    let keys = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+    let alone =
+        [("AWS_REGION", "eu-west-1"), ("AWS_EC2_METADATA_DISABLED", "true"), ("HOME", "/nowhere")];
     let html = "<html>It works!</html>";
     let answering = |status: &'static str| {
         let body = format!("HTTP/1.1 {status}\r\ncontent-type: text/html\r\nconnection: close\r\n");
-        answering(&format!(
-            "{body}content-length: {}\r\n\r\n{html}",
-            html.len()
-        ))
+        answering(&format!("{body}content-length: {}\r\n\r\n{html}", html.len()))
     };
-    let (ok, missing, broken) = (
-        answering("200 OK"),
-        answering("404 Not Found"),
-        answering("500 Internal Server Error"),
-    );
+    let (ok, missing, broken) =
+        (answering("200 OK"), answering("404 Not Found"), answering("500 Internal Server Error"));
     let plain = ok.replace("http://", "https://");
     let smtp = self::answering("220 mail.example ESMTP\r\n");
     let closed = "http://127.0.0.1:1";
     let unknown = "http://dynamodb.invalid";
     let mut wrong = vec![];
     for (variables, url, code, parts) in [
-        (
-            &[][..],
-            "",
-            2,
-            ["no credentials", "set AWS_ACCESS_KEY_ID", "a profile"],
-        ),
+        (&[][..], "", 2, ["no credentials", "set AWS_ACCESS_KEY_ID", "a profile"]),
         (
             &keys[..1],
             "",
             2,
-            [
-                "AWS_SECRET_ACCESS_KEY is not set",
-                "AWS_ACCESS_KEY_ID is",
-                "set both",
-            ],
+            ["AWS_SECRET_ACCESS_KEY is not set", "AWS_ACCESS_KEY_ID is", "set both"],
         ),
         (
             &keys[1..],
             "",
             2,
-            [
-                "AWS_ACCESS_KEY_ID is not set",
-                "AWS_SECRET_ACCESS_KEY is",
-                "set both",
-            ],
+            ["AWS_ACCESS_KEY_ID is not set", "AWS_SECRET_ACCESS_KEY is", "set both"],
         ),
-        (
-            &keys,
-            closed,
-            6,
-            [
-                closed,
-                "refuses connections",
-                "check --region and --endpoint-url",
-            ],
-        ),
-        (
-            &keys,
-            unknown,
-            6,
-            [unknown, "has no address", "--endpoint-url"],
-        ),
+        (&keys, closed, 6, [closed, "refuses connections", "check --region and --endpoint-url"]),
+        (&keys, unknown, 6, [unknown, "has no address", "--endpoint-url"]),
         (&keys, &plain, 6, [&plain, "does not speak TLS", "http://"]),
-        (
-            &keys,
-            &missing,
-            1,
-            [&missing, "HTTP 404", "correct the endpoint"],
-        ),
+        (&keys, &missing, 1, [&missing, "HTTP 404", "correct the endpoint"]),
         (&keys, &ok, 1, [&ok, "HTTP 200", "correct the endpoint"]),
-        (
-            &keys,
-            &broken,
-            6,
-            [&broken, "HTTP 500", "correct the endpoint"],
-        ),
-        (
-            &keys,
-            &smtp,
-            6,
-            [&smtp, "no usable answer", "the connection to"],
-        ),
+        (&keys, &broken, 6, [&broken, "HTTP 500", "correct the endpoint"]),
+        (&keys, &smtp, 6, [&smtp, "no usable answer", "the connection to"]),
     ] {
-        for command in [
-            "switches",
-            "peek user gpt-4",
-            "limits set --system rpm=5/minute",
-        ] {
+        for command in ["switches", "peek user gpt-4", "limits set --system rpm=5/minute"] {
             let mut words = vec!["--table", "limits", "--timeout", "3s"];
             if !url.is_empty() {
                 words.extend(["--endpoint-url", url]);
@@ -250,25 +183,14 @@ async fn a_wrong_command_names_thing_value_and_remedy() {
     let missing = Table::of(&Dynamo::empty()).run("switches");
     let parts = ["\"weirgate\"", "no such table", "check --table"];
     wrong.extend(lacks(&missing, 2, "no table", &parts));
-    let file = File::new(
-        "wrong.yaml",
-        "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_week: 6}\n",
-    );
+    let file = File::new("wrong.yaml", "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_week: 6}\n");
     let run = table.run(["limits", "apply", file.path()]);
-    wrong.extend(lacks(
-        &run,
-        2,
-        "a file",
-        &["wrong.yaml:4:11", "per_week", "per_minute"],
-    ));
+    wrong.extend(lacks(&run, 2, "a file", &["wrong.yaml:4:11", "per_week", "per_minute"]));
     for (level, known) in [
         ("system", "limits, status, shadow, class"),
         ("resources: {r", "limits, status, shadow, class"),
         ("plans: {p", "limits, status, shadow, class, resources"),
-        (
-            "entities: {e",
-            "limits, status, shadow, class, plan, parent, cascades, resources",
-        ),
+        ("entities: {e", "limits, status, shadow, class, plan, parent, cascades, resources"),
     ] {
         let end = if level.contains('{') { "}" } else { "" };
         let text = format!("weirgate: 1\n{level}: {{wrong: 1}}{end}\n");
@@ -278,11 +200,6 @@ async fn a_wrong_command_names_thing_value_and_remedy() {
     }
     let variables = [("AWS_CONFIG_FILE", "/nowhere"), ("AWS_PROFILE", "prod")];
     let run = weirgate_with(&variables, "--table weirgate switches");
-    wrong.extend(lacks(
-        &run,
-        2,
-        "a profile",
-        &["profile", "\"prod\"", "--profile"],
-    ));
+    wrong.extend(lacks(&run, 2, "a profile", &["profile", "\"prod\"", "--profile"]));
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

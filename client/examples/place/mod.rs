@@ -90,9 +90,9 @@ impl Place {
 pub fn run(example: impl AsyncFnOnce(Place) -> Outcome) -> ExitCode {
     let place = Place::of_environment();
     match &place {
-        Some(Place {
-            table, namespace, ..
-        }) => eprintln!("On the table {table}, in the namespace {namespace}."),
+        Some(Place { table, namespace, .. }) => {
+            eprintln!("On the table {table}, in the namespace {namespace}.")
+        }
         None => eprintln!("On a table in memory: WEIRGATE_TABLE is not set."),
     }
     let mut runtime = tokio::runtime::Builder::new_current_thread();

@@ -17,11 +17,7 @@ pub fn text(
             None => ("reset_after_seconds", from_first_use),
         };
     let value = limit.as_mapping_get(key)?;
-    let mode = if is_soft {
-        LimitMode::Soft
-    } else {
-        LimitMode::Enforced
-    };
+    let mode = if is_soft { LimitMode::Soft } else { LimitMode::Enforced };
     let quota = window(value).and_then(|window| Limit::quota("quota", capacity, window).ok());
     Some(quota.map(|quota| quota.in_mode(mode).text()).ok_or(key))
 }

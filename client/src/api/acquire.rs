@@ -104,17 +104,13 @@ impl<'a> Acquire<'a> {
     /// [`Grant::adjust`](crate::Grant::adjust). In a bucket of several shards, one that is not in
     /// debt suffices.
     pub fn take(mut self, limit: &str, tokens: i64) -> Self {
-        self.request
-            .amounts
-            .push((limit.to_owned(), Amount::Tokens(tokens)));
+        self.request.amounts.push((limit.to_owned(), Amount::Tokens(tokens)));
         self
     }
 
     /// Takes an amount as [`take`](Self::take) does, in millitokens.
     pub fn take_milli(mut self, limit: &str, amount: MilliTokens) -> Self {
-        self.request
-            .amounts
-            .push((limit.to_owned(), Amount::Milli(amount)));
+        self.request.amounts.push((limit.to_owned(), Amount::Milli(amount)));
         self
     }
 
@@ -135,9 +131,7 @@ impl<'a> Acquire<'a> {
     /// # }
     /// ```
     pub fn take_up_to(mut self, limit: &str, least: i64, most: i64) -> Self {
-        self.request
-            .amounts
-            .push((limit.to_owned(), Amount::UpTo(least, most)));
+        self.request.amounts.push((limit.to_owned(), Amount::UpTo(least, most)));
         self
     }
 
@@ -314,9 +308,7 @@ impl<'a> Acquire<'a> {
                 decide(session, local_buckets, targets, options, give_up, answer_by).await
             };
             let targets_now = targets(Freshness::AnyAge).await;
-            let is_old = targets_now
-                .as_ref()
-                .is_ok_and(|all| all.limits_may_be_stale);
+            let is_old = targets_now.as_ref().is_ok_and(|all| all.limits_may_be_stale);
             let mut decided = decide_by(targets_now).await?;
             if is_old && matches!(decided, Some(Decision::NeverFits(_))) {
                 // A permanent denial must not rest on limits that may have been raised since.

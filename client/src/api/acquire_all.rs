@@ -180,10 +180,7 @@ impl<'a> AcquireAll<'a> {
     async fn decision(&self, parts: &mut Vec<RequestPart>) -> Result<Decision<Granted>, Error> {
         let mut left_out = vec![false; self.requests.len()];
         // The one with the least time counts.
-        let timeouts = self
-            .requests
-            .iter()
-            .map(|request| request.request().timeout);
+        let timeouts = self.requests.iter().map(|request| request.request().timeout);
         let timeout = timeouts.min().unwrap_or_default();
         let can_wait = self.queue.is_some() || !self.options.wait.is_zero();
         let (mut answer_by, mut give_up) = (deadline(timeout), None);
@@ -282,9 +279,7 @@ impl<'a> AcquireAll<'a> {
             missing_plan: asked.missing_plan.clone(),
         };
         *parts = all.iter().map(part).collect();
-        Ok(all
-            .into_iter()
-            .fold(ResolvedRequest::default(), ResolvedRequest::merge))
+        Ok(all.into_iter().fold(ResolvedRequest::default(), ResolvedRequest::merge))
     }
 }
 

@@ -72,8 +72,6 @@ impl Admin {
     /// # Errors
     /// [`Error::Store`] if the table exists already, or DynamoDB refuses.
     pub async fn create_table(&self) -> Result<(), Error> {
-        self.session
-            .at_home(async { Ok(self.session.table.create().await?) })
-            .await
+        self.session.at_home(async { Ok(self.session.table.create().await?) }).await
     }
 }

@@ -45,11 +45,7 @@ fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {
         let mut runtime = Builder::new_multi_thread();
-        let runtime = runtime
-            .worker_threads(1)
-            .thread_name("weirgate")
-            .enable_all()
-            .build();
+        let runtime = runtime.worker_threads(1).thread_name("weirgate").enable_all().build();
         runtime.unwrap_or_else(|error| panic!("no thread for waiting could be started: {error}"))
     })
 }

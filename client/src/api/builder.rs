@@ -272,27 +272,16 @@ impl Builder {
             )));
         }
         let owner = Some(&self.owner).filter(|owner| !owner.is_empty());
-        let principal = self
-            .principal
-            .as_ref()
-            .or(owner)
-            .map_or("unknown", String::as_str);
+        let principal = self.principal.as_ref().or(owner).map_or("unknown", String::as_str);
         if principal.is_empty() || principal.chars().count() > 256 {
             return Err(Error::Invalid(format!(
                 "principal must have 1 to 256 characters, got {principal:?}"
             )));
         }
-        let (day, century) = (
-            Duration::from_secs(86_400),
-            Duration::from_secs(36_525 * 86_400),
-        );
+        let (day, century) = (Duration::from_secs(86_400), Duration::from_secs(36_525 * 86_400));
         for (name, time, most) in [
             ("config_ttl", self.config_ttl, day),
-            (
-                "audit_retention",
-                self.audit_retention.unwrap_or_default(),
-                century,
-            ),
+            ("audit_retention", self.audit_retention.unwrap_or_default(), century),
             ("usage_retention", self.usage_retention, century),
         ] {
             if time > most {
@@ -306,10 +295,7 @@ impl Builder {
         let mut prefetch = HashMap::new();
         for (resource, numbers) in self.prefetch {
             let numbers = numbers.check(&resource)?;
-            if prefetch
-                .insert(Resource::new(&*resource)?, numbers)
-                .is_some()
-            {
+            if prefetch.insert(Resource::new(&*resource)?, numbers).is_some() {
                 return Err(Error::Invalid(format!(
                     "prefetch of {resource:?} is set twice: set it once"
                 )));
@@ -382,9 +368,7 @@ impl Builder {
 }
 
 fn is_redis(table: &str) -> bool {
-    ["redis://", "rediss://"]
-        .iter()
-        .any(|scheme| table.starts_with(scheme))
+    ["redis://", "rediss://"].iter().any(|scheme| table.starts_with(scheme))
 }
 
 /// Of the options of a connection, clock and timeouts are of Redis too.

@@ -76,10 +76,7 @@ impl RateLimiter {
                     done = done.and(task.await.unwrap_or(Ok(())));
                 }
                 let finished = self.session.background.finished();
-                if tokio::time::timeout(self.session.settings.timeout, finished)
-                    .await
-                    .is_err()
-                {
+                if tokio::time::timeout(self.session.settings.timeout, finished).await.is_err() {
                     tracing::warn!("requests were still in flight at the end of the limiter");
                 }
                 done
@@ -111,12 +108,8 @@ impl RateLimiter {
         resource: &str,
         report: &VendorReport,
     ) -> Result<Option<EpochMillis>, Error> {
-        let bucket = self
-            .buckets
-            .bucket(entity.try_into()?, resource.try_into()?);
-        bucket
-            .vendor_said(&self.session, report, None, &Amounts::new())
-            .await
+        let bucket = self.buckets.bucket(entity.try_into()?, resource.try_into()?);
+        bucket.vendor_said(&self.session, report, None, &Amounts::new()).await
     }
 
     /// Returns the [time allowed for a decision](crate::Builder::timeout).
@@ -130,8 +123,7 @@ impl RateLimiter {
     /// [its own](crate::Builder::on_unavailable).
     #[must_use]
     pub fn on_unavailable(&self) -> OnUnavailable {
-        self.session
-            .on_unavailable(self.session.settings.on_unavailable)
+        self.session.on_unavailable(self.session.settings.on_unavailable)
     }
 
     /// Returns the counters of this limiter since it was built, and its gauges.

@@ -22,10 +22,7 @@ pub struct Page<T> {
     /// Entries; a page before the last one may be empty.
     pub items: Vec<T>,
     /// Entries whose items cannot be read: they are missing in `items`, which has all others.
-    #[cfg_attr(
-        feature = "serde",
-        serde(default, skip_serializing_if = "Vec::is_empty")
-    )]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
     pub unreadable: Vec<Unreadable>,
     /// Token of the next page; `None` after the last one.
     pub next: Option<PageToken>,
@@ -106,12 +103,7 @@ impl Unreadable {
             None => "correct or remove the attribute",
         };
         let (entity, resource) = level.map_or((None, None), of_level);
-        Self {
-            entity,
-            resource,
-            error: format!("{error}; {remedy}"),
-            ..Self::new(key, error)
-        }
+        Self { entity, resource, error: format!("{error}; {remedy}"), ..Self::new(key, error) }
     }
 
     /// Returns the item that an error is about.
@@ -199,13 +191,11 @@ impl FromStr for PageToken {
     fn from_str(text: &str) -> Result<Self, Error> {
         let json = base64::decode(text).ok();
         let parsed = json.and_then(|json| serde_json::from_slice(&json).ok());
-        parsed
-            .map(|(list, position)| Self { list, position })
-            .ok_or_else(|| {
-                Error::Invalid(format!(
-                    "{text:?} is not a page token: pass the `next` of a page as it was returned"
-                ))
-            })
+        parsed.map(|(list, position)| Self { list, position }).ok_or_else(|| {
+            Error::Invalid(format!(
+                "{text:?} is not a page token: pass the `next` of a page as it was returned"
+            ))
+        })
     }
 }
 
@@ -220,10 +210,7 @@ impl Session {
         let index = listing.index.map_or("table", |index| index.name);
         let list = format!("{index} {} {:?}", listing.partition, listing.keys);
         let after = within(after, &list)?;
-        let listing = Query {
-            limit: Some(listing.limit.unwrap_or(PAGE)),
-            ..listing
-        };
+        let listing = Query { limit: Some(listing.limit.unwrap_or(PAGE)), ..listing };
         let found = self.query(listing, after).await?;
         Ok(Page {
             items: self.own(found.items),
@@ -257,9 +244,8 @@ impl Session {
         };
         let after = position.filter(|position| position.len() > 1);
         let found = self.query(listing, after).await?;
-        let next = found
-            .next
-            .or_else(|| Some([(index.hash.to_owned(), partitions.next()?)].into()));
+        let next =
+            found.next.or_else(|| Some([(index.hash.to_owned(), partitions.next()?)].into()));
         Ok((self.own(found.items), next))
     }
 

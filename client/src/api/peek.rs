@@ -74,10 +74,7 @@ impl Balances {
 
 impl<'a> Peek<'a> {
     pub(crate) const fn new(request: Acquire<'a>) -> Self {
-        Self {
-            request,
-            max_age: Duration::ZERO,
-        }
+        Self { request, max_age: Duration::ZERO }
     }
 
     /// Sets the limits of the bucket, as for an [acquire](Acquire::limits).
@@ -118,21 +115,11 @@ impl<'a> Peek<'a> {
                 let session = &self.request.limiter().session;
                 let timeout = session.settings.timeout;
                 let answer_by = deadline(timeout);
-                let ResolvedRequest {
-                    targets,
-                    buckets,
-                    disabled,
-                    has_unlimited: is_free,
-                    ..
-                } = self
-                    .request
-                    .request()
-                    .resolve(
-                        &self.request.limiter().buckets,
-                        Freshness::AnyAge,
-                        answer_by,
-                    )
-                    .await?;
+                let ResolvedRequest { targets, buckets, disabled, has_unlimited: is_free, .. } =
+                    self.request
+                        .request()
+                        .resolve(&self.request.limiter().buckets, Freshness::AnyAge, answer_by)
+                        .await?;
                 let is_stopped = stopped(session, &buckets, quarter_left(answer_by));
                 if disabled.is_some() || is_stopped.await.is_some() {
                     return Ok(Balances {
@@ -149,22 +136,13 @@ impl<'a> Peek<'a> {
                 let unknown: Vec<_> = unknown.collect();
                 let refreshed = timeout_at(answer_by, refresh_all(session, &unknown, since)).await;
                 refreshed.unwrap_or_else(|_| {
-                    Err(session
-                        .env
-                        .no_answer("BatchGetItem of buckets", timeout)
-                        .into())
+                    Err(session.env.no_answer("BatchGetItem of buckets", timeout).into())
                 })?;
-                let limits: Vec<_> = targets
-                    .iter()
-                    .flat_map(|target| status(session, target))
-                    .collect();
+                let limits: Vec<_> =
+                    targets.iter().flat_map(|target| status(session, target)).collect();
                 let is_enforced = |status: &&LimitStatus| status.mode == LimitMode::Enforced;
                 let short = limits.iter().filter(|status| status.is_short());
-                let status = if is_free {
-                    ConfigStatus::Unlimited
-                } else {
-                    ConfigStatus::Enforced
-                };
+                let status = if is_free { ConfigStatus::Unlimited } else { ConfigStatus::Enforced };
                 Ok(Balances {
                     retry_after: longest_wait(short.filter(is_enforced)),
                     status,
@@ -178,9 +156,7 @@ impl<'a> Peek<'a> {
         let is_fresh = |at| !self.max_age.is_zero() && session.env.ages.age(at) <= self.max_age;
         target
             .bucket
-            .seen_bucket(&target.request.limits, session.now(), |view| {
-                is_fresh(view.sent_at)
-            })
+            .seen_bucket(&target.request.limits, session.now(), |view| is_fresh(view.sent_at))
             .is_complete()
     }
 }
@@ -193,27 +169,17 @@ fn status(session: &Session, target: &BucketTarget) -> Vec<LimitStatus> {
         // The clock jumped since they were read: they show what there was a moment ago.
         let views = target.bucket.views();
         let shards: Vec<_> = views
-            .map(|view| {
-                view.shard
-                    .projected(&request.limits, view.shard.refilled_at)
-            })
+            .map(|view| view.shard.projected(&request.limits, view.shard.refilled_at))
             .collect();
         bucket = match shards.is_empty() {
-            true => Bucket::new(vec![Shard::full(
-                target.bucket.key.clone(),
-                &request.limits,
-                now,
-            )]),
+            true => Bucket::new(vec![Shard::full(target.bucket.key.clone(), &request.limits, now)]),
             false => Bucket::new(shards),
         };
     }
     let of_choice = |choice: BucketRequest| {
         let need = |name: &LimitName| Some(choice.asks.debit(name.as_str())?.amount);
         let above = above_floors(&bucket, &choice);
-        whole(with_floors(
-            &choice,
-            bucket_status(&above, &choice.limits, need, now),
-        ))
+        whole(with_floors(&choice, bucket_status(&above, &choice.limits, need, now)))
     };
     // The one that an acquire would take from: the first that has enough, or has it first.
     let wait = |limits: &Vec<LimitStatus>| {

@@ -28,9 +28,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn refund(&self, entity: &str, resource: &str) -> Refund<'_> {
-        Refund {
-            request: self.acquire(entity, resource),
-        }
+        Refund { request: self.acquire(entity, resource) }
     }
 }
 
@@ -76,13 +74,10 @@ impl Refund<'_> {
             .at_home(async {
                 let (limiter, request) = (self.request.limiter(), self.request.request());
                 let answer_by = deadline(request.timeout);
-                let resolved = request
-                    .targets(&limiter.buckets, Freshness::AnyAge, answer_by)
-                    .await?;
-                let requested = resolved
-                    .targets
-                    .iter()
-                    .filter(|target| !target.request.asks.is_empty());
+                let resolved =
+                    request.targets(&limiter.buckets, Freshness::AnyAge, answer_by).await?;
+                let requested =
+                    resolved.targets.iter().filter(|target| !target.request.asks.is_empty());
                 let refunds = requested
                     .map(|target| refund(&limiter.session, &target.bucket, &target.request));
                 // A failed one does not stop the others.
@@ -114,13 +109,7 @@ async fn refund(
         let known = bucket.cached_bucket(&request.limits, session.now());
         known.is_complete()
     };
-    let read = || {
-        refresh_all(
-            session,
-            std::slice::from_ref(&bucket),
-            session.env.ages.now(),
-        )
-    };
+    let read = || refresh_all(session, std::slice::from_ref(&bucket), session.env.ages.now());
     let views = || -> Vec<_> { bucket.views().map(|view| view.shard).collect() };
     let has_window =
         |limit: &Limit| limit.rule().kind().has_window() && amounts.contains_key(limit.name());
@@ -142,19 +131,13 @@ async fn refund(
     let writes = by_shard.into_iter().map(|(at, amounts)| {
         let shard = &shards[at];
         let state = bucket.shard(shard.key.shard);
-        HoldPart {
-            windows: windows_in(shard),
-            ..HoldPart::of(state, Arc::clone(shard), amounts)
-        }
+        HoldPart { windows: windows_in(shard), ..HoldPart::of(state, Arc::clone(shard), amounts) }
     });
     let ended = join_all(writes.map(|part| async move {
         // It is not known which window of a quota the amount was taken from.
         let back = |(limit, amount): (&LimitName, &MilliTokens)| {
             let ceiling = part.share(limit);
-            let back = LimitDelta {
-                ceiling,
-                ..part.rate_return(limit, *amount)
-            };
+            let back = LimitDelta { ceiling, ..part.rate_return(limit, *amount) };
             (limit.clone(), back)
         };
         let back = part.amounts.iter().map(back).collect();

@@ -52,12 +52,7 @@ impl RateLimiter {
             .at_home(async {
                 let (namespace, start) = (self.session.namespace.clone(), window.start(at));
                 let (entity, resource) = (EntityId::new(entity)?, Resource::new(resource)?);
-                let bucket = BucketKey {
-                    namespace,
-                    entity,
-                    resource,
-                    shard: 0,
-                };
+                let bucket = BucketKey { namespace, entity, resource, shard: 0 };
                 let (session, timeout) = (&*self.session, self.session.settings.timeout);
                 let read = async {
                     let (strong, horizon) = (Consistency::Strong, horizon(session).await?);

@@ -56,18 +56,14 @@ async fn acquire_by_choice(
     let enqueued_at = Instant::now();
     // What must stay of a pool is not behind a line, so a request that leaves something takes at once.
     let start_by = |asks: &Asks| request.start_by.filter(|_| !asks.has_floor());
-    let choices = request.choices().map(|choice| BucketRequest {
-        start_by: start_by(&choice.asks),
-        ..choice
-    });
+    let choices = request
+        .choices()
+        .map(|choice| BucketRequest { start_by: start_by(&choice.asks), ..choice });
     let mut choices: Vec<_> = choices.collect();
     let serves = |is_at_once: bool| {
         choices.iter().enumerate().position(|(at, choice)| {
             let start_by = choice.start_by.filter(|_| !is_at_once);
-            let choice = BucketRequest {
-                start_by,
-                ..choice.clone()
-            };
+            let choice = BucketRequest { start_by, ..choice.clone() };
             seen(session, bucket, &choice, at == 0).is_none()
         })
     };
@@ -265,17 +261,12 @@ async fn read_together(
         true => Consistency::Strong,
         false => Consistency::Eventual,
     };
-    let keys: BTreeSet<_> = requests
-        .iter()
-        .map(|(bucket, _)| bucket.key.item_key())
-        .collect();
+    let keys: BTreeSet<_> = requests.iter().map(|(bucket, _)| bucket.key.item_key()).collect();
     let keys: Vec<_> = keys.into_iter().collect();
     let sent = session.env.ages.sent();
     let read = session.read_with(&keys, consistency, None);
     let Ok(read) = timeout_at(deadline, read).await else {
-        return Err(session
-            .given_up("BatchGetItem of buckets", timeout, &keys[0])
-            .into());
+        return Err(session.given_up("BatchGetItem of buckets", timeout, &keys[0]).into());
     };
     let items = match read {
         Ok(items) => items,

@@ -35,9 +35,7 @@ pub(crate) fn cached_denial(
         || denial_by_views(env, bucket, request).or_else(|| bucket.denied_by_stamp(env, request));
     let denied =
         denial_by_pause(env, bucket, request).or_else(|| known().filter(|_| !is_queued))?;
-    bucket
-        .summary()
-        .record_retry_time(env.now(), denied.retry_after);
+    bucket.summary().record_retry_time(env.now(), denied.retry_after);
     Some(denied)
 }
 
@@ -48,9 +46,7 @@ fn denial_by_pause(env: &Env, bucket: &BucketState, request: &BucketRequest) -> 
     let paused = |view: &ShardView| view.shard.paused_until(now).is_some();
     let views = bucket.views_since_clock_jump().filter(paused);
     let age = views.map(|view| moment.since(view.sent_at)).min()?;
-    let is_fresh = denied
-        .short()
-        .all(|status| age < denial_ttl(status, age, most));
+    let is_fresh = denied.short().all(|status| age < denial_ttl(status, age, most));
     is_fresh.then_some(denied)
 }
 
@@ -64,9 +60,7 @@ fn denial_by_views(env: &Env, bucket: &BucketState, request: &BucketRequest) -> 
         return None;
     }
     let now = env.now();
-    let mut age = denied
-        .filter(|_| bucket.summary().max_shards_seen() > 1)
-        .unwrap_or_default();
+    let mut age = denied.filter(|_| bucket.summary().max_shards_seen() > 1).unwrap_or_default();
     let known = bucket.seen_bucket(&request.limits, now, |view| {
         let seen = moment.since(view.sent_at);
         let is_known = seen < most;
@@ -74,9 +68,7 @@ fn denial_by_views(env: &Env, bucket: &BucketState, request: &BucketRequest) -> 
         is_known
     });
     let denied = evaluate(&known, request, now).err()?;
-    let is_fresh = denied
-        .short()
-        .all(|status| age < denial_ttl(status, age, most));
+    let is_fresh = denied.short().all(|status| age < denial_ttl(status, age, most));
     (known.is_complete() && is_fresh && !bucket.summary().retry_time_passed(now, age))
         .then_some(denied)
 }
@@ -102,17 +94,9 @@ impl BucketState {
     pub(super) fn denied_by_stamp(&self, env: &Env, request: &BucketRequest) -> Option<Denied> {
         let stamp = self.stamp().clone().filter(|_| self.is_stamped())?;
         let now = env.now();
-        let denied = denies(
-            &stamp,
-            &self.key,
-            request,
-            self.summary().max_shards_seen(),
-            now,
-        )?;
+        let denied = denies(&stamp, &self.key, request, self.summary().max_shards_seen(), now)?;
         let is_void = self.summary().returned_since(stamp.at)
-            || self
-                .summary()
-                .retry_time_passed(now, now.since(stamp.at).into())
+            || self.summary().retry_time_passed(now, now.since(stamp.at).into())
             || is_over(&stamp, &denied, self.salt, env.denial_cache_ttl, now);
         (!is_void).then_some(denied)
     }
@@ -127,12 +111,7 @@ impl BucketState {
 
     /// Returns the write that ends the bucket's denial stamp, if it may have one.
     pub(crate) fn void_stamp(&self, now: EpochMillis) -> Option<Update> {
-        let void = Stamp {
-            at: now,
-            until: now,
-            shards: 0,
-            available: BTreeMap::new(),
-        };
+        let void = Stamp { at: now, until: now, shards: 0, available: BTreeMap::new() };
         self.is_stamped().then(|| void.update(&self.key))
     }
 }
@@ -168,10 +147,7 @@ fn denies_choice(
         let Some((tk, rule)) = stamp.available.get(limit.name()) else {
             continue;
         };
-        let state = shard
-            .limits
-            .get_mut(limit.name())
-            .filter(|_| rule == limit.rule())?;
+        let state = shard.limits.get_mut(limit.name()).filter(|_| rule == limit.rule())?;
         state.available = *tk;
     }
     let denied = denial_of(status_for(&shard, request, None, now).0);
@@ -196,9 +172,7 @@ pub(super) fn is_over(
     now: EpochMillis,
 ) -> bool {
     let age = Duration::from(now.since(stamp.at));
-    let draw = draw(&mut fastrand::Rng::with_seed(
-        salt ^ stamp.at.0.unsigned_abs(),
-    ));
+    let draw = draw(&mut fastrand::Rng::with_seed(salt ^ stamp.at.0.unsigned_abs()));
     denied.short().any(|short| {
         let life = denial_ttl(short, age, most);
         age >= life - life * draw / 20_000
@@ -220,12 +194,7 @@ mod tests {
     use crate::values::Limits;
 
     fn number() -> impl Strategy<Value = i64> {
-        prop_oneof![
-            any::<i64>(),
-            -1_000..1_000_i64,
-            Just(i64::MIN),
-            Just(i64::MAX)
-        ]
+        prop_oneof![any::<i64>(), -1_000..1_000_i64, Just(i64::MIN), Just(i64::MAX)]
     }
 
     proptest! {

@@ -45,26 +45,15 @@ fn evaluate_choice(
     let enforced = asks.with(Effect::Enforce);
     let denied = || {
         let need = |name: &LimitName| asks.enforced(name.as_str());
-        let denied = || {
-            denial_of(with_floors(
-                request,
-                bucket_status(bucket, limits, need, now),
-            ))
-        };
+        let denied = || denial_of(with_floors(request, bucket_status(bucket, limits, need, now)));
         Err(queue_denial(all, request, now).unwrap_or_else(denied))
     };
-    if is_paused
-        || enforced
-            .clone()
-            .any(|(limit, need)| bucket.balance_at(limit, now) < need)
-    {
+    if is_paused || enforced.clone().any(|(limit, need)| bucket.balance_at(limit, now) < need) {
         return denied();
     }
     let room = |shard: &Shard| {
         let needs = enforced.clone();
-        needs
-            .map(|(limit, need)| shard.balance_at(limit, now) - need)
-            .min()
+        needs.map(|(limit, need)| shard.balance_at(limit, now) - need).min()
     };
     let fits = |shard: &&Shard| room(shard).is_none_or(|room| room >= MilliTokens::ZERO);
     let fitting: Vec<_> = bucket.shards().iter().filter(fits).collect();
@@ -133,8 +122,7 @@ fn without_debt(
     let is_free = |shard: &&Shard| shard.balance_at(limit, now) >= MilliTokens::ZERO;
     let is_part = |shard: &Shard| parts.iter().any(|(index, _)| *index == shard.key.shard);
     let free = bucket.shards().iter().filter(is_free);
-    free.min_by_key(|shard| !is_part(shard))
-        .map(|shard| shard.key.shard)
+    free.min_by_key(|shard| !is_part(shard)).map(|shard| shard.key.shard)
 }
 
 #[cfg(test)]
@@ -154,10 +142,8 @@ mod tests {
     const NOW: EpochMillis = EpochMillis(1_000_000);
 
     fn limits() -> Limits {
-        let limits = [
-            Limit::per_minute("rpm", 60).unwrap(),
-            Limit::concurrent("slots", 60).unwrap(),
-        ];
+        let limits =
+            [Limit::per_minute("rpm", 60).unwrap(), Limit::concurrent("slots", 60).unwrap()];
         Limits::new(limits.into(), None)
     }
 
@@ -172,20 +158,12 @@ mod tests {
     }
 
     fn request(amounts: Amounts) -> BucketRequest {
-        BucketRequest {
-            asks: Asks::of(Effect::Enforce, amounts),
-            ..BucketRequest::of(limits())
-        }
+        BucketRequest { asks: Asks::of(Effect::Enforce, amounts), ..BucketRequest::of(limits()) }
     }
 
     fn shard(shard: u32, shard_count: u32, left: [i64; 2]) -> Shard {
-        let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0")
-            .unwrap()
-            .with_shard(shard);
-        let mut shard = Shard {
-            shard_count,
-            ..Shard::full(key, &limits(), NOW)
-        };
+        let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap().with_shard(shard);
+        let mut shard = Shard { shard_count, ..Shard::full(key, &limits(), NOW) };
         for (state, left) in shard.limits.values_mut().zip(left) {
             state.available = MilliTokens::from_tokens(left);
         }
@@ -196,10 +174,7 @@ mod tests {
         (vec([-2..6_i64, -2..6_i64], 4), 0..3_u32).prop_map(|(left, halvings)| {
             let count = 1 << halvings;
             Bucket::new(
-                (0..count)
-                    .zip(left)
-                    .map(|(index, left)| shard(index, count, left))
-                    .collect(),
+                (0..count).zip(left).map(|(index, left)| shard(index, count, left)).collect(),
             )
         })
     }
@@ -247,41 +222,26 @@ mod tests {
     }
 
     fn indices(bucket: &Bucket) -> Vec<u32> {
-        bucket
-            .shards()
-            .iter()
-            .map(|shard| shard.key.shard)
-            .collect()
+        bucket.shards().iter().map(|shard| shard.key.shard).collect()
     }
 
     /// An old view, or a view of a missing shard, would cause a false denial.
     #[test]
     fn a_denial_uses_fresh_views_and_a_plan_uses_all_views() {
-        let bucket = Arc::new(BucketState::new(
-            shard(0, 4, [0, 0]).key,
-            None,
-            AgeClock::default(),
-        ));
+        let bucket = Arc::new(BucketState::new(shard(0, 4, [0, 0]).key, None, AgeClock::default()));
         for index in 0..4 {
             bucket.shard(index).record_view(shard(index, 4, [1, 1]));
         }
         bucket.shard(2).mark_missing();
         let is_fresh = |view: &ShardView| view.shard.key.shard != 3;
         assert_eq!(indices(&bucket.cached_bucket(&limits(), NOW)), [0, 1, 3]);
-        assert_eq!(
-            indices(&bucket.seen_bucket(&limits(), NOW, is_fresh)),
-            [0, 1]
-        );
+        assert_eq!(indices(&bucket.seen_bucket(&limits(), NOW, is_fresh)), [0, 1]);
     }
 
     /// A limit that a shard does not have yet counts as full, with the request's capacity.
     #[test]
     fn shards_are_seen_with_the_limits_that_callers_bring() {
-        let bucket = Arc::new(BucketState::new(
-            shard(0, 1, [0, 0]).key,
-            None,
-            AgeClock::default(),
-        ));
+        let bucket = Arc::new(BucketState::new(shard(0, 1, [0, 0]).key, None, AgeClock::default()));
         bucket.shard(0).record_view(shard(0, 1, [1, 1]));
         let more = Limits::new([Limit::per_day("rpd", 9).unwrap()].into(), None);
         let rpd = LimitName::new("rpd").unwrap();

@@ -144,11 +144,7 @@ impl Hold {
                 hold.taken_at = taken.taken_at;
             }
             // The part that counted the acquire is the first one, and a rollback begins there.
-            let place = if taken.acquires > 0 {
-                0
-            } else {
-                hold.parts.len()
-            };
+            let place = if taken.acquires > 0 { 0 } else { hold.parts.len() };
             hold.counted_acquires += taken.acquires;
             hold.starts_at = hold.starts_at.max(taken.starts_at);
             hold.parts.insert(place, taken.part);
@@ -188,9 +184,8 @@ impl Hold {
         let (session, bucket) = (Arc::clone(&self.session), Arc::clone(&self.bucket));
         let shard = self.parts.first().map(|part| Arc::clone(&part.state));
         let taken = self.limits_taken();
-        let taken: Amounts = taken
-            .map(|limit| (limit.clone(), self.amount(limit.base())))
-            .collect();
+        let taken: Amounts =
+            taken.map(|limit| (limit.clone(), self.amount(limit.base()))).collect();
         async move { bucket.vendor_said(&session, &report, shard, &taken).await }
     }
 
@@ -266,9 +261,7 @@ impl Hold {
     /// Returns whether the limit is among those that the request brought. An item has others too:
     /// it keeps every limit that it ever had.
     pub(crate) fn brings(&self, limit: &str) -> bool {
-        self.limits
-            .iter()
-            .any(|known| known.name().as_str() == limit)
+        self.limits.iter().any(|known| known.name().as_str() == limit)
     }
 
     /// Returns a limit that the request brought.
@@ -365,24 +358,15 @@ impl Hold {
         }
         // Of prefetched parts from one shard, the last one has the newest state.
         let is_last = |(at, part): &(usize, &HoldPart)| {
-            self.parts[at + 1..]
-                .iter()
-                .all(|later| !Arc::ptr_eq(&later.state, &part.state))
+            self.parts[at + 1..].iter().all(|later| !Arc::ptr_eq(&later.state, &part.state))
         };
-        let seen: Vec<_> = self
-            .parts
-            .iter()
-            .enumerate()
-            .filter(is_last)
-            .map(|(_, part)| part)
-            .collect();
+        let seen: Vec<_> =
+            self.parts.iter().enumerate().filter(is_last).map(|(_, part)| part).collect();
         if let [part] = seen[..] {
             return status(&part.shard, &self.limits, |_| None, self.taken_at);
         }
-        let shards = seen
-            .iter()
-            .map(|part| part.shard.projected(&self.limits, self.taken_at))
-            .collect();
+        let shards =
+            seen.iter().map(|part| part.shard.projected(&self.limits, self.taken_at)).collect();
         bucket_status(&Bucket::new(shards), &self.limits, |_| None, self.taken_at)
     }
 
@@ -392,10 +376,7 @@ impl Hold {
         let Some(pool) = self.bucket.pool.as_ref().filter(|_| is_served) else {
             return false;
         };
-        let name = self
-            .parts
-            .iter()
-            .find_map(|part| part.amounts.get_key_value(limit));
+        let name = self.parts.iter().find_map(|part| part.amounts.get_key_value(limit));
         let Some((name, _)) = name else { return false };
         let parts = pool.take_extra(&Amounts::from([(name.clone(), more)]), &self.limits);
         let is_there = !parts.is_empty();
@@ -406,11 +387,7 @@ impl Hold {
     /// Returns unused prefetched tokens to the pool, if another acquire can still use them.
     fn return_to_pool(&self, at: usize, amounts: Amounts) -> bool {
         let part = &self.parts[at];
-        let pool = self
-            .bucket
-            .pool
-            .as_ref()
-            .filter(|_| part.prefetched_at.is_some());
+        let pool = self.bucket.pool.as_ref().filter(|_| part.prefetched_at.is_some());
         let is_back =
             pool.is_some_and(|pool| pool.put_back(part.with_amounts(amounts), &self.limits));
         if is_back {
@@ -423,9 +400,7 @@ impl Hold {
     /// Returns the parts as prefetched at `at`.
     pub(crate) fn into_prefetched_parts(mut self, at: Moment) -> Vec<HoldPart> {
         let mut parts = std::mem::take(&mut self.parts);
-        parts
-            .iter_mut()
-            .for_each(|part| part.prefetched_at = Some(at));
+        parts.iter_mut().for_each(|part| part.prefetched_at = Some(at));
         parts
     }
 
@@ -542,10 +517,9 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let (ending, lost) = match std::mem::replace(&mut self.stage, Stage::Settled) {
-            Stage::Unclaimed if !self.parts.is_empty() => (
-                Ending::RollBack,
-                "tokens of a dropped request could not be returned",
-            ),
+            Stage::Unclaimed if !self.parts.is_empty() => {
+                (Ending::RollBack, "tokens of a dropped request could not be returned")
+            }
             Stage::Claimed if self.has_lease() => (
                 Ending::Release(vec![]),
                 "a dropped lease could not be released; it expires by itself",

@@ -38,9 +38,8 @@ pub(crate) async fn refresh_each(
     since: Moment,
 ) -> Result<Vec<Error>, Error> {
     let mut damaged = vec![];
-    let (single, mut several): (Vec<&Arc<BucketState>>, Vec<&Arc<BucketState>>) = buckets
-        .iter()
-        .partition(|bucket| bucket.summary().max_shards_seen() == 1);
+    let (single, mut several): (Vec<&Arc<BucketState>>, Vec<&Arc<BucketState>>) =
+        buckets.iter().partition(|bucket| bucket.summary().max_shards_seen() == 1);
     for some in single.chunks(100) {
         let keys: Vec<_> = some.iter().map(|bucket| bucket.key.item_key()).collect();
         let (sent, items) = read_items(session, &keys, Consistency::Strong).await?;
@@ -57,9 +56,8 @@ pub(crate) async fn refresh_each(
             }
         }
     }
-    let refreshed = several
-        .iter()
-        .map(|bucket| bucket.refresh(session, Some(since), Consistency::Eventual));
+    let refreshed =
+        several.iter().map(|bucket| bucket.refresh(session, Some(since), Consistency::Eventual));
     for outcome in join_all(refreshed).await {
         match outcome {
             Ok(()) => {}
@@ -112,28 +110,20 @@ impl BucketState {
         let mut most = self.summary().max_shards_seen();
         let (mut has_finished, mut first_sent) = (false, None);
         loop {
-            let keys: Vec<_> = (0..most)
-                .map(|shard| self.key.with_shard(shard).item_key())
-                .collect();
+            let keys: Vec<_> =
+                (0..most).map(|shard| self.key.with_shard(shard).item_key()).collect();
             let (sent, found) = read_shards(session, &keys, consistency).await?;
             let first = *first_sent.get_or_insert(sent);
-            let shard_count = found
-                .iter()
-                .map(|shard| shard.shard().count)
-                .max()
-                .unwrap_or(1)
-                .min(MAX_SHARDS);
+            let shard_count =
+                found.iter().map(|shard| shard.shard().count).max().unwrap_or(1).min(MAX_SHARDS);
             if shard_count > most {
                 // The bucket was split meanwhile.
                 most = shard_count;
                 continue;
             }
             let now = session.now();
-            let left: Vec<_> = found
-                .iter()
-                .filter(|shard| is_abandoned(shard, now))
-                .cloned()
-                .collect();
+            let left: Vec<_> =
+                found.iter().filter(|shard| is_abandoned(shard, now)).cloned().collect();
             if !left.is_empty() && !std::mem::replace(&mut has_finished, true) {
                 match self.finish(session, &left).await {
                     Ok(()) => {
@@ -150,16 +140,12 @@ impl BucketState {
                 .filter(|shard| found.iter().all(|other| other.key.shard != *shard))
                 .collect();
             let is_old = shard_count < most
-                || missing
-                    .iter()
-                    .any(|shard| self.shard(*shard).view().is_some());
+                || missing.iter().any(|shard| self.shard(*shard).view().is_some());
             if is_old && consistency == Consistency::Eventual {
                 consistency = Consistency::Strong;
                 continue;
             }
-            missing
-                .iter()
-                .for_each(|shard| self.shard(*shard).mark_missing());
+            missing.iter().for_each(|shard| self.shard(*shard).mark_missing());
             for shard in found {
                 self.shard(shard.key.shard).record_response(shard, sent);
             }
@@ -268,12 +254,7 @@ impl BucketState {
             .filter(|half| !is_made(half));
         let halves: Vec<_> = halves.map(|half| half.projected(limits, now)).collect();
         let is_older = |shard: &&Shard| halves.iter().all(|half| half.key != shard.key);
-        let shards = bucket
-            .shards()
-            .iter()
-            .filter(is_older)
-            .cloned()
-            .collect::<Vec<_>>();
+        let shards = bucket.shards().iter().filter(is_older).cloned().collect::<Vec<_>>();
         Bucket::new([shards, halves].concat())
     }
 }

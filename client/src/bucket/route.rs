@@ -116,9 +116,7 @@ impl<T> Spread<T> {
         let enforced = request.asks.with(Effect::Enforce);
         Self {
             planned,
-            left: enforced
-                .map(|(limit, need)| (limit.clone(), need))
-                .collect(),
+            left: enforced.map(|(limit, need)| (limit.clone(), need)).collect(),
             parts: vec![],
             has_first: false,
             rounds: 0,
@@ -257,9 +255,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
 
     /// Returns the step without a shard in mind: the shard that promises most, or all together.
     fn first(&self, env: &Env) -> Next<T> {
-        match self
-            .request
-            .exceeds_one_shard(self.bucket.summary().max_shards_seen())
+        match self.request.exceeds_one_shard(self.bucket.summary().max_shards_seen())
             || self.is_stamped_short(env)
         {
             true => Next::Together,
@@ -284,10 +280,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
         }
         let now = env.now();
         let has_enough = |queue: &Arc<ShardQueue>| {
-            let view = queue
-                .shard
-                .view()
-                .filter(|_| !self.tried.contains(&queue.index()))?;
+            let view = queue.shard.view().filter(|_| !self.tried.contains(&queue.index()))?;
             let needs = self.request.asks.required(view.shard.shard());
             let start_by = self.request.start_by(now);
             let next = start_by.map(|_| view.shard.projected(&self.request.limits, now));
@@ -328,11 +321,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
     }
 
     fn timeout(&self) -> Error {
-        Error::timeout(
-            &self.bucket.key,
-            self.request.timeout,
-            self.last_error.clone(),
-        )
+        Error::timeout(&self.bucket.key, self.request.timeout, self.last_error.clone())
     }
 }
 
@@ -519,10 +508,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
             asks.enforced(limit.name().as_str())
                 .is_some_and(|need| shard.balance_at(limit.name(), soon) < need)
         };
-        if self
-            .request
-            .exceeds_one_shard(self.bucket.summary().max_shards_seen())
-        {
+        if self.request.exceeds_one_shard(self.bucket.summary().max_shards_seen()) {
             let all = |limit: &Limit| {
                 let seen_of = i64::try_from(seen.shards().len()).unwrap_or(i64::MAX);
                 let holds = i128::from(seen.balance_at(limit.name(), soon).0)
@@ -532,9 +518,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
             };
             return rates().any(all);
         }
-        seen.shards()
-            .iter()
-            .all(|shard| rates().any(|limit| lacks(shard, limit)))
+        seen.shards().iter().all(|shard| rates().any(|limit| lacks(shard, limit)))
     }
 }
 

@@ -117,11 +117,7 @@ impl BucketState {
         fresh: impl FnMut(&ShardView) -> bool,
     ) -> Bucket {
         let views = self.views_since_clock_jump().filter(fresh);
-        Bucket::new(
-            views
-                .map(|view| view.shard.projected(limits, now))
-                .collect(),
-        )
+        Bucket::new(views.map(|view| view.shard.projected(limits, now)).collect())
     }
 
     /// Returns the shards with the request's limits as requests sent since `since` showed them: at
@@ -188,9 +184,7 @@ impl BucketState {
 
     /// Returns the views of all shards.
     pub(crate) fn views(&self) -> impl Iterator<Item = ShardView> {
-        self.all_queues()
-            .into_iter()
-            .filter_map(|queue| queue.shard.view())
+        self.all_queues().into_iter().filter_map(|queue| queue.shard.view())
     }
 
     /// Returns the views of all shards since the last jump of the wall clock.
@@ -200,10 +194,7 @@ impl BucketState {
 
     /// Returns the queues of all shards.
     pub(crate) fn all_queues(&self) -> Vec<Arc<ShardQueue>> {
-        std::iter::once(&self.first)
-            .chain(self.others().values())
-            .map(Arc::clone)
-            .collect()
+        std::iter::once(&self.first).chain(self.others().values()).map(Arc::clone).collect()
     }
 
     /// Forgets all shards but the first, because the bucket has no others or no items at all.
@@ -215,16 +206,10 @@ impl BucketState {
     /// Returns the largest balance of `limit` in a shard. Without a view, returns a shard's full
     /// share.
     pub(crate) fn max_balance(&self, limit: &Limit, now: EpochMillis) -> MilliTokens {
-        let known = self
-            .views()
-            .map(|view| view.shard.balance_at(limit.name(), now))
-            .max();
+        let known = self.views().map(|view| view.shard.balance_at(limit.name(), now)).max();
         known.unwrap_or_else(|| {
-            ShardIndex {
-                index: 0,
-                count: self.summary().max_shards_seen(),
-            }
-            .share(limit.rule().capacity)
+            ShardIndex { index: 0, count: self.summary().max_shards_seen() }
+                .share(limit.rule().capacity)
         })
     }
 
@@ -252,19 +237,13 @@ impl BucketState {
                 needs.all(|(name, need)| view.shard.balance_at(name, now) / AMPLE_FACTOR >= need)
             };
             !queue.shard.is_throttled()
-                && queue
-                    .shard
-                    .view()
-                    .map_or(queue.shard.last_error().is_none(), has_plenty)
+                && queue.shard.view().map_or(queue.shard.last_error().is_none(), has_plenty)
         };
         if last.is_busy() && !tried.contains(&last.index()) && is_plenty(&last) {
             return last;
         }
-        let queues: BTreeMap<u32, Arc<ShardQueue>> = self
-            .all_queues()
-            .into_iter()
-            .map(|queue| (queue.index(), queue))
-            .collect();
+        let queues: BTreeMap<u32, Arc<ShardQueue>> =
+            self.all_queues().into_iter().map(|queue| (queue.index(), queue)).collect();
         if request.start_by.is_some() {
             let shard = first_start(&queues, most, request, now, tried).unwrap_or(0);
             self.summary().set_last_shard(shard);
@@ -274,15 +253,7 @@ impl BucketState {
         let picks = [first, first + further].map(|pick| live_shard(&queues, most, pick % most));
         let fresh = picks.into_iter().filter(|shard| !tried.contains(shard));
         let score = |shard: &u32| {
-            score(
-                queues.get(shard),
-                ShardIndex {
-                    index: *shard,
-                    count: most,
-                },
-                request,
-                now,
-            )
+            score(queues.get(shard), ShardIndex { index: *shard, count: most }, request, now)
         };
         let shard = fresh.max_by_key(score).unwrap_or(picks[0]);
         self.summary().set_last_shard(shard);
@@ -312,12 +283,7 @@ fn first_start(
         });
         let is_throttled = queue.is_some_and(|queue| queue.shard.is_throttled());
         let start = start.unwrap_or(Duration::MAX);
-        (
-            is_throttled,
-            tried.contains(shard),
-            start,
-            fastrand::u32(..),
-        )
+        (is_throttled, tried.contains(shard), start, fastrand::u32(..))
     };
     let live = (0..most).map(|pick| live_shard(queues, most, pick));
     live.collect::<BTreeSet<_>>().into_iter().min_by_key(start)
@@ -361,11 +327,9 @@ fn score(
     let full = |limit: &Limit| shard.share(limit.rule().capacity);
     let holds = |name: &LimitName| match &view {
         Some(view) => view.shard.balance_at(name, now),
-        None => request
-            .limits
-            .iter()
-            .find(|limit| limit.name() == name)
-            .map_or(MilliTokens::ZERO, full),
+        None => {
+            request.limits.iter().find(|limit| limit.name() == name).map_or(MilliTokens::ZERO, full)
+        }
     };
     let times = request
         .asks
@@ -409,33 +373,22 @@ impl BucketRegistry {
             DefaultHashBuilder::default(),
             Used,
         );
-        let state = Locked::new(State {
-            known,
-            is_shut_down: false,
-        });
+        let state = Locked::new(State { known, is_shut_down: false });
         Self { session, state }
     }
 
     /// Returns the state of a bucket, and creates it if needed.
     pub(crate) fn bucket(&self, entity: EntityId, resource: Resource) -> Arc<BucketState> {
         let session = &self.session;
-        let key = BucketKey {
-            namespace: session.namespace.clone(),
-            entity,
-            resource,
-            shard: 0,
-        };
+        let key = BucketKey { namespace: session.namespace.clone(), entity, resource, shard: 0 };
         let mut state = self.state();
         if let Some(bucket) = state.known.get(&key) {
             return Arc::clone(bucket);
         }
         let takes_ahead = !state.is_shut_down && !session.settings.is_shadow;
         let pool = takes_ahead.then(|| Pool::of(session, &key.resource));
-        let bucket = Arc::new(BucketState::new(
-            key.clone(),
-            pool.flatten(),
-            session.env.ages.clone(),
-        ));
+        let bucket =
+            Arc::new(BucketState::new(key.clone(), pool.flatten(), session.env.ages.clone()));
         state.known.insert(key, Arc::clone(&bucket));
         bucket
     }
@@ -459,9 +412,7 @@ impl BucketRegistry {
 
 fn with_pool(state: &State) -> Vec<Arc<BucketState>> {
     let all = state.known.iter().map(|(_, bucket)| bucket);
-    all.filter(|bucket| bucket.pool.is_some())
-        .map(Arc::clone)
-        .collect()
+    all.filter(|bucket| bucket.pool.is_some()).map(Arc::clone).collect()
 }
 
 #[cfg(test)]
@@ -474,16 +425,10 @@ mod tests {
     #[tokio::test]
     async fn one_bucket_too_many_drops_one_that_is_not_used() {
         let table = Table::new(connect_with(ConnectOptions::default(), |_| None), "limits");
-        let limiter = RateLimiter::builder("limits")
-            .table(table)
-            .build()
-            .await
-            .unwrap();
+        let limiter = RateLimiter::builder("limits").table(table).build().await.unwrap();
         let bucket = |at: usize| {
             let entity = EntityId::new(format!("e-{at}")).unwrap();
-            limiter
-                .buckets
-                .bucket(entity, Resource::new("gpt-4").unwrap())
+            limiter.buckets.bucket(entity, Resource::new("gpt-4").unwrap())
         };
         let held = bucket(0);
         for at in 1..MAX_BUCKETS + 100 {
@@ -492,10 +437,8 @@ mod tests {
         assert!(Arc::ptr_eq(&held, &bucket(0)), "a bucket in use stays");
         let state = limiter.buckets.state();
         let is_known = |at: &usize| {
-            let key = BucketKey {
-                entity: EntityId::new(format!("e-{at}")).unwrap(),
-                ..held.key.clone()
-            };
+            let key =
+                BucketKey { entity: EntityId::new(format!("e-{at}")).unwrap(), ..held.key.clone() };
             state.known.peek(&key).is_some()
         };
         let known = (0..MAX_BUCKETS + 100).filter(is_known).count();

@@ -138,11 +138,7 @@ impl BucketState {
             for parent in parents {
                 finish_split(session, parent).await?;
             }
-            last = paused
-                .iter()
-                .filter_map(|paused| paused.end)
-                .chain(last)
-                .max();
+            last = paused.iter().filter_map(|paused| paused.end).chain(last).max();
             known = count;
             let is_all = self.summary().max_shards_seen() <= known && halves.is_empty();
             if last.is_none() || is_all {
@@ -208,19 +204,12 @@ fn followed(
     let most = |said: &VendorLimit| {
         let name = session.settings.vendor_limits.get(&said.counts)?;
         let whole = shard.whole_rule(name)?;
-        let tokens = |amount: u64| {
-            i64::try_from(amount)
-                .ok()?
-                .checked_mul(1_000)
-                .map(MilliTokens)
-        };
+        let tokens = |amount: u64| i64::try_from(amount).ok()?.checked_mul(1_000).map(MilliTokens);
         // More than the capacity is of another limit than ours.
         let remaining = tokens(said.remaining?).filter(|left| *left <= whole.capacity)?;
         let leases = shard.leases.iter().flatten();
         let held = leases.flat_map(|(_, lease)| &lease.tokens);
-        let held = held
-            .filter(|(pool, _)| of(name, pool))
-            .map(|(_, amount)| *amount);
+        let held = held.filter(|(pool, _)| of(name, pool)).map(|(_, amount)| *amount);
         let taken = taken.iter().filter(|(pool, _)| of(name, pool));
         let margin = (whole.capacity / 20)
             .max(taken.map(|(_, amount)| *amount).sum())
@@ -232,14 +221,8 @@ fn followed(
     let mut all = vec![];
     for (limit, most) in report.limits().iter().filter_map(most) {
         let pools = shard.limits.keys().filter(|pool| of(limit, pool));
-        let balances: Vec<_> = pools
-            .map(|pool| (pool, shard.balance_at(pool, now)))
-            .collect();
-        let mut above = balances
-            .iter()
-            .map(|(_, balance)| *balance)
-            .sum::<MilliTokens>()
-            - most;
+        let balances: Vec<_> = pools.map(|pool| (pool, shard.balance_at(pool, now))).collect();
+        let mut above = balances.iter().map(|(_, balance)| *balance).sum::<MilliTokens>() - most;
         for (pool, balance) in balances {
             let leases = shard.leases.iter().flatten();
             let held = leases.filter_map(|(_, lease)| lease.tokens.get(pool).copied());

@@ -23,10 +23,7 @@ pub(crate) struct Ancestors {
 /// Returns an entity and its ancestors by the cached entities and the limits file, also those that it
 /// does not cascade to.
 pub(crate) fn ancestors(session: &Session, entity: &EntityId) -> Ancestors {
-    let (now, max_age) = (
-        session.env.ages.now(),
-        session.config_cache.switches.max_age(session),
-    );
+    let (now, max_age) = (session.env.ages.now(), session.config_cache.switches.max_age(session));
     let file = session.file_levels();
     let (mut known, mut unread, mut at) = (vec![(entity.clone(), None)], vec![], 0);
     while let Some((id, _)) = known.get(at).cloned() {
@@ -34,9 +31,7 @@ pub(crate) fn ancestors(session: &Session, entity: &EntityId) -> Ancestors {
         let is_due = (read.as_ref()).is_none_or(|read| now.since(read.read_at) >= max_age);
         let stored = read.as_ref().and_then(|read| read.value.value.as_ref());
         let of_file = file.as_ref().and_then(|file| file.plan(&id));
-        known[at].1 = of_file
-            .or(stored.and_then(|entity| entity.plan.as_ref()))
-            .cloned();
+        known[at].1 = of_file.or(stored.and_then(|entity| entity.plan.as_ref())).cloned();
         at += 1;
         let of_file = file.as_ref().and_then(|file| file.parent(&id));
         let parents = [stored.and_then(|entity| entity.parent.as_ref()), of_file];
@@ -56,10 +51,8 @@ pub(crate) fn ancestors(session: &Session, entity: &EntityId) -> Ancestors {
 /// The store's, or [`Error::UnreadableItem`] of one of them; the others are cached.
 pub(crate) async fn read_entities(session: &Arc<Session>, ids: &[EntityId]) -> Result<(), Error> {
     let (generation, read_at) = (session.config_cache.generation(), session.env.ages.now());
-    let key = |id: &EntityId| EntityKey {
-        namespace: session.namespace.clone(),
-        entity: id.clone(),
-    };
+    let key =
+        |id: &EntityId| EntityKey { namespace: session.namespace.clone(), entity: id.clone() };
     let mut ids = ids.to_vec();
     ids.sort();
     ids.dedup();

@@ -90,12 +90,7 @@ impl<'a> ConfigEdit<'a> {
         operation: Option<String>,
         key: Option<String>,
     ) -> Action {
-        let Session {
-            namespace,
-            settings,
-            config_cache: known,
-            ..
-        } = self.session;
+        let Session { namespace, settings, config_cache: known, .. } = self.session;
         let event = AuditEvent {
             id: known.next_event(self.session.now()),
             principal: (self.author.clone()).unwrap_or_else(|| settings.principal.to_string()),

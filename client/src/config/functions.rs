@@ -57,14 +57,7 @@ async fn read_mark(session: &Arc<Session>, until: Instant) -> Result<(), Error> 
         return too_old();
     }
     let keys = [functions_key()];
-    let read = read_items(
-        session,
-        &keys,
-        Consistency::Strong,
-        until,
-        Some(until),
-        WHAT,
-    );
+    let read = read_items(session, &keys, Consistency::Strong, until, Some(until), WHAT);
     let know_quotas = match read.await {
         Ok(items) => items.iter().any(|item| know_quotas(item.attributes())),
         // The policies of older stacks do not allow this read.

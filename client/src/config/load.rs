@@ -112,11 +112,7 @@ impl ConfigLoad {
             true => next.min(expires),
             false => next,
         };
-        ResolvedConfig {
-            tried_at,
-            valid_until,
-            ..resolved
-        }
+        ResolvedConfig { tried_at, valid_until, ..resolved }
     }
 
     /// Returns whether a request can do without a read, because everything is cached, and younger than
@@ -184,9 +180,7 @@ impl ConfigLoad {
         let read = read_items(session, &keys, self.consistency(), until, None, "a plan").await;
         let count = read.and_then(|items| {
             let count = items.first().map(|item| read_plan_count(item.attributes()));
-            count
-                .transpose()
-                .map_err(|error| unreadable(&keys[0], error))
+            count.transpose().map_err(|error| unreadable(&keys[0], error))
         });
         let value = match count {
             Ok(count) => count.is_some_and(|count| count.levels > 0),
@@ -262,10 +256,7 @@ impl ConfigLoad {
                 wanted.push(Some(place));
             }
         }
-        let entity = EntityKey {
-            namespace: namespace.clone(),
-            entity: queue.key.entity.clone(),
-        };
+        let entity = EntityKey { namespace: namespace.clone(), entity: queue.key.entity.clone() };
         if !self.has_read && is_missing(self.entity.as_ref().map(|known| known.read_at)) {
             keys.push(entity.item_key());
             wanted.push(None);
@@ -319,9 +310,8 @@ impl ConfigLoad {
                 }
             }
         }
-        let by_level = levels
-            .iter()
-            .map(|(place, read)| (self.levels[*place].0.clone(), read.clone()));
+        let by_level =
+            levels.iter().map(|(place, read)| (self.levels[*place].0.clone(), read.clone()));
         session.config_cache.insert(
             self.generation,
             by_level,
@@ -336,10 +326,7 @@ impl ConfigLoad {
 
     /// Combines the levels. `is_plan_there` is whether the plan exists.
     fn resolved(self, is_plan_there: Option<&Cached<bool>>) -> ResolvedConfig {
-        let oldest = self
-            .levels
-            .iter()
-            .filter_map(|(_, known)| Some(known.as_ref()?.read_at));
+        let oldest = self.levels.iter().filter_map(|(_, known)| Some(known.as_ref()?.read_at));
         let oldest = oldest
             .chain(self.entity.as_ref().map(|known| known.read_at))
             .chain(is_plan_there.map(|known| known.read_at))
@@ -347,15 +334,10 @@ impl ConfigLoad {
             .unwrap_or_else(|| self.session.env.ages.now());
         let known = self.levels.iter().filter_map(|(_, known)| known.as_ref());
         let of_entity = self.entity.as_ref().map(|known| known.value.version);
-        let version = known
-            .map(|known| known.value.version)
-            .chain(of_entity)
-            .fold(0, i64::saturating_add);
+        let version =
+            known.map(|known| known.value.version).chain(of_entity).fold(0, i64::saturating_add);
         // By a plan of the file, the versions of the table say nothing about what is newer.
-        let of_table = self
-            .file_plan()
-            .is_none()
-            .then(|| LimitsVersion::new(version));
+        let of_table = self.file_plan().is_none().then(|| LimitsVersion::new(version));
         // The first level that has a configuration wins, in the file or in the table.
         let levels = || {
             self.levels.iter().filter_map(|(level, known)| {
@@ -372,9 +354,7 @@ impl ConfigLoad {
         ResolvedConfig {
             config,
             parent: self.parent(),
-            missing_plan: self
-                .plan()
-                .filter(|_| is_plan_there.is_some_and(|there| !there.value)),
+            missing_plan: self.plan().filter(|_| is_plan_there.is_some_and(|there| !there.value)),
             read_at: oldest,
             tried_at: oldest,
             valid_until: oldest + self.session.settings.config_ttl,

@@ -64,10 +64,7 @@ pub(crate) struct LoadWait {
 impl LoadWait {
     /// Returns the waits of a call that is answered by `until`.
     pub(crate) const fn by(until: Instant) -> Self {
-        Self {
-            patience: None,
-            until,
-        }
+        Self { patience: None, until }
     }
 
     /// Returns the end of the wait for limits that a request can do without. All its lookups have one

@@ -22,15 +22,8 @@ pub(crate) fn check<'a>(
     let found = found.map_err(|error| unreadable(&key, error))?;
     if found != SCHEMA_VERSION {
         let namespace = session.namespace.to_string();
-        return Err(Error::UnsupportedSchema {
-            namespace,
-            found,
-            supported: SCHEMA_VERSION,
-        });
+        return Err(Error::UnsupportedSchema { namespace, found, supported: SCHEMA_VERSION });
     }
-    session
-        .config_cache
-        .has_schema
-        .store(true, Ordering::Relaxed);
+    session.config_cache.has_schema.store(true, Ordering::Relaxed);
     Ok(true)
 }

@@ -13,10 +13,7 @@ use crate::values::{Error, count};
 
 /// Returns the key of a level's configuration.
 pub(crate) fn key(namespace: &Namespace, level: &ConfigLevel) -> ConfigKey {
-    ConfigKey {
-        namespace: namespace.clone(),
-        level: level.clone(),
-    }
+    ConfigKey { namespace: namespace.clone(), level: level.clone() }
 }
 
 /// Returns the configuration among `items`, or the default if it was never created.

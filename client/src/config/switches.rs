@@ -29,9 +29,7 @@ pub(crate) async fn read_switches(
     }
     let (reading, first, until) = (Arc::clone(session), first.cloned(), deadline(wait));
     let read = async move |_| read(&reading, first.as_deref()).await;
-    let known = cache
-        .loading
-        .share(session, until, || cache.fresh(session), read);
+    let known = cache.loading.share(session, until, || cache.fresh(session), read);
     let known = known.await.ok().flatten();
     known.unwrap_or_else(|| cache.known(session).latest.unwrap_or_default())
 }
@@ -79,9 +77,7 @@ pub(super) fn record_switches(
 }
 /// Returns the switches in an item.
 pub(crate) fn stored_switches(key: &ItemKey, item: Option<&Item>) -> Result<Switches, Error> {
-    let read = item
-        .map(|item| weirgate_shared::read_switches(item.attributes()))
-        .transpose();
+    let read = item.map(|item| weirgate_shared::read_switches(item.attributes())).transpose();
     let read = read.map(Option::unwrap_or_default);
     read.map_err(|error| unreadable(key, error))
 }

@@ -46,39 +46,22 @@ pub(crate) async fn decide(
     give_up: &mut Option<Instant>,
     answer_by: Instant,
 ) -> Result<Option<Decision<Granted>>, Error> {
-    let ResolvedRequest {
-        targets,
-        buckets,
-        disabled,
-        uncounted,
-        missing_plan,
-        held,
-        ..
-    } = match targets {
-        Ok(resolved) => resolved,
-        Err(error) => {
-            let decision = fall_back(session, local_buckets, options, None, error)?;
-            return Ok(Some(decision));
-        }
-    };
+    let ResolvedRequest { targets, buckets, disabled, uncounted, missing_plan, held, .. } =
+        match targets {
+            Ok(resolved) => resolved,
+            Err(error) => {
+                let decision = fall_back(session, local_buckets, options, None, error)?;
+                return Ok(Some(decision));
+            }
+        };
     if let Some(disabled) = disabled {
         return Ok(Some(Decision::Disabled(disabled)));
     }
     check_targets(&targets, held)?;
     let would_deny = targets.iter().map(|_| None).collect();
-    let mut decider = Decider {
-        session,
-        targets,
-        buckets: &buckets,
-        would_deny,
-        held,
-        answer_by,
-    };
+    let mut decider = Decider { session, targets, buckets: &buckets, would_deny, held, answer_by };
     if let Some(never) = decider.never_fits() {
-        let never = NeverFits {
-            missing_plan,
-            ..never
-        };
+        let never = NeverFits { missing_plan, ..never };
         return Ok(Some(Decision::NeverFits(never)));
     }
     // The decision needs most of the time, and can be made without the switches.
@@ -125,15 +108,10 @@ pub(crate) async fn decide(
         Ok(Some(decision)) => decision,
     };
     Ok(Some(match decision {
-        Decision::Granted(granted) => Decision::Granted(Granted {
-            uncounted,
-            missing_plan,
-            ..granted.claim()
-        }),
-        Decision::Denied(denied) => Decision::Denied(Denied {
-            missing_plan,
-            ..denied
-        }),
+        Decision::Granted(granted) => {
+            Decision::Granted(Granted { uncounted, missing_plan, ..granted.claim() })
+        }
+        Decision::Denied(denied) => Decision::Denied(Denied { missing_plan, ..denied }),
         other => other,
     }))
 }
@@ -213,11 +191,7 @@ impl Decider<'_> {
                             Some(_) => BucketGrant::default(),
                             None => BucketGrant::uncounted(target),
                         };
-                        BucketGrant {
-                            hold,
-                            would_deny,
-                            ..nothing
-                        }
+                        BucketGrant { hold, would_deny, ..nothing }
                     };
                     let holds = self.targets.iter().zip(holds);
                     let all = holds.zip(would_deny).map(one).collect();
@@ -240,11 +214,7 @@ impl Decider<'_> {
                 return Ok(Some(Decision::Denied(denied)));
             };
             let returns = select_all(returns.unwrap_or_else(|| self.subscribe_to_returns()));
-            let linger = if is_one_write {
-                Duration::ZERO
-            } else {
-                poll_pause()
-            };
+            let linger = if is_one_write { Duration::ZERO } else { poll_pause() };
             let stopped = self.wait(pause, linger, returns).await;
             return Ok(stopped.map(Decision::Disabled));
         }
@@ -309,11 +279,7 @@ impl Decider<'_> {
     /// Returns whether an attempt is one write, which takes all or nothing.
     fn is_one_write(&self) -> bool {
         let asks = |target: &&BucketTarget| !target.request.asks.is_empty();
-        let mut asked = self
-            .targets
-            .iter()
-            .filter(asks)
-            .map(|target| &target.bucket);
+        let mut asked = self.targets.iter().filter(asks).map(|target| &target.bucket);
         let first = asked.next();
         let is_whole = |bucket: &Arc<BucketState>| {
             bucket.pool.is_none() && bucket.summary().max_shards_seen() == 1
@@ -357,10 +323,7 @@ impl Decider<'_> {
                 Outcome::Granted(holds)
             }
             Outcome::Denied(denials) => Outcome::Denied(
-                denials
-                    .into_iter()
-                    .map(|(at, denied)| (requested[at].0, denied))
-                    .collect(),
+                denials.into_iter().map(|(at, denied)| (requested[at].0, denied)).collect(),
             ),
         })
     }
@@ -368,20 +331,15 @@ impl Decider<'_> {
     async fn take_several(&self, several: &[(usize, &BucketTarget)]) -> Result<AllOrNone, Error> {
         // If one denial is cached, the other buckets need no request.
         let cached = |(at, (_, target)): (usize, &(usize, &BucketTarget))| {
-            Some((
-                at,
-                cached_denial(&self.session.env, &target.bucket, &target.request)?,
-            ))
+            Some((at, cached_denial(&self.session.env, &target.bucket, &target.request)?))
         };
         let cached: Vec<_> = several.iter().enumerate().filter_map(cached).collect();
         if !cached.is_empty() {
             count(&self.session.env.counters.local_denied, 1);
             return Ok(Outcome::Denied(cached));
         }
-        let buckets: Vec<_> = several
-            .iter()
-            .map(|(_, target)| (&target.bucket, &target.request))
-            .collect();
+        let buckets: Vec<_> =
+            several.iter().map(|(_, target)| (&target.bucket, &target.request)).collect();
         take_all(self.session, &buckets, self.answer_by).await
     }
 
@@ -449,16 +407,10 @@ fn poll_pause() -> Duration {
 fn pause(denied: &Denied, left: Duration) -> Option<Duration> {
     let (slots, rates): (Vec<_>, Vec<_>) =
         blocking_limits(&denied.limits).partition(|status| status.may_return());
-    let rates = rates
-        .iter()
-        .map(|status: &&LimitStatus| status.retry_after)
-        .collect::<Option<Vec<_>>>()?;
+    let rates =
+        rates.iter().map(|status: &&LimitStatus| status.retry_after).collect::<Option<Vec<_>>>()?;
     let poll = (!slots.is_empty()).then(|| poll_pause().min(left));
-    rates
-        .into_iter()
-        .chain(poll)
-        .max()
-        .filter(|pause| *pause <= left && !left.is_zero())
+    rates.into_iter().chain(poll).max().filter(|pause| *pause <= left && !left.is_zero())
 }
 
 impl Decider<'_> {
@@ -475,14 +427,11 @@ impl Decider<'_> {
                 target.bucket.key == *key && (is_shadow || !target.is_shadow) && !has_choice
             };
             let same = self.targets.iter().filter(counts);
-            same.filter_map(|target| target.request.asks.enforced(limit.as_str()))
-                .sum()
+            same.filter_map(|target| target.request.asks.enforced(limit.as_str())).sum()
         };
         let mut above = vec![];
         for (at, target) in self.targets.iter().enumerate() {
-            let BucketTarget {
-                request, bucket, ..
-            } = target;
+            let BucketTarget { request, bucket, .. } = target;
             for limit in request
                 .limits
                 .iter()
@@ -491,15 +440,10 @@ impl Decider<'_> {
                 // What one pool lacks for several requests, another one may have.
                 let requested = match request.others.is_empty() {
                     true => sum(&bucket.key, limit.name(), target.is_shadow),
-                    false => request
-                        .asks
-                        .enforced(limit.name().as_str())
-                        .unwrap_or_default(),
+                    false => request.asks.enforced(limit.name().as_str()).unwrap_or_default(),
                 };
                 let capacity = limit.rule().capacity
-                    - request
-                        .asks
-                        .floor(limit.name().as_str(), ShardIndex::UNSPLIT);
+                    - request.asks.floor(limit.name().as_str(), ShardIndex::UNSPLIT);
                 if requested > capacity {
                     above.push((at, limit.clone(), requested, capacity));
                 }

@@ -77,10 +77,8 @@ struct Outcome {
 macro_rules! outcome {
     ($name:literal) => {{
         static LABELS: [Label; 1] = [Label::from_static_parts("outcome", $name)];
-        static OUTCOME: Outcome = Outcome {
-            name: $name,
-            series: Key::from_static_parts(SECONDS, &LABELS),
-        };
+        static OUTCOME: Outcome =
+            Outcome { name: $name, series: Key::from_static_parts(SECONDS, &LABELS) };
         &OUTCOME
     }};
 }
@@ -157,9 +155,7 @@ fn record(span: &Span, decision: &Result<Decision<Granted>, Error>, outcome: &Ou
 /// Returns the outcome as a label, from a small fixed set.
 fn outcome(decision: &Result<Decision<Granted>, Error>) -> &'static Outcome {
     match decision {
-        Ok(Decision::Granted(Granted {
-            degraded: Some(_), ..
-        })) => outcome!("granted_degraded"),
+        Ok(Decision::Granted(Granted { degraded: Some(_), .. })) => outcome!("granted_degraded"),
         Ok(Decision::Granted(given))
             if given.by_bucket.iter().any(|one| one.would_deny.is_some()) =>
         {

@@ -24,9 +24,7 @@ fn is_unavailable(session: &Session, error: &Error) -> bool {
         Error::Store(error) => is_away(error.kind),
         // Without an error, contention took the time, or the gaps between writes to a throttled item.
         Error::Timeout { last: None, .. } => session.breaker.is_saturated(),
-        Error::Timeout {
-            last: Some(error), ..
-        } => is_away(error.kind),
+        Error::Timeout { last: Some(error), .. } => is_away(error.kind),
         _ => false,
     }
 }
@@ -63,14 +61,9 @@ pub(crate) fn fall_back(
         OnUnavailable::Local { .. } if is_shadow && targets.is_none() => OnUnavailable::Allow,
         other => other,
     };
-    let degraded = Degraded {
-        reason: error.to_string(),
-    };
+    let degraded = Degraded { reason: error.to_string() };
     let denied = |denied: Denied| {
-        Ok(Decision::Denied(Denied {
-            degraded: Some(degraded.clone()),
-            ..denied
-        }))
+        Ok(Decision::Denied(Denied { degraded: Some(degraded.clone()), ..denied }))
     };
     // What a vendor asked for holds without DynamoDB, too.
     let paused = targets.iter().flat_map(|all| *all).find_map(|target| {
@@ -95,11 +88,7 @@ pub(crate) fn fall_back(
             })
         }
         (OnUnavailable::Allow, targets, _) => Ok(Decision::Granted(Granted {
-            by_bucket: targets
-                .iter()
-                .flat_map(|all| *all)
-                .map(BucketGrant::uncounted)
-                .collect(),
+            by_bucket: targets.iter().flat_map(|all| *all).map(BucketGrant::uncounted).collect(),
             degraded: Some(degraded),
             uncounted: match targets {
                 Some(_) => Uncounted::default(),
@@ -111,10 +100,8 @@ pub(crate) fn fall_back(
         (OnUnavailable::Local { percent }, Some(targets), _) => {
             match local_buckets.take(targets, percent, session.env.ages.time()) {
                 Ok(holds) => {
-                    let one = |(local, target)| BucketGrant {
-                        local,
-                        ..BucketGrant::uncounted(target)
-                    };
+                    let one =
+                        |(local, target)| BucketGrant { local, ..BucketGrant::uncounted(target) };
                     Ok(Decision::Granted(Granted {
                         by_bucket: holds.into_iter().zip(targets).map(one).collect(),
                         degraded: Some(degraded),

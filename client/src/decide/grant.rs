@@ -50,13 +50,7 @@ impl Grant {
             uncounted: granted.uncounted,
             missing_plan: granted.missing_plan,
         };
-        for BucketGrant {
-            hold,
-            local,
-            would_deny,
-            uncounted,
-        } in granted.by_bucket
-        {
+        for BucketGrant { hold, local, would_deny, uncounted } in granted.by_bucket {
             grant.uncounted.extend(uncounted);
             grant.holds.extend(hold);
             grant.local.extend(local);
@@ -125,9 +119,7 @@ impl Grant {
     /// Returns the id of the durable lease in the first bucket that has one, in its first shard.
     #[must_use]
     pub fn lease_id(&self) -> Option<&str> {
-        self.holds
-            .iter()
-            .find_map(|hold| hold.lease().map(|(id, _)| id.as_str()))
+        self.holds.iter().find_map(|hold| hold.lease().map(|(id, _)| id.as_str()))
     }
 
     /// Returns whether every bucket has a durable lease. Without one, a settlement that may have been
@@ -140,10 +132,7 @@ impl Grant {
     /// Returns the earliest expiry of the durable leases.
     #[must_use]
     pub fn expires_at(&self) -> Option<EpochMillis> {
-        self.holds
-            .iter()
-            .filter_map(|hold| hold.lease().map(|(_, expires)| expires))
-            .min()
+        self.holds.iter().filter_map(|hold| hold.lease().map(|(_, expires)| expires)).min()
     }
 
     /// Returns when a request starts that [queued](crate::Acquire::queue_up_to), by DynamoDB's clock:
@@ -162,9 +151,7 @@ impl Grant {
     #[must_use]
     pub fn starts_in(&self) -> Duration {
         let starts = self.session().zip(self.starts_at());
-        starts.map_or(Duration::ZERO, |(session, at)| {
-            at.since(session.now()).into()
-        })
+        starts.map_or(Duration::ZERO, |(session, at)| at.since(session.now()).into())
     }
 
     /// Returns whether a durable lease has expired, by DynamoDB's clock.
@@ -191,9 +178,7 @@ impl Grant {
     pub fn amounts(&self) -> BTreeMap<LimitName, MilliTokens> {
         let held = self.holds.iter().flat_map(Hold::limits_taken);
         let local = self.local.iter().flat_map(LocalHold::limits_taken);
-        held.chain(local)
-            .map(|pool| (pool.whole(), self.amount(pool.base())))
-            .collect()
+        held.chain(local).map(|pool| (pool.whole(), self.amount(pool.base()))).collect()
     }
 
     /// Returns the number of the grant's parts. A settlement changes each by a write of its own.
@@ -247,8 +232,7 @@ impl Grant {
         status: u16,
         fields: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<[u8]>)>,
     ) -> Result<Option<EpochMillis>, Error> {
-        self.report_vendor(&VendorReport::read(status, fields))
-            .await
+        self.report_vendor(&VendorReport::read(status, fields)).await
     }
 
     /// Tells all callers what the vendor said, as [`vendor_said`](Self::vendor_said) does. The future
@@ -334,23 +318,14 @@ impl Uncounted {
 impl Granted {
     /// Returns when the request starts, if it queued: the latest start of its buckets.
     pub(super) fn starts_at(&self) -> Option<EpochMillis> {
-        let holds = self
-            .by_bucket
-            .iter()
-            .filter_map(|grant| grant.hold.as_ref());
+        let holds = self.by_bucket.iter().filter_map(|grant| grant.hold.as_ref());
         holds.filter_map(Hold::starts_at).max()
     }
 
     /// Hands the tokens to the caller: until then, dropping them returns them.
     pub(super) fn claim(self) -> Self {
-        let claim = |grant: BucketGrant| BucketGrant {
-            hold: grant.hold.map(Hold::claim),
-            ..grant
-        };
-        Self {
-            by_bucket: self.by_bucket.into_iter().map(claim).collect(),
-            ..self
-        }
+        let claim = |grant: BucketGrant| BucketGrant { hold: grant.hold.map(Hold::claim), ..grant };
+        Self { by_bucket: self.by_bucket.into_iter().map(claim).collect(), ..self }
     }
 }
 
@@ -371,9 +346,6 @@ impl BucketGrant {
     /// Returns the grant of a bucket from which nothing was taken.
     pub(crate) fn uncounted(target: &BucketTarget) -> Self {
         let limits = target.request.limits.named().iter();
-        Self {
-            uncounted: limits.map(|limit| limit.name().clone()).collect(),
-            ..Self::default()
-        }
+        Self { uncounted: limits.map(|limit| limit.name().clone()).collect(), ..Self::default() }
     }
 }

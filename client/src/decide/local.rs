@@ -56,10 +56,7 @@ struct Origin {
 impl Origin {
     fn of(shard: &Shard, limit: &LimitName) -> Option<Self> {
         let state = shard.limits.get(limit)?;
-        Some(Self {
-            kind: state.rule.kind(),
-            window: state.window_end,
-        })
+        Some(Self { kind: state.rule.kind(), window: state.window_end })
     }
 }
 
@@ -104,11 +101,7 @@ impl LocalBuckets {
                 change(&mut shard, limit, -*need);
             }
             drop(shard);
-            *hold = Some(LocalHold {
-                bucket,
-                taken,
-                origins,
-            });
+            *hold = Some(LocalHold { bucket, taken, origins });
         }
         if short.is_empty() && has_room {
             return Ok(holds);
@@ -148,12 +141,7 @@ impl Buckets {
 }
 
 fn terms(limits: &[Limit], version: LimitsVersion) -> VersionedLimits<'_> {
-    VersionedLimits {
-        limits,
-        version: Some(version),
-        is_own: false,
-        calendar: CALENDAR,
-    }
+    VersionedLimits { limits, version: Some(version), is_own: false, calendar: CALENDAR }
 }
 
 /// Returns a shard with `percent` of these limits: of the capacity, at least one token, and of the
@@ -179,10 +167,7 @@ fn adopting(shard: &Shard, limits: &Limits, percent: u8, now: EpochMillis) -> Sh
             && asked(name.base()).is_some()
     };
     let rests = |name: &LimitName| {
-        let mut pools = shard
-            .limits
-            .iter()
-            .filter(|(of, _)| of.base() == name.base());
+        let mut pools = shard.limits.iter().filter(|(of, _)| of.base() == name.base());
         pools.all(|(_, state)| is_full(shard, state, now))
     };
     let stays = |name: &LimitName, state: &mut LimitState| match asked(name.as_str()) {
@@ -337,9 +322,7 @@ impl LocalHold {
 
 /// Begins the sessions of which something is taken. Other windows begin by themselves.
 fn begin_sessions(shard: &mut Shard, amounts: &Amounts, now: EpochMillis) {
-    let some = amounts
-        .iter()
-        .filter(|(_, amount)| **amount > MilliTokens::ZERO);
+    let some = amounts.iter().filter(|(_, amount)| **amount > MilliTokens::ZERO);
     for (limit, _) in some {
         let state = shard.limits.get_mut(limit);
         if let Some(state) = state.filter(|state| state.has_ended(now))

@@ -50,8 +50,7 @@ impl Grant {
     /// # Errors
     /// [`Error::Invalid`] if the grant holds fewer; the others as [`adjust`](Self::adjust).
     pub async fn give_back(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
-        self.give_back_milli(limit, parse_amount(limit, tokens)?)
-            .await
+        self.give_back_milli(limit, parse_amount(limit, tokens)?).await
     }
 
     /// Returns tokens as [`give_back`](Self::give_back) does, in millitokens.
@@ -134,9 +133,8 @@ impl Grant {
 
     /// Leaves the buckets without a lease as they are, because their amounts are not known any more.
     fn leave_unleased(&mut self) {
-        let (leased, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.holds)
-            .into_iter()
-            .partition(Hold::has_lease);
+        let (leased, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.holds).into_iter().partition(Hold::has_lease);
         self.holds = leased;
         let limits = others.iter().flat_map(Hold::limit_names);
         self.uncounted.extend(limits.cloned());
@@ -283,10 +281,7 @@ impl Grant {
                 local.adjust(limit, adjustment.of(local.amount(limit)));
             }
         }
-        let taken: Vec<_> = changes
-            .iter()
-            .map(|(limit, _)| self.is_taken(limit))
-            .collect();
+        let taken: Vec<_> = changes.iter().map(|(limit, _)| self.is_taken(limit)).collect();
         self.end(|hold| {
             let meant = changes.iter().zip(&taken);
             let meant = meant.filter(|((limit, _), is_taken)| hold.is_meant(limit, **is_taken));
@@ -312,10 +307,7 @@ impl Grant {
     /// Ends the holds, in a task that goes on if the caller goes away.
     async fn end(self, ending: impl Fn(&Hold) -> Ending) -> Result<Settlement, Error> {
         let session = self.session();
-        let endings = self.holds.into_iter().map(|hold| Leaving {
-            ending: ending(&hold),
-            hold,
-        });
+        let endings = self.holds.into_iter().map(|hold| Leaving { ending: ending(&hold), hold });
         let endings: Vec<_> = endings.collect();
         let Some(session) = session.filter(|_| endings.iter().any(Leaving::has_work)) else {
             return Ok(Settlement::Applied);
@@ -363,10 +355,7 @@ async fn settle_all<H: Borrow<Hold>, S: Future<Output = Result<HoldSettlement, E
     let has_lease = |hold: &H| hold.borrow().has_lease();
     let (leased, others): (Vec<_>, Vec<_>) = holds.into_iter().partition(has_lease);
     let mut settled = join_all(leased.into_iter().map(&settle)).await;
-    let is_old = |one: &Result<_, _>| {
-        one.as_ref()
-            .is_ok_and(|one| *one != HoldSettlement::Applied)
-    };
+    let is_old = |one: &Result<_, _>| one.as_ref().is_ok_and(|one| *one != HoldSettlement::Applied);
     if settled.iter().any(is_old) {
         others.into_iter().for_each(leave);
     } else if settled.iter().all(Result::is_ok) {

@@ -112,9 +112,7 @@ fn disabled(
         (switches.stop_entities(), switches.exempt_plans());
     let mut all_unread = vec![];
     let of_bucket = |bucket: &Arc<BucketState>| {
-        let BucketKey {
-            entity, resource, ..
-        } = &bucket.key;
+        let BucketKey { entity, resource, .. } = &bucket.key;
         let disabled = |entity: &EntityId, stopped_at: ConfigLevel| Disabled {
             entity: entity.clone(),
             resource: resource.clone(),
@@ -130,13 +128,10 @@ fn disabled(
         }
         let Ancestors { known, unread } = ancestors(session, entity);
         all_unread.extend(unread);
-        known
-            .iter()
-            .enumerate()
-            .find_map(|(generation, (ancestor, plan))| {
-                let level = switches.stopping(ancestor, plan.as_ref(), resource)?;
-                (generation == 0 || level.has_members()).then(|| disabled(ancestor, level))
-            })
+        known.iter().enumerate().find_map(|(generation, (ancestor, plan))| {
+            let level = switches.stopping(ancestor, plan.as_ref(), resource)?;
+            (generation == 0 || level.has_members()).then(|| disabled(ancestor, level))
+        })
     };
     let disabled = buckets.iter().find_map(of_bucket);
     (disabled, all_unread)

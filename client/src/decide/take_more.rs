@@ -51,10 +51,7 @@ impl Grant {
         let mut by_hold = BTreeMap::<_, Vec<_>>::new();
         for (at, (place, limit, tokens)) in more.iter().enumerate() {
             let amount = parse_amount(limit, *tokens)?;
-            if more[..at]
-                .iter()
-                .any(|(of, known, _)| (of, known) == (place, limit))
-            {
+            if more[..at].iter().any(|(of, known, _)| (of, known) == (place, limit)) {
                 return invalid(format!(
                     "limit {limit:?} is taken twice within a grant: take the sum at once"
                 ));
@@ -71,10 +68,7 @@ impl Grant {
                 ));
             }
             for hold in grant.places(limit)? {
-                by_hold
-                    .entry((*place, hold))
-                    .or_default()
-                    .push((*limit, amount));
+                by_hold.entry((*place, hold)).or_default().push((*limit, amount));
             }
         }
         let hold = |(grant, hold): &(usize, usize)| &grants[*grant].holds[*hold];
@@ -82,10 +76,7 @@ impl Grant {
             // Nothing is counted for the limits.
             return Ok(Decision::Granted(()));
         };
-        if !by_hold
-            .keys()
-            .all(|at| Arc::ptr_eq(hold(at).session(), session))
-        {
+        if !by_hold.keys().all(|at| Arc::ptr_eq(hold(at).session(), session)) {
             return invalid(
                 "a grant belongs to another limiter: take more within grants of one limiter"
                     .to_owned(),
@@ -96,9 +87,7 @@ impl Grant {
         let decision = loop {
             let targets = by_hold.iter().map(|(at, more)| hold(at).more(more));
             let targets = targets.collect::<Result<Vec<_>, _>>()?;
-            let decided = session
-                .at_home(decide_more(&session, targets, held))
-                .await?;
+            let decided = session.at_home(decide_more(&session, targets, held)).await?;
             if let Some(decision) = decided {
                 break decision;
             }
@@ -119,27 +108,12 @@ async fn decide_more(
     held: usize,
 ) -> Result<Option<Decision<Granted>>, Error> {
     let buckets = targets.iter().map(|target| Arc::clone(&target.bucket));
-    let request = ResolvedRequest {
-        buckets: buckets.collect(),
-        targets,
-        held,
-        ..ResolvedRequest::default()
-    };
-    let options = AcquireOptions {
-        needs_table: true,
-        ..AcquireOptions::of(OnUnavailable::Error)
-    };
+    let request =
+        ResolvedRequest { buckets: buckets.collect(), targets, held, ..ResolvedRequest::default() };
+    let options = AcquireOptions { needs_table: true, ..AcquireOptions::of(OnUnavailable::Error) };
     let answer_by = deadline(session.settings.timeout);
     let buckets = LocalBuckets::default();
-    decide(
-        session,
-        &buckets,
-        Ok(request),
-        options,
-        &mut None,
-        answer_by,
-    )
-    .await
+    decide(session, &buckets, Ok(request), options, &mut None, answer_by).await
 }
 
 impl Hold {

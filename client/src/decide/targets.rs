@@ -52,10 +52,7 @@ impl ResolvedRequest {
     pub(crate) fn merge(mut self, other: Self) -> Self {
         let request_at = self.targets.last().map_or(0, |last| last.request_at + 1);
         let targets = other.targets.into_iter();
-        self.targets.extend(targets.map(|target| BucketTarget {
-            request_at,
-            ..target
-        }));
+        self.targets.extend(targets.map(|target| BucketTarget { request_at, ..target }));
         self.buckets.extend(other.buckets);
         let disabled = self.disabled.or(other.disabled);
         Self {
@@ -83,10 +80,7 @@ impl RequestSpec {
             Err(error) => error,
         };
         // Limits that cannot be read are no way around a stop.
-        let own = buckets.bucket(
-            EntityId::new(&*self.entity)?,
-            Resource::new(&*self.resource)?,
-        );
+        let own = buckets.bucket(EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
         let (session, own) = (&buckets.session, [own]);
         let disabled = if error.is_transient() {
             Box::pin(stopped(session, &own, quarter_left(answer_by))).await
@@ -94,10 +88,7 @@ impl RequestSpec {
             by_last_read(session, &own)
         };
         let disabled = disabled.ok_or(error)?;
-        Ok(ResolvedRequest {
-            disabled: Some(disabled),
-            ..ResolvedRequest::default()
-        })
+        Ok(ResolvedRequest { disabled: Some(disabled), ..ResolvedRequest::default() })
     }
 
     /// Returns the buckets of the request, perhaps without amounts: that of the given limits, or
@@ -124,10 +115,7 @@ impl RequestSpec {
                 names(limits.named())
             ));
         }
-        let bucket = buckets.bucket(
-            EntityId::new(&*self.entity)?,
-            Resource::new(&*self.resource)?,
-        );
+        let bucket = buckets.bucket(EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
         let limits = match self.version {
             Some(version) if version < 0 => {
                 return invalid(format!(
@@ -138,9 +126,7 @@ impl RequestSpec {
             None => limits,
         };
         if self.cascades {
-            return self
-                .resolve_chain(buckets, Some(limits), age, answer_by)
-                .await;
+            return self.resolve_chain(buckets, Some(limits), age, answer_by).await;
         }
         let class = self.class()?;
         let buckets_of = vec![Arc::clone(&bucket)];
@@ -149,11 +135,7 @@ impl RequestSpec {
         if let Some(class) = &class {
             check_class(class, &targets)?;
         }
-        Ok(ResolvedRequest {
-            buckets: buckets_of,
-            targets,
-            ..ResolvedRequest::default()
-        })
+        Ok(ResolvedRequest { buckets: buckets_of, targets, ..ResolvedRequest::default() })
     }
 
     fn class(&self) -> Result<Option<ClassName>, Error> {
@@ -172,37 +154,23 @@ impl RequestSpec {
         answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
         let (session, mut wait) = (&buckets.session, LoadWait::by(answer_by));
-        let (entity, resource) = (
-            EntityId::new(&*self.entity)?,
-            Resource::new(&*self.resource)?,
-        );
+        let (entity, resource) = (EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
         let own = buckets.bucket(entity, resource);
-        let begun = || ResolvedRequest {
-            buckets: vec![Arc::clone(&own)],
-            ..ResolvedRequest::default()
-        };
+        let begun =
+            || ResolvedRequest { buckets: vec![Arc::clone(&own)], ..ResolvedRequest::default() };
         let (mut resolved_request, mut seen) = (begun(), vec![]);
         let (mut next, mut rereads) = (Some(Arc::clone(&own)), 0);
         // That of a configuration may be one of limits that no longer have it.
         let (mut class, mut is_fixed) = (self.class()?, false);
         while let Some(bucket) = next.take() {
-            let BucketKey {
-                entity, resource, ..
-            } = &bucket.key;
-            let resolved = resolve(
-                session,
-                &bucket.config,
-                &bucket.first_queue().shard,
-                age,
-                &mut wait,
-            )
-            .await?;
+            let BucketKey { entity, resource, .. } = &bucket.key;
+            let resolved =
+                resolve(session, &bucket.config, &bucket.first_queue().shard, age, &mut wait)
+                    .await?;
             let is_own = Arc::ptr_eq(&bucket, &own);
             resolved_request.limits_may_be_stale |= resolved.may_be_stale(session.env.ages.now());
             if resolved_request.missing_plan.is_none() {
-                resolved_request
-                    .missing_plan
-                    .clone_from(&resolved.missing_plan);
+                resolved_request.missing_plan.clone_from(&resolved.missing_plan);
             }
             let config = resolved.config.as_deref();
             if is_own
@@ -222,30 +190,18 @@ impl RequestSpec {
                 (class, is_fixed) = (Some(fixed.clone()), true);
             }
             let limits = match config {
-                Some(EffectiveConfig {
-                    status: ConfigStatus::Disabled,
-                    ..
-                }) => {
+                Some(EffectiveConfig { status: ConfigStatus::Disabled, .. }) => {
                     let (entity, resource) = (entity.clone(), resource.clone());
                     return Ok(ResolvedRequest {
-                        disabled: Some(Disabled {
-                            entity,
-                            resource,
-                            stopped_at: None,
-                        }),
+                        disabled: Some(Disabled { entity, resource, stopped_at: None }),
                         ..resolved_request
                     });
                 }
                 _ if is_own && given.is_some() => given,
-                Some(EffectiveConfig {
-                    status: ConfigStatus::Enforced,
-                    limits,
-                    ..
-                }) => Some(limits),
-                Some(EffectiveConfig {
-                    status: ConfigStatus::Unlimited,
-                    ..
-                }) => None,
+                Some(EffectiveConfig { status: ConfigStatus::Enforced, limits, .. }) => {
+                    Some(limits)
+                }
+                Some(EffectiveConfig { status: ConfigStatus::Unlimited, .. }) => None,
                 None => given,
             };
             match limits {
@@ -257,11 +213,8 @@ impl RequestSpec {
                 )?),
                 None => resolved_request.has_unlimited |= is_own,
             }
-            if let Some(EffectiveConfig {
-                status: ConfigStatus::Unlimited,
-                names,
-                ..
-            }) = config.filter(|_| is_own && given.is_none())
+            if let Some(EffectiveConfig { status: ConfigStatus::Unlimited, names, .. }) =
+                config.filter(|_| is_own && given.is_none())
             {
                 resolved_request.uncounted = match names.is_empty() {
                     true => Uncounted::Any,
@@ -300,9 +253,7 @@ impl RequestSpec {
             let names: Vec<_> = limits.map(|limit| limit.name().clone()).collect();
             let requested = self.amounts.iter();
             let requested = requested.filter_map(|(name, _)| LimitName::new(name.as_str()).ok());
-            resolved_request
-                .uncounted
-                .extend(names.into_iter().chain(requested));
+            resolved_request.uncounted.extend(names.into_iter().chain(requested));
         }
         Ok(resolved_request)
     }
@@ -352,13 +303,7 @@ impl RequestSpec {
             };
             takes_slots |= effect.debits() && rule.kind().is_held();
             self.check_queued_limit(&name, rule.kind(), effect)?;
-            let ask = Ask {
-                limit: name,
-                amount,
-                most,
-                effect,
-                floor: MilliTokens::ZERO,
-            };
+            let ask = Ask { limit: name, amount, most, effect, floor: MilliTokens::ZERO };
             request.add(limit, ask);
         }
         if self.queue.is_some() && bucket.pool.is_some() {
@@ -369,12 +314,7 @@ impl RequestSpec {
         }
         let lease = self.lease.or_else(|| takes_slots.then_some(DEFAULT_LEASE));
         request.lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
-        Ok(BucketTarget {
-            bucket,
-            request,
-            is_shadow,
-            request_at: 0,
-        })
+        Ok(BucketTarget { bucket, request, is_shadow, request_at: 0 })
     }
 
     /// Requires that the configuration of a bucket has the limits that are requested.
@@ -427,13 +367,9 @@ impl RequestSpec {
 
 /// Requires that a limit of some bucket has the class, if there are any.
 fn check_class(class: &ClassName, targets: &[BucketTarget]) -> Result<(), Error> {
-    let limits = targets
-        .iter()
-        .flat_map(|target| target.request.limits.named());
-    let known: BTreeSet<_> = limits
-        .flat_map(Limit::classes)
-        .map(|class| class.name().as_str())
-        .collect();
+    let limits = targets.iter().flat_map(|target| target.request.limits.named());
+    let known: BTreeSet<_> =
+        limits.flat_map(Limit::classes).map(|class| class.name().as_str()).collect();
     if targets.is_empty() || known.contains(class.as_str()) {
         return Ok(());
     }
@@ -444,9 +380,7 @@ fn check_class(class: &ClassName, targets: &[BucketTarget]) -> Result<(), Error>
             format!("{known}; acquire with one of them or without a class, or add it to a limit")
         }
     };
-    invalid(format!(
-        "class {class:?} is not among those of the limits: {remedy}"
-    ))
+    invalid(format!("class {class:?} is not among those of the limits: {remedy}"))
 }
 
 fn names(limits: &[Limit]) -> String {
@@ -468,9 +402,7 @@ pub(super) fn check_targets(targets: &[BucketTarget], held: usize) -> Result<(),
     if held == 0 && count.saturating_mul(most) <= MAX_PARTS {
         return Ok(());
     }
-    let shards = targets
-        .iter()
-        .map(|target| target.bucket.all_queues().len().max(1));
+    let shards = targets.iter().map(|target| target.bucket.all_queues().len().max(1));
     check_parts(shards.sum::<usize>().saturating_add(held))
 }
 

@@ -73,20 +73,13 @@ pub(crate) fn restore(token: &str, buckets: &BucketRegistry) -> Result<Grant, Er
     let json = base64::decode(token).ok();
     let parsed = json.and_then(|json| serde_json::from_slice::<GrantToken>(&json).ok());
     let parsed = parsed.filter(|token| token.format == FORMAT && token.holds.len() <= MAX_BUCKETS);
-    let GrantToken {
-        table,
-        holds,
-        has_unlimited,
-        uncounted,
-        waived,
-        degraded,
-        ..
-    } = parsed.ok_or_else(|| {
-        Error::Invalid(
-            "the text is not a grant token of this version: pass the token as it was returned"
-                .to_owned(),
-        )
-    })?;
+    let GrantToken { table, holds, has_unlimited, uncounted, waived, degraded, .. } = parsed
+        .ok_or_else(|| {
+            Error::Invalid(
+                "the text is not a grant token of this version: pass the token as it was returned"
+                    .to_owned(),
+            )
+        })?;
     let own = buckets.session.table.name();
     if !holds.is_empty() && table.as_deref().map(short_name) != Some(short_name(own)) {
         let of = table.as_deref().unwrap_or_default();

@@ -24,19 +24,12 @@ pub(super) struct ParsedFile {
 /// Version of the format, 1.
 const VERSION: i64 = 1;
 /// A valid file nests seven deep.
-const FORMAT: Format = Format {
-    needs: "at least weirgate: 1",
-    depth: 16,
-};
+const FORMAT: Format = Format { needs: "at least weirgate: 1", depth: 16 };
 
 /// Parses a file.
 pub(super) fn parse(file: &TextFile) -> Result<ParsedFile, FileError> {
     with_document(FORMAT, &file.path, &file.text, |source, node| {
-        let mut reader = Reader {
-            source,
-            parsed: ParsedFile::default(),
-            places: vec![],
-        };
+        let mut reader = Reader { source, parsed: ParsedFile::default(), places: vec![] };
         reader.file(node)?;
         reader.parents()?;
         Ok(reader.parsed)
@@ -53,10 +46,10 @@ struct Reader<'p> {
 impl Reader<'_> {
     fn file(&mut self, file: Node<'_>) -> Result<(), FileError> {
         let mut version = None;
-        for (key, node) in self.source.entries(
-            &file,
-            "a map with weirgate, system, resources, plans and entities",
-        )? {
+        for (key, node) in self
+            .source
+            .entries(&file, "a map with weirgate, system, resources, plans and entities")?
+        {
             match key.as_str() {
                 "weirgate" => version = Some((self.source.integer(&node)?, node)),
                 "system" => self.config(ConfigLevel::System, &node, &[])?,
@@ -85,9 +78,9 @@ impl Reader<'_> {
         match version {
             Some((VERSION, _)) => Ok(()),
             Some((_, node)) => Err(self.source.refuse(&node, "1, the version of this format")),
-            None => Err(self
-                .source
-                .error(&file, "weirgate: 1 is missing, the version of this format")),
+            None => {
+                Err(self.source.error(&file, "weirgate: 1 is missing, the version of this format"))
+            }
         }
     }
 
@@ -196,9 +189,8 @@ impl Reader<'_> {
         besides: &[&str],
     ) -> Result<(), FileError> {
         let mut config = Config::default();
-        for (key, part) in self
-            .source
-            .entries(node, "a map with limits, status, shadow and class")?
+        for (key, part) in
+            self.source.entries(node, "a map with limits, status, shadow and class")?
         {
             match key.as_str() {
                 "limits" => {
@@ -224,9 +216,7 @@ impl Reader<'_> {
                 }
             }
         }
-        config
-            .check()
-            .map_err(|error| self.source.error(node, &error.to_string()))?;
+        config.check().map_err(|error| self.source.error(node, &error.to_string()))?;
         self.parsed.configs.push((level, config));
         Ok(())
     }

@@ -117,13 +117,7 @@ fn write_config(f: &mut Formatter<'_>, indent: usize, config: &Config) -> fmt::R
     let mut limits: Vec<_> = config.limits.iter().collect();
     limits.sort_by(|one, other| one.name().cmp(other.name()));
     for limit in limits {
-        writeln!(
-            f,
-            "{:indent$}  {}: {}",
-            "",
-            Quoted(limit.name().as_str()),
-            limit.text()
-        )?;
+        writeln!(f, "{:indent$}  {}: {}", "", Quoted(limit.name().as_str()), limit.text())?;
     }
     Ok(())
 }

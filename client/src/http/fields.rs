@@ -31,10 +31,7 @@ impl Policies {
             fields.push(("ratelimit-policy", self.rate_limit_policy()));
             fields.push(("ratelimit", self.rate_limit()));
         }
-        fields.extend(
-            self.retry_after
-                .map(|seconds| ("retry-after", seconds.to_string())),
-        );
+        fields.extend(self.retry_after.map(|seconds| ("retry-after", seconds.to_string())));
         if self.is_degraded {
             let (name, value) = DEGRADED;
             fields.push((name, value.to_owned()));
@@ -43,9 +40,7 @@ impl Policies {
             fields.push(("x-ratelimit-limit", strictest.quota.to_string()));
             fields.push(("x-ratelimit-remaining", strictest.remaining.to_string()));
             fields.extend(
-                strictest
-                    .seconds
-                    .map(|seconds| ("x-ratelimit-reset", seconds.to_string())),
+                strictest.seconds.map(|seconds| ("x-ratelimit-reset", seconds.to_string())),
             );
         }
         fields

@@ -81,20 +81,14 @@ impl PolicyNames {
     }
 
     pub(crate) fn of_never(&self, never: &NeverFits) -> String {
-        self.of(&[(&never.entity, &never.resource, &never.limit)])
-            .pop()
-            .unwrap_or_default()
+        self.of(&[(&never.entity, &never.resource, &never.limit)]).pop().unwrap_or_default()
     }
 
     fn of(&self, limits: &[Named<'_>]) -> Vec<String> {
-        let first = limits
-            .first()
-            .map(|(entity, resource, _)| (entity.as_str(), resource.as_str()));
-        let Some(own) = self
-            .own
-            .as_ref()
-            .map(|(entity, resource)| (&**entity, &**resource))
-            .or(first)
+        let first =
+            limits.first().map(|(entity, resource, _)| (entity.as_str(), resource.as_str()));
+        let Some(own) =
+            self.own.as_ref().map(|(entity, resource)| (&**entity, &**resource)).or(first)
         else {
             return vec![];
         };
@@ -105,15 +99,10 @@ impl PolicyNames {
                 None if resource.as_str() == own.1 => (limit.to_owned(), entity.as_str() != own.0),
                 None => (format!("{resource}/{limit}"), entity.as_str() != own.0),
             };
-            let name: String = name
-                .chars()
-                .map(|c| if matches!(c, ' '..='~') { c } else { '_' })
-                .collect();
+            let name: String =
+                name.chars().map(|c| if matches!(c, ' '..='~') { c } else { '_' }).collect();
             let numbered = (2_u32..).map(|number| format!("{name}#{number}"));
-            let mut candidates = (!is_foreign)
-                .then(|| name.clone())
-                .into_iter()
-                .chain(numbered);
+            let mut candidates = (!is_foreign).then(|| name.clone()).into_iter().chain(numbered);
             taken.extend(candidates.find(|candidate| !taken.contains(candidate)));
         }
         taken
@@ -146,15 +135,9 @@ mod tests {
 
     fn named(names: &PolicyNames, limits: &[(&str, &str, &str)]) -> Vec<String> {
         let id = |entity: &str, resource: &str| {
-            (
-                EntityId::new(entity).unwrap(),
-                Resource::new(resource).unwrap(),
-            )
+            (EntityId::new(entity).unwrap(), Resource::new(resource).unwrap())
         };
-        let ids: Vec<_> = limits
-            .iter()
-            .map(|(entity, resource, _)| id(entity, resource))
-            .collect();
+        let ids: Vec<_> = limits.iter().map(|(entity, resource, _)| id(entity, resource)).collect();
         let named = ids
             .iter()
             .zip(limits)
@@ -167,15 +150,8 @@ mod tests {
         let names = PolicyNames::default().own("user-1", "gpt-4");
         let own = [("user-1", "gpt-4", "rpm"), ("user-1", "gpt-4", "tpm")];
         let parent = [("org-1", "gpt-4", "rpm"), ("org-1", "gpt-4", "tpd")];
-        assert_eq!(
-            named(&names, &[own, parent].concat()),
-            ["rpm", "tpm", "rpm#2", "tpd#2"]
-        );
-        assert_eq!(
-            named(&names, &parent),
-            ["rpm#2", "tpd#2"],
-            "where the parent alone denied"
-        );
+        assert_eq!(named(&names, &[own, parent].concat()), ["rpm", "tpm", "rpm#2", "tpd#2"]);
+        assert_eq!(named(&names, &parent), ["rpm#2", "tpd#2"], "where the parent alone denied");
         assert_eq!(
             named(&PolicyNames::default(), &[own, parent].concat()),
             ["rpm", "tpm", "rpm#2", "tpd#2"]
@@ -193,28 +169,16 @@ mod tests {
         ];
         assert_eq!(
             named(&PolicyNames::default(), &limits),
-            [
-                "rpm",
-                "api/search/rpm",
-                "rpm#2",
-                "rpm#3",
-                "api/search/rpm#2"
-            ]
+            ["rpm", "api/search/rpm", "rpm#2", "rpm#3", "api/search/rpm#2"]
         );
     }
 
     #[test]
     fn names_given_by_the_server_are_kept_apart_and_printable() {
-        let limits = [
-            ("user-1", "gpt-4", "rpm"),
-            ("org-1", "gpt-4", "rpm"),
-            ("org-1", "gpt-4", "tpm"),
-        ];
+        let limits =
+            [("user-1", "gpt-4", "rpm"), ("org-1", "gpt-4", "rpm"), ("org-1", "gpt-4", "tpm")];
         let by_entity = PolicyNames::by(|entity, _, limit| format!("{entity}.{limit}"));
-        assert_eq!(
-            named(&by_entity, &limits),
-            ["user-1.rpm", "org-1.rpm", "org-1.tpm"]
-        );
+        assert_eq!(named(&by_entity, &limits), ["user-1.rpm", "org-1.rpm", "org-1.tpm"]);
         let all_alike = PolicyNames::by(|_, _, _| "früh\n".to_owned());
         assert_eq!(named(&all_alike, &limits), ["fr_h_", "fr_h_#2", "fr_h_#3"]);
     }

@@ -48,10 +48,7 @@ impl Policies {
     /// [`Grant::limits`](crate::Grant::limits).
     #[must_use]
     pub fn granted(limits: &[LimitStatus], names: &PolicyNames) -> Self {
-        Self::new(limits, names, |status| Policy {
-            seconds: refills_in(status),
-            ..known(status)
-        })
+        Self::new(limits, names, |status| Policy { seconds: refills_in(status), ..known(status) })
     }
 
     /// Returns the policies of a denial.
@@ -73,11 +70,7 @@ impl Policies {
                 return known(status);
             }
             let seconds = status.retry_after.map(seconds);
-            Policy {
-                seconds,
-                denied: Some(tokens_ceil(status.requested)),
-                ..known(status)
-            }
+            Policy { seconds, denied: Some(tokens_ceil(status.requested)), ..known(status) }
         });
         Self {
             retry_after: denied.retry_after.map(seconds),
@@ -134,12 +127,7 @@ impl Policies {
                 ..policy(status)
             })
             .collect();
-        Self {
-            policies,
-            retry_after: None,
-            has_x_rate_limit: false,
-            is_degraded: false,
-        }
+        Self { policies, retry_after: None, has_x_rate_limit: false, is_degraded: false }
     }
 }
 

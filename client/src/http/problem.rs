@@ -61,12 +61,7 @@ impl Problem {
     pub fn denied(denied: &Denied, names: &PolicyNames) -> Self {
         let policies = Policies::denied_with_balances(denied, names);
         let blocking = |policy: &Policy| {
-            let &Policy {
-                quota,
-                remaining,
-                denied,
-                ..
-            } = policy;
+            let &Policy { quota, remaining, denied, .. } = policy;
             denied.map(|requested| Blocking {
                 policy: policy.name.clone(),
                 quota,
@@ -75,9 +70,7 @@ impl Problem {
             })
         };
         let says = |(policy, status): (&Policy, &LimitStatus)| match status.paused_for {
-            Some(_) => policy
-                .denied
-                .map(|_| format!("limit {:?} is paused", policy.name)),
+            Some(_) => policy.denied.map(|_| format!("limit {:?} is paused", policy.name)),
             None => Some(blocking(policy)?.to_string()),
         };
         let statuses = policies.iter().zip(shown(&denied.limits));
@@ -102,10 +95,7 @@ impl Problem {
         };
         Self {
             is_paused: denied.is_paused(),
-            violated: violated
-                .into_iter()
-                .map(|blocking| blocking.policy)
-                .collect(),
+            violated: violated.into_iter().map(|blocking| blocking.policy).collect(),
             retry_after: policies.retry_after_seconds(),
             blocking: policies.strictest().and_then(blocking),
             kind,
@@ -118,15 +108,9 @@ impl Problem {
     #[must_use]
     pub fn never_fits(never: &NeverFits, names: &PolicyNames) -> Self {
         let (policy, quota) = (names.of_never(never), tokens(never.capacity));
-        let blocking = Blocking {
-            policy,
-            quota,
-            remaining: quota,
-            requested: tokens_ceil(never.requested),
-        };
-        let Blocking {
-            policy, requested, ..
-        } = &blocking;
+        let blocking =
+            Blocking { policy, quota, remaining: quota, requested: tokens_ceil(never.requested) };
+        let Blocking { policy, requested, .. } = &blocking;
         let detail = format!(
             "limit {policy:?} has a capacity of {quota}, {requested} were requested: request fewer"
         );
@@ -144,10 +128,7 @@ impl Problem {
         Self::new(
             (403, 7),
             "Forbidden",
-            format!(
-                "{} is disabled for this caller by the service",
-                disabled.resource
-            ),
+            format!("{} is disabled for this caller by the service", disabled.resource),
         )
     }
 
@@ -222,15 +203,7 @@ impl fmt::Display for Problem {
 
 impl fmt::Display for Blocking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            policy,
-            quota,
-            remaining,
-            requested,
-        } = self;
-        write!(
-            f,
-            "limit {policy:?} has {remaining} of {quota} left, {requested} were requested"
-        )
+        let Self { policy, quota, remaining, requested } = self;
+        write!(f, "limit {policy:?} has {remaining} of {quota} left, {requested} were requested")
     }
 }

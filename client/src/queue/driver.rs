@@ -46,10 +46,7 @@ impl ShardQueue {
             callers: HashMap::new(),
             has_driver: false,
         };
-        Self {
-            shard,
-            state: Locked::new(state),
-        }
+        Self { shard, state: Locked::new(state) }
     }
 
     /// Returns the shard's index.
@@ -78,10 +75,7 @@ impl ShardQueue {
             state.callers.insert(id, caller);
             (id, !std::mem::replace(&mut state.has_driver, true))
         };
-        let mut waiting = Waiting {
-            queue: Some(self),
-            id,
-        };
+        let mut waiting = Waiting { queue: Some(self), id };
         if is_first {
             tokio::spawn(drive(Arc::clone(session), Arc::clone(self)));
         }
@@ -111,13 +105,9 @@ impl ShardQueue {
         let (changed, replies) = {
             let mut state = self.state();
             let changed = change(&mut state);
-            let State {
-                machine, callers, ..
-            } = &mut *state;
+            let State { machine, callers, .. } = &mut *state;
             let replies = machine.take_replies().into_iter();
-            let replies: Vec<_> = replies
-                .map(|(id, reply)| (callers.remove(&id), reply))
-                .collect();
+            let replies: Vec<_> = replies.map(|(id, reply)| (callers.remove(&id), reply)).collect();
             (changed, replies)
         };
         for (caller, reply) in replies {
@@ -156,10 +146,7 @@ impl ShardQueue {
 
 /// Makes the machine's requests until nothing waits.
 async fn drive(session: Arc<Session>, queue: Arc<ShardQueue>) {
-    let mut driver = Driver {
-        queue: &queue,
-        is_done: false,
-    };
+    let mut driver = Driver { queue: &queue, is_done: false };
     let key = queue.shard.key.item_key();
     loop {
         let work = Work::begin(&session);

@@ -154,10 +154,7 @@ impl Machine {
     /// Adds a waiter to the line. Returns its id.
     pub(crate) fn arrive(&mut self, waiter: Waiter) -> u64 {
         self.last_id += 1;
-        self.line.push_back(Waiter {
-            id: self.last_id,
-            ..waiter
-        });
+        self.line.push_back(Waiter { id: self.last_id, ..waiter });
         self.last_id
     }
 
@@ -175,9 +172,7 @@ impl Machine {
     pub(crate) fn deadline_passed(&mut self, env: &Env, id: u64) {
         if let Ok(place) = self.line.binary_search_by_key(&id, |waiter| waiter.id) {
             let waiter = self.line.remove(place);
-            waiter
-                .into_iter()
-                .for_each(|waiter| self.reply_too_late(env, &waiter));
+            waiter.into_iter().for_each(|waiter| self.reply_too_late(env, &waiter));
         } else if let Some(waiter) = self.attempted(id).filter(|waiter| !waiter.is_gone) {
             waiter.is_gone = true;
             let (enqueued_at, deadline) = (waiter.enqueued_at, waiter.deadline);
@@ -316,9 +311,7 @@ impl Machine {
         if batch.is_empty() {
             return None;
         }
-        let paused = self
-            .shard
-            .with_throttles(|known, ages| known.paused_until(ages));
+        let paused = self.shard.with_throttles(|known, ages| known.paused_until(ages));
         if let Some(until) = paused {
             self.requeue(batch);
             (self.next, self.wait) = (Next::Recheck, Some(until));
@@ -442,8 +435,7 @@ impl Machine {
 
     /// Puts waiters of a write back in line.
     fn requeue(&mut self, waiters: Vec<Waiter>) {
-        self.line
-            .extend(waiters.into_iter().filter(|waiter| !waiter.is_gone));
+        self.line.extend(waiters.into_iter().filter(|waiter| !waiter.is_gone));
         self.line.make_contiguous().sort_by_key(|waiter| waiter.id);
     }
 

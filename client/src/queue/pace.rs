@@ -44,11 +44,7 @@ impl ContentionBackoff {
 
     /// Records a write that was applied.
     pub(super) fn won_race(&mut self) {
-        self.0 = if self.0 < FIRST_WAIT {
-            Duration::ZERO
-        } else {
-            self.0 * 7 / 8
-        };
+        self.0 = if self.0 < FIRST_WAIT { Duration::ZERO } else { self.0 * 7 / 8 };
     }
 }
 
@@ -157,18 +153,9 @@ impl ThrottleHistory {
     pub(super) fn record(&mut self, ages: &AgeClock) {
         let at = ages.now();
         let is_repeated = self.last.is_some_and(|last| {
-            at.since(last.at)
-                < if last.is_last {
-                    SPLIT_SIGNAL_WINDOW
-                } else {
-                    AVOID_FOR
-                }
+            at.since(last.at) < if last.is_last { SPLIT_SIGNAL_WINDOW } else { AVOID_FOR }
         });
-        self.last = Some(Throttle {
-            at,
-            is_repeated,
-            is_last: true,
-        });
+        self.last = Some(Throttle { at, is_repeated, is_last: true });
         self.pause.widen(ages);
     }
 
@@ -232,22 +219,14 @@ pub(super) struct ThrottleBackoff {
 impl ThrottleBackoff {
     /// Doubles the pause after a throttle.
     pub(super) fn widen(&mut self, ages: &AgeClock) {
-        let length = if self.is_over(ages) {
-            Duration::ZERO
-        } else {
-            self.length
-        };
+        let length = if self.is_over(ages) { Duration::ZERO } else { self.length };
         self.throttled = Some(ages.now());
         self.set((length * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE));
     }
 
     /// Halves the pause after a write that was not throttled.
     pub(super) fn narrow(&mut self, ages: &AgeClock) {
-        self.set(if self.is_over(ages) {
-            Duration::ZERO
-        } else {
-            self.half()
-        });
+        self.set(if self.is_over(ages) { Duration::ZERO } else { self.half() });
     }
 
     /// Halves the pause after a split, because the partition has half of the load.
@@ -262,8 +241,7 @@ impl ThrottleBackoff {
 
     /// Returns the end of the pause; `None` if it has passed.
     pub(super) fn until(&self, ages: &AgeClock) -> Option<Instant> {
-        self.until
-            .filter(|until| Instant::now() < *until && !self.is_over(ages))
+        self.until.filter(|until| Instant::now() < *until && !self.is_over(ages))
     }
 
     /// Returns whether the pause is over. Reads the clock only if a write was throttled before.
@@ -272,11 +250,7 @@ impl ThrottleBackoff {
     }
 
     fn half(self) -> Duration {
-        if self.length > FIRST_PAUSE {
-            self.length / 2
-        } else {
-            Duration::ZERO
-        }
+        if self.length > FIRST_PAUSE { self.length / 2 } else { Duration::ZERO }
     }
 
     /// Sets the pause. The next write waits a random half to one and a half of it, so that
@@ -372,15 +346,9 @@ mod tests {
                 gap.length.as_millis()
             })
             .collect();
-        assert_eq!(
-            lengths,
-            [25, 50, 100, 200, 400, 800, 1600, 3200, 4000, 4000]
-        );
+        assert_eq!(lengths, [25, 50, 100, 200, 400, 800, 1600, 3200, 4000, 4000]);
         let wait = gap.until(&ages).unwrap() - Instant::now();
-        assert!(
-            (LONGEST_PAUSE / 2..=LONGEST_PAUSE * 3 / 2).contains(&wait),
-            "{wait:?}"
-        );
+        assert!((LONGEST_PAUSE / 2..=LONGEST_PAUSE * 3 / 2).contains(&wait), "{wait:?}");
         advance(wait).await;
         assert_eq!(gap.until(&ages), None);
         for _ in 0..9 {

@@ -24,9 +24,7 @@ pub(crate) type Windows = BTreeMap<LimitName, EpochMillis>;
 pub(crate) fn windows_in(shard: &Shard) -> Windows {
     let quotas = shard.limits.iter();
     let quotas = quotas.filter(|(_, state)| state.rule.kind().has_window());
-    quotas
-        .map(|(name, state)| (name.clone(), state.window_end))
-        .collect()
+    quotas.map(|(name, state)| (name.clone(), state.window_end)).collect()
 }
 
 /// Tokens taken from one shard, or counted there.
@@ -73,12 +71,7 @@ impl HoldPart {
             Some(_) => None,
             None => self.share(limit),
         };
-        LimitDelta {
-            available: amount,
-            consumed: -amount,
-            ceiling,
-            window,
-        }
+        LimitDelta { available: amount, consumed: -amount, ceiling, window }
     }
 
     /// Returns the shard's share of a limit.
@@ -89,10 +82,7 @@ impl HoldPart {
 
     /// Returns the same part with other amounts.
     pub(crate) fn with_amounts(&self, amounts: Amounts) -> Self {
-        Self {
-            amounts,
-            ..self.clone()
-        }
+        Self { amounts, ..self.clone() }
     }
 
     /// Returns the change that returns `amount` of a limit. A slot stays counted as consumed.
@@ -103,21 +93,14 @@ impl HoldPart {
         amount: MilliTokens,
     ) -> LimitDelta {
         let returned = if limits.is_held(limit) {
-            LimitDelta {
-                available: amount,
-                ..LimitDelta::default()
-            }
+            LimitDelta { available: amount, ..LimitDelta::default() }
         } else {
             self.rate_return(limit, amount)
         };
         if !self.is_bypass {
             return returned;
         }
-        LimitDelta {
-            available: MilliTokens::ZERO,
-            ceiling: None,
-            ..returned
-        }
+        LimitDelta { available: MilliTokens::ZERO, ceiling: None, ..returned }
     }
 
     /// Returns the changes of an end, by limit.
@@ -135,9 +118,7 @@ impl HoldPart {
                 Some(corrected) => taken - corrected?,
             };
             let mut delta = self.returned_delta(limits, limit, back);
-            let more = corrected
-                .flatten()
-                .map_or(MilliTokens::ZERO, |used| used - taken);
+            let more = corrected.flatten().map_or(MilliTokens::ZERO, |used| used - taken);
             if more > MilliTokens::ZERO {
                 delta.consumed = more;
             }
@@ -350,14 +331,7 @@ impl SettleAttempt<'_> {
         let lease = lease.map(|(id, _)| (id, self.change.clone()));
         let roll = self.state.roll(&self.session.env, self.session.now());
         let (op, amounts, takes) = (self.write_id.clone(), self.amounts.clone(), self.acquires);
-        Settle {
-            key: &self.state.key,
-            write_id: op,
-            lease,
-            amounts,
-            acquires: takes,
-            roll,
-        }
+        Settle { key: &self.state.key, write_id: op, lease, amounts, acquires: takes, roll }
     }
 
     fn full_update(&self) -> Update {
@@ -382,9 +356,7 @@ impl SettleAttempt<'_> {
                 .map(|(limit, amount)| (limit.to_string(), Value::Int(amount.0)))
                 .collect();
             let path = Path::lease(id).then(attr::LEASE_TOKENS);
-            update
-                .conditions
-                .push(Condition::Equals(path, Value::Map(held)));
+            update.conditions.push(Condition::Equals(path, Value::Map(held)));
         }
         update
     }
@@ -396,11 +368,7 @@ impl SettleAttempt<'_> {
         doubt: &mut Option<StoreError>,
     ) -> Option<Result<SettleOutcome, Error>> {
         let settled = |is_done| {
-            let settlement = if is_done {
-                Settlement::Applied
-            } else {
-                Settlement::LeaseGone
-            };
+            let settlement = if is_done { Settlement::Applied } else { Settlement::LeaseGone };
             Some(Ok(SettleOutcome::Done(settlement)))
         };
         if shard.last_write_id.as_ref() == Some(&self.write_id) {
@@ -432,15 +400,10 @@ impl SettleAttempt<'_> {
         let holds = |limit: &LimitName, amount: &MilliTokens| {
             held.tokens.get(limit).copied().unwrap_or_default() == *amount
         };
-        if amounts
-            .iter()
-            .all(|(limit, (before, _))| holds(limit, before))
-        {
+        if amounts.iter().all(|(limit, (before, _))| holds(limit, before)) {
             return None;
         }
-        let is_done = amounts
-            .iter()
-            .all(|(limit, (_, after))| holds(limit, after));
+        let is_done = amounts.iter().all(|(limit, (_, after))| holds(limit, after));
         match doubt.is_some() && is_done {
             true => settled(true),
             false => differs,
@@ -514,10 +477,7 @@ pub(crate) struct Taken {
 
 impl Taken {
     pub(super) const fn new(session: Arc<Session>, portion: Portion) -> Self {
-        Self {
-            session,
-            portion: Some(portion),
-        }
+        Self { session, portion: Some(portion) }
     }
 
     /// Returns the portion for a hold, which is then responsible for it.
@@ -543,9 +503,7 @@ impl Taken {
 
 impl AsRef<Portion> for Taken {
     fn as_ref(&self) -> &Portion {
-        self.portion
-            .as_ref()
-            .expect("it is neither claimed nor rolled back")
+        self.portion.as_ref().expect("it is neither claimed nor rolled back")
     }
 }
 

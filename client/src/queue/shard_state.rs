@@ -74,20 +74,12 @@ struct State {
 impl ShardState {
     /// Creates the state of shard 0.
     pub(crate) fn first(key: BucketKey, summary: Arc<BucketSummary>) -> Self {
-        Self {
-            key,
-            parent: None,
-            state: Locked::default(),
-            summary,
-        }
+        Self { key, parent: None, state: Locked::default(), summary }
     }
 
     /// Creates the state of a shard that was split off `parent`: the same processes write to it.
     pub(crate) fn split_off(key: BucketKey, parent: Arc<Self>) -> Self {
-        let state = State {
-            throttles: parent.state().throttles.inherited(),
-            ..State::default()
-        };
+        let state = State { throttles: parent.state().throttles.inherited(), ..State::default() };
         Self {
             key,
             summary: Arc::clone(&parent.summary),
@@ -170,19 +162,12 @@ impl ShardState {
         let is_older = |view: &ShardView| view.shard.write_seq > shard.write_seq;
         if !state.view.as_ref().is_some_and(is_older) {
             // Cap a damaged item's shard count, because a refresh reads that many keys.
-            self.summary
-                .record_shard_count(shard.shard().count.min(MAX_SHARDS), at);
+            self.summary.record_shard_count(shard.shard().count.min(MAX_SHARDS), at);
             let version = shard.config_version.and_then(LimitsVersion::changes);
-            self.summary
-                .version
-                .fetch_max(version.unwrap_or_default(), Ordering::Relaxed);
+            self.summary.version.fetch_max(version.unwrap_or_default(), Ordering::Relaxed);
             self.summary.record_pause(shard.pause);
             state.absent = None;
-            if state
-                .view
-                .as_ref()
-                .is_some_and(|view| view.shard.shard() != shard.shard())
-            {
+            if state.view.as_ref().is_some_and(|view| view.shard.shard() != shard.shard()) {
                 state.throttles.record_reshard();
             }
             state.view = Some(ShardView {
@@ -229,9 +214,7 @@ impl ShardState {
 
     /// Returns whether the shard was found missing less than 1 s ago.
     pub(crate) fn is_missing(&self) -> bool {
-        self.state()
-            .absent
-            .is_some_and(|at| self.summary.ages.age(at) < Duration::from_secs(1))
+        self.state().absent.is_some_and(|at| self.summary.ages.age(at) < Duration::from_secs(1))
     }
 
     /// Reads or changes what is known of the shard's throttles.
@@ -253,9 +236,7 @@ impl ShardState {
     }
 
     pub(super) fn trusts_view(&self) -> bool {
-        self.state()
-            .trusted_until
-            .is_some_and(|until| self.summary.ages.now() < until)
+        self.state().trusted_until.is_some_and(|until| self.summary.ages.now() < until)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -279,10 +260,8 @@ impl ShardState {
 
     /// Returns whether the shard has probably been split since the view, as other shards were.
     pub(super) fn is_outgrown(&self) -> bool {
-        self.view().is_some_and(|view| {
-            self.summary
-                .is_outgrown(view.shard.shard().count, view.seen_at)
-        })
+        self.view()
+            .is_some_and(|view| self.summary.is_outgrown(view.shard.shard().count, view.seen_at))
     }
 
     /// Returns whether the shard is missing and is the only one: a take then creates the bucket, by a
@@ -343,10 +322,7 @@ impl ShardState {
             .as_ref()
             .filter(|_| !state.others.are_none())
             .is_some_and(|view| is_done_by_others(view, now_aged, now, begun));
-        Roll {
-            hour,
-            by_others: is_begun,
-        }
+        Roll { hour, by_others: is_begun }
     }
 
     /// Returns whether another process has probably begun the windows that have ended in the view.
@@ -356,9 +332,7 @@ impl ShardState {
         let view = state.view.as_ref().filter(|_| !state.others.are_none());
         view.is_some_and(|view| {
             let limits = view.shard.limits.values();
-            let ended = limits
-                .filter(|limit| limit.has_ended(now))
-                .map(|limit| limit.window_end);
+            let ended = limits.filter(|limit| limit.has_ended(now)).map(|limit| limit.window_end);
             let since = ended.max().map(|ended| now.since(ended));
             since.is_some_and(|since| is_done_by_others(view, ages_now, now, since))
         })
@@ -529,8 +503,7 @@ impl RetryTimes {
             self.ahead.pop_first();
             self.due = Some(self.due.map_or(at, |due| due.max(at)));
         }
-        self.due
-            .is_some_and(|due| Millis::from(age) > now.since(due))
+        self.due.is_some_and(|due| Millis::from(age) > now.since(due))
     }
 }
 
@@ -546,15 +519,9 @@ mod tests {
         promises.insert(at(3_000), Some(secs(9)));
         assert!(!promises.passed_since(at(5_999), secs(5)));
         assert!(promises.passed_since(at(6_000), Duration::from_millis(1)));
-        assert!(
-            !promises.passed_since(at(8_000), secs(2)),
-            "it was seen when the instant came"
-        );
+        assert!(!promises.passed_since(at(8_000), secs(2)), "it was seen when the instant came");
         assert!(promises.passed_since(at(8_000), Duration::from_millis(2_001)));
-        assert!(
-            promises.passed_since(at(20_000), Duration::from_millis(8_001)),
-            "the second one"
-        );
+        assert!(promises.passed_since(at(20_000), Duration::from_millis(8_001)), "the second one");
         assert!(!promises.passed_since(at(20_000), secs(8)));
     }
 }

@@ -58,14 +58,7 @@ impl Waiter {
         enqueued_at: Instant,
         deadline: Instant,
     ) -> Self {
-        Self {
-            id: 0,
-            request,
-            raised: None,
-            enqueued_at,
-            deadline,
-            is_gone: false,
-        }
+        Self { id: 0, request, raised: None, enqueued_at, deadline, is_gone: false }
     }
 
     /// Returns whether a caller waits for the reply, and has time left.
@@ -131,20 +124,13 @@ pub(super) fn select_batch(
     let mut left: Amounts = match &projected {
         Some(shard) => {
             let states = shard.limits.iter();
-            states
-                .map(|(name, state)| (name.clone(), state.available))
-                .collect()
+            states.map(|(name, state)| (name.clone(), state.available)).collect()
         }
-        None => limits
-            .iter()
-            .map(|limit| (limit.name().clone(), limit.rule().capacity))
-            .collect(),
+        None => limits.iter().map(|limit| (limit.name().clone(), limit.rule().capacity)).collect(),
     };
     // Of each limit that the batch takes, whether into debt: a write has one condition for all of it.
     let mut effects = BTreeMap::new();
-    let goes_into_debt = line
-        .iter()
-        .any(|waiter| waiter.request.asks.has(Effect::IntoDebt));
+    let goes_into_debt = line.iter().any(|waiter| waiter.request.asks.has(Effect::IntoDebt));
     let limit_count = view.map_or(limits.len(), |shard| shard.limit_count_with(&limits));
     let (mut leases, max_leases) = (0, max_leases(limit_count));
     let (mut chosen, mut is_held_up) = (vec![], false);
@@ -176,11 +162,9 @@ pub(super) fn select_batch(
             || waiter.request.limits != limits
             || (waiter.request.lease.is_some() && leases == max_leases)
             || goes_into_debt
-                && !asks.debits().all(|ask| {
-                    effects
-                        .get(&ask.limit)
-                        .is_none_or(|known| *known == ask.effect)
-                })
+                && !asks
+                    .debits()
+                    .all(|ask| effects.get(&ask.limit).is_none_or(|known| *known == ask.effect))
         {
             is_held_up |= waiter.queues();
             line.push_back(waiter);
@@ -192,9 +176,7 @@ pub(super) fn select_batch(
         }
         chosen.push(waiter);
     }
-    chosen
-        .iter_mut()
-        .for_each(|waiter| raise(waiter, &mut left, index));
+    chosen.iter_mut().for_each(|waiter| raise(waiter, &mut left, index));
     chosen
 }
 
@@ -209,9 +191,7 @@ fn raise(waiter: &mut Waiter, left: &mut Amounts, shard: ShardIndex) {
         let mut ask = ask.clone();
         if let Some(left) = left.get_mut(&ask.limit) {
             let floor = waiter.request.asks.floor(ask.limit.as_str(), shard);
-            let more = (ask.most - ask.amount)
-                .min(*left - floor)
-                .max(MilliTokens::ZERO);
+            let more = (ask.most - ask.amount).min(*left - floor).max(MilliTokens::ZERO);
             *left -= more;
             ask.amount += more;
         }
@@ -383,9 +363,8 @@ impl Attempt {
             // A write requires no balance for an amount of 0, so it starts by the others.
             let debits = waiter.asks().debits();
             let queued = debits.filter(|ask| ask.amount > MilliTokens::ZERO);
-            let queued = queued
-                .map(|ask| &ask.limit)
-                .filter(|name| request.queues_for(name, shard));
+            let queued =
+                queued.map(|ask| &ask.limit).filter(|name| request.queues_for(name, shard));
             let behind = |name: &LimitName| later.get(name).copied().unwrap_or_default();
             let repaid = queued.filter_map(|name| shard.repaid_at(name, behind(name)));
             let start = repaid.fold(self.last_plan.at, EpochMillis::max);
@@ -416,10 +395,8 @@ impl Attempt {
         if seen.scaling.is_hot(now) {
             return false;
         }
-        let settled_at = seen
-            .scaling
-            .sample
-            .map_or(EpochMillis::default(), |look| look.at.plus(SPLIT_COOLDOWN));
+        let settled_at =
+            seen.scaling.sample.map_or(EpochMillis::default(), |look| look.at.plus(SPLIT_COOLDOWN));
         let is_settled = |age: Duration| now.since(settled_at) > Millis::from(age);
         let throttled = shard.with_throttles(|throttles, ages| throttles.repeated_for(ages));
         throttled.is_some_and(is_settled)
@@ -446,18 +423,11 @@ impl Attempt {
         let Some(doubt) = &self.unconfirmed else {
             return;
         };
-        let made = doubt
-            .v_before
-            .zip(v)
-            .map_or(i64::MAX, |(before, v)| v.saturating_sub(before));
+        let made = doubt.v_before.zip(v).map_or(i64::MAX, |(before, v)| v.saturating_sub(before));
         let by = env.now().plus(MAX_CLOCK_SKEW);
         let mut leases = self.leases.iter().flatten();
         let is_certain = v.is_some() && leases.any(|(_, lease)| lease.expires_at > by);
-        let writes = if is_certain {
-            0
-        } else {
-            (doubt.writes - known).min(made).max(0)
-        };
+        let writes = if is_certain { 0 } else { (doubt.writes - known).min(made).max(0) };
         if writes == 0 {
             return;
         }
@@ -488,8 +458,6 @@ impl Attempt {
     /// Returns whether a limit that the batch takes of was full.
     pub(super) fn has_full_limit(&self, shard: &Shard, now: EpochMillis) -> bool {
         let debits = self.asks.debits();
-        debits
-            .filter_map(|ask| shard.limits.get(&ask.limit))
-            .any(|state| shard.is_full(state, now))
+        debits.filter_map(|ask| shard.limits.get(&ask.limit)).any(|state| shard.is_full(state, now))
     }
 }

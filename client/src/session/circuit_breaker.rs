@@ -107,11 +107,7 @@ pub(crate) struct Permit<'a> {
 
 impl CircuitBreaker {
     pub(crate) const fn new(settings: CircuitBreakerConfig, ages: AgeClock) -> Self {
-        Self {
-            settings,
-            ages,
-            seen: Locked::new(Seen::NOTHING),
-        }
+        Self { settings, ages, seen: Locked::new(Seen::NOTHING) }
     }
 
     /// Returns the shortest pause.
@@ -146,10 +142,7 @@ impl CircuitBreaker {
         let seen = self.seen.lock();
         let stop = match &seen.state {
             State::Closed(_) => {
-                return Ok(Permit {
-                    circuit: self,
-                    is_probe: false,
-                });
+                return Ok(Permit { circuit: self, is_probe: false });
             }
             State::Open { until, stop } => {
                 let left = until.since(self.ages.now());
@@ -161,10 +154,7 @@ impl CircuitBreaker {
             State::HalfOpen(stop) => return Err(stop.rejection(stop.pause)),
         };
         Self::set(seen, State::HalfOpen(stop));
-        Ok(Permit {
-            circuit: self,
-            is_probe: true,
-        })
+        Ok(Permit { circuit: self, is_probe: true })
     }
 
     /// Records the outcome of a request. Returns whether the breaker opened.
@@ -253,11 +243,7 @@ impl CircuitBreaker {
         error: &StoreError,
         cause: Cause,
     ) -> bool {
-        let stop = Stop {
-            pause,
-            why: error.to_string(),
-            cause,
-        };
+        let stop = Stop { pause, why: error.to_string(), cause };
         let until = self.ages.now() + pause;
         Self::set(seen, State::Open { until, stop });
         true
@@ -280,10 +266,7 @@ impl Drop for Permit<'_> {
         }
         let seen = self.circuit.seen.lock();
         if let State::HalfOpen(stop) = &seen.state {
-            let open = State::Open {
-                until: self.circuit.ages.now(),
-                stop: stop.clone(),
-            };
+            let open = State::Open { until: self.circuit.ages.now(), stop: stop.clone() };
             CircuitBreaker::set(seen, open);
         }
     }
@@ -370,20 +353,13 @@ struct Write {
 }
 
 impl KeyRangeThrottles {
-    const NONE: Self = Self {
-        writes: VecDeque::new(),
-        in_a_row: 0,
-    };
+    const NONE: Self = Self { writes: VecDeque::new(), in_a_row: 0 };
 
     /// Records a throttled write of an item, and returns its bucket.
     fn throttled(&mut self, pk: &str, now: Moment) -> String {
         self.in_a_row = self.in_a_row.saturating_add(1);
         let bucket = bucket_of(pk);
-        self.push(Write {
-            at: now,
-            bucket: bucket.to_owned(),
-            is_throttled: true,
-        });
+        self.push(Write { at: now, bucket: bucket.to_owned(), is_throttled: true });
         bucket.to_owned()
     }
 
@@ -392,11 +368,7 @@ impl KeyRangeThrottles {
     fn accepted(&mut self, pk: Option<&str>, now: impl FnOnce() -> Moment) {
         self.in_a_row = 0;
         if let Some(pk) = pk.filter(|_| !self.writes.is_empty()) {
-            self.push(Write {
-                at: now(),
-                bucket: bucket_of(pk).to_owned(),
-                is_throttled: false,
-            });
+            self.push(Write { at: now(), bucket: bucket_of(pk).to_owned(), is_throttled: false });
         }
     }
 

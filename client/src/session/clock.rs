@@ -20,11 +20,7 @@ impl FakeClock {
     /// Returns a clock that shows `start` now.
     #[must_use]
     pub fn at(start: EpochMillis) -> Self {
-        Self {
-            started: Instant::now(),
-            start_ms: start.0,
-            skew_ms: Arc::default(),
-        }
+        Self { started: Instant::now(), start_ms: start.0, skew_ms: Arc::default() }
     }
 
     /// Lets `by` pass, in whole milliseconds: everything that is due on the way runs, in order, and

@@ -193,10 +193,7 @@ impl ConfigCache {
 
     pub(crate) fn stats(&self) -> CacheStats {
         let entries = u64::try_from(self.levels.len() + self.entities.len()).unwrap_or(u64::MAX);
-        CacheStats {
-            entries,
-            ..self.counters.read()
-        }
+        CacheStats { entries, ..self.counters.read() }
     }
 }
 
@@ -228,10 +225,7 @@ mod tests {
     fn a_value_read_before_a_change_is_not_cached_after_it_and_others_are() {
         let (known, read) = (
             ConfigCache::default(),
-            Cached {
-                read_at: AgeClock::default().now(),
-                value: Arc::default(),
-            },
+            Cached { read_at: AgeClock::default().now(), value: Arc::default() },
         );
         let other = ConfigLevel::Entity(EntityId::new("e-1").unwrap());
         let levels = [ConfigLevel::System, other];
@@ -252,9 +246,7 @@ mod tests {
     #[test]
     fn events_of_one_instant_sort_as_they_were_made() {
         let known = ConfigCache::default();
-        let ids: Vec<_> = [5, 5, 4, 5, 6, 1]
-            .map(|ms| known.next_event(EpochMillis(ms)))
-            .into();
+        let ids: Vec<_> = [5, 5, 4, 5, 6, 1].map(|ms| known.next_event(EpochMillis(ms))).into();
         assert!(ids.is_sorted_by(|one, other| one < other), "{ids:?}");
         assert_eq!(ids[4].at(), EpochMillis(6));
     }

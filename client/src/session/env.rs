@@ -121,10 +121,7 @@ impl AgeClock {
 
     /// Returns the instant at which a request is sent.
     pub(crate) fn sent(&self) -> Sent {
-        Sent {
-            at: self.now(),
-            jumps: self.jumps(),
-        }
+        Sent { at: self.now(), jumps: self.jumps() }
     }
 
     /// Returns the jumps of the wall clock so far.
@@ -138,11 +135,7 @@ impl AgeClock {
     /// Records the answer to a request that was sent after these jumps: its date corrects the wall
     /// clock.
     pub(crate) fn confirm(&self, sent: ClockJumps) {
-        let State {
-            confirmed_ahead,
-            confirmed_back,
-            ..
-        } = &*self.0;
+        let State { confirmed_ahead, confirmed_back, .. } = &*self.0;
         confirmed_ahead.fetch_max(sent.ahead, Ordering::AcqRel);
         confirmed_back.fetch_max(sent.back, Ordering::AcqRel);
     }
@@ -230,10 +223,7 @@ impl State {
         let known = self.ahead_ms.load(Ordering::Relaxed);
         let missed = ahead.saturating_sub(known);
         if missed > AGREEMENT_MS {
-            let all = self
-                .missed_ms
-                .load(Ordering::Relaxed)
-                .saturating_add(missed);
+            let all = self.missed_ms.load(Ordering::Relaxed).saturating_add(missed);
             self.missed_ms.store(all, Ordering::Relaxed);
         } else if missed >= 0 {
             return;
@@ -312,10 +302,7 @@ impl Env {
 
     /// Returns the error of a request without a timely response, whose outcome is unknown.
     pub(crate) fn no_answer(&self, request: &str, within: Duration) -> StoreError {
-        self.unconfirmed(
-            request,
-            format!("no answer within {}", rounded_span(within)),
-        )
+        self.unconfirmed(request, format!("no answer within {}", rounded_span(within)))
     }
 
     /// Returns the error of a request whose outcome is unknown for this reason.

@@ -33,8 +33,7 @@ impl Session {
     /// Sends a planned write once. It returns the item.
     pub(crate) async fn update(&self, update: &Update) -> Result<WriteOutcome, StoreError> {
         let request = self.table.update(update, ReturnValues::AllNew);
-        self.observed("UpdateItem", Sent::Write(&update.key.pk), request)
-            .await
+        self.observed("UpdateItem", Sent::Write(&update.key.pk), request).await
     }
 
     /// Sends a planned write that is safe to repeat, and repeats it while its outcome is unknown.
@@ -44,8 +43,7 @@ impl Session {
         update: &Update,
     ) -> Result<WriteOutcome, StoreError> {
         let request =
-            self.table
-                .update_with(update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed);
+            self.table.update_with(update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed);
         self.recorded(Sent::Write(&update.key.pk), request).await
     }
 
@@ -65,9 +63,7 @@ impl Session {
         actions: &[Action],
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
-        let request = self
-            .table
-            .transact_with(actions, token, RetryPolicy::AlsoUnconfirmed);
+        let request = self.table.transact_with(actions, token, RetryPolicy::AlsoUnconfirmed);
         self.recorded(Sent::Transaction, request).await
     }
 
@@ -95,10 +91,8 @@ impl Session {
         keys: &[ItemKey],
     ) -> Result<HashMap<ItemKey, Item>, StoreError> {
         let reads: Vec<_> = keys.chunks(READ_KEYS).map(|keys| self.read(keys)).collect();
-        let batches: Vec<_> = stream::iter(reads)
-            .buffer_unordered(READS_AT_ONCE)
-            .try_collect()
-            .await?;
+        let batches: Vec<_> =
+            stream::iter(reads).buffer_unordered(READS_AT_ONCE).try_collect().await?;
         let items = batches.into_iter().flatten();
         Ok(items.filter_map(|item| Some((item.key()?, item))).collect())
     }
@@ -111,8 +105,7 @@ impl Session {
         consistency: Consistency,
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
-        self.recorded(Sent::Read, self.table.read_by(keys, consistency, deadline))
-            .await
+        self.recorded(Sent::Read, self.table.read_by(keys, consistency, deadline)).await
     }
 
     /// Reads one item once.
@@ -139,8 +132,7 @@ impl Session {
         consistency: Consistency,
     ) -> Result<Vec<Item>, StoreError> {
         let read = self.table.read_all(keys, consistency);
-        self.in_time("BatchGetItem", self.recorded(Sent::Read, read))
-            .await
+        self.in_time("BatchGetItem", self.recorded(Sent::Read, read)).await
     }
 
     /// Reads when windows were used of which a table in Redis has no record on its way any more; `None` for
@@ -297,10 +289,7 @@ pub(crate) fn decode_meter(item: &Item) -> Result<Meter, Error> {
 
 /// Returns the error for a damaged item of a shard.
 pub(crate) fn undecodable(item: &Item, error: ItemError) -> Error {
-    Error::Unreadable {
-        bucket: item.pk(),
-        error,
-    }
+    Error::Unreadable { bucket: item.pk(), error }
 }
 
 /// Refused writes of one call, or of one queue.

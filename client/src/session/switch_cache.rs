@@ -92,11 +92,7 @@ impl SwitchCache {
     /// Begins a read or a write. A read after a change by this process is strongly consistent.
     pub(crate) fn begin(&self, sent_at: Moment, is_strong: bool) -> SwitchRequest {
         let state = self.state.lock();
-        SwitchRequest {
-            sent_at,
-            is_strong: is_strong || state.is_outdated,
-            answers: state.answers,
-        }
+        SwitchRequest { sent_at, is_strong: is_strong || state.is_outdated, answers: state.answers }
     }
 
     /// Returns the newest switches that were read or written.
@@ -122,10 +118,7 @@ impl SwitchCache {
         }
         if is_newer {
             state.answers += 1;
-            state.latest = Some(Cached {
-                read_at: request.sent_at,
-                value: Arc::new(answer),
-            });
+            state.latest = Some(Cached { read_at: request.sent_at, value: Arc::new(answer) });
             self.changed.notify_waiters();
         }
         drop(state);
@@ -134,10 +127,7 @@ impl SwitchCache {
 
     /// Returns the request of a write that was sent at `sent_at` and has ended.
     pub(crate) fn written(&self, sent_at: Moment) -> SwitchRequest {
-        SwitchRequest {
-            is_strong: false,
-            ..self.begin(sent_at, false)
-        }
+        SwitchRequest { is_strong: false, ..self.begin(sent_at, false) }
     }
 
     /// Records a failed read. Returns the newest switches, or none.
@@ -184,10 +174,7 @@ mod tests {
     }
 
     fn version(version: i64) -> Switches {
-        Switches {
-            version,
-            ..Switches::default()
-        }
+        Switches { version, ..Switches::default() }
     }
 
     proptest! {

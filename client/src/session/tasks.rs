@@ -63,10 +63,7 @@ impl Home {
 
     /// Polls from elsewhere, within the runtime's context. The error says why that is impossible.
     fn poll_from_elsewhere<T>(&self, poll: impl FnOnce() -> T) -> Result<T, String> {
-        let has_ended = self
-            .has_ended
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let has_ended = self.has_ended.read().unwrap_or_else(PoisonError::into_inner);
         if *has_ended {
             return Err(
                 "a limiter must be used while its runtime runs, and that has ended; build it on a runtime that lives as long as it does"
@@ -122,11 +119,7 @@ impl Session {
     /// Runs a call on the limiter's runtime. From elsewhere, that runtime's own threads drive its
     /// connections and timers; if it has none or has ended, the call fails at once.
     pub(crate) const fn at_home<F>(&self, call: F) -> AtHome<'_, F> {
-        AtHome {
-            session: self,
-            is_begun: false,
-            call,
-        }
+        AtHome { session: self, is_begun: false, call }
     }
 }
 
@@ -213,10 +206,7 @@ impl Work {
             round = rounds.current;
             *rounds.in_progress.entry(round).or_default() += 1;
         });
-        Self {
-            session: Arc::clone(session),
-            round,
-        }
+        Self { session: Arc::clone(session), round }
     }
 }
 

@@ -21,11 +21,7 @@ pub(crate) enum Protocol {
 impl Protocol {
     pub(crate) fn of(request: &HeaderMap) -> Self {
         let is_grpc = |kind: &HeaderValue| kind.as_bytes().starts_with(b"application/grpc");
-        if request.get(CONTENT_TYPE).is_some_and(is_grpc) {
-            Self::Grpc
-        } else {
-            Self::Http
-        }
+        if request.get(CONTENT_TYPE).is_some_and(is_grpc) { Self::Grpc } else { Self::Http }
     }
 
     /// Returns the response for a request that is not served. `retry_after` is for gRPC clients,
@@ -83,17 +79,15 @@ pub(crate) fn insert_headers(
 /// Returns a gRPC status message: `%`, and all but printable ASCII, as `%` and two hexadecimal
 /// digits.
 fn percent_encoded(message: &str) -> String {
-    message
-        .bytes()
-        .fold(String::with_capacity(message.len()), |mut encoded, byte| {
-            match byte {
-                b'%' | ..b' ' | 0x7f.. => {
-                    write!(encoded, "%{byte:02X}").expect("a string takes whatever is written")
-                }
-                _ => encoded.push(char::from(byte)),
+    message.bytes().fold(String::with_capacity(message.len()), |mut encoded, byte| {
+        match byte {
+            b'%' | ..b' ' | 0x7f.. => {
+                write!(encoded, "%{byte:02X}").expect("a string takes whatever is written")
             }
-            encoded
-        })
+            _ => encoded.push(char::from(byte)),
+        }
+        encoded
+    })
 }
 
 #[cfg(test)]
@@ -128,28 +122,16 @@ mod tests {
         let mut headers = HeaderMap::new();
         insert_headers(
             &mut headers,
-            [
-                ("ratelimit", "\"a\";r=1".to_owned()),
-                ("x-ratelimit-limit", "9".to_owned()),
-            ],
+            [("ratelimit", "\"a\";r=1".to_owned()), ("x-ratelimit-limit", "9".to_owned())],
         );
         insert_headers(
             &mut headers,
-            [
-                ("ratelimit", "\"b\";r=2".to_owned()),
-                ("x-ratelimit-limit", "5".to_owned()),
-            ],
+            [("ratelimit", "\"b\";r=2".to_owned()), ("x-ratelimit-limit", "5".to_owned())],
         );
         assert_eq!(
             headers.get_all("ratelimit").iter().collect::<Vec<_>>(),
             ["\"a\";r=1", "\"b\";r=2"]
         );
-        assert_eq!(
-            headers
-                .get_all("x-ratelimit-limit")
-                .iter()
-                .collect::<Vec<_>>(),
-            ["9"]
-        );
+        assert_eq!(headers.get_all("x-ratelimit-limit").iter().collect::<Vec<_>>(), ["9"]);
     }
 }

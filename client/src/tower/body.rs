@@ -26,28 +26,16 @@ pin_project! {
 impl<B> LimitedBody<B> {
     /// Returns the body of a request that is not limited.
     pub(crate) const fn free(inner: B) -> Self {
-        Self {
-            inner: Some(inner),
-            own: None,
-            held: None,
-        }
+        Self { inner: Some(inner), own: None, held: None }
     }
 
     pub(crate) const fn holding(inner: B, handle: GrantHandle) -> Self {
-        Self {
-            inner: Some(inner),
-            own: None,
-            held: Some(handle),
-        }
+        Self { inner: Some(inner), own: None, held: Some(handle) }
     }
 
     /// Returns the limiter's own body; empty if `text` is.
     pub(crate) fn own(text: String) -> Self {
-        Self {
-            inner: None,
-            own: (!text.is_empty()).then(|| text.into()),
-            held: None,
-        }
+        Self { inner: None, own: (!text.is_empty()).then(|| text.into()), held: None }
     }
 }
 
@@ -71,17 +59,13 @@ impl<B: Body<Data = Bytes>> Body for LimitedBody<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner
-            .as_ref()
-            .map_or(self.own.is_none(), Body::is_end_stream)
+        self.inner.as_ref().map_or(self.own.is_none(), Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
         let own = || {
             SizeHint::with_exact(
-                self.own
-                    .as_ref()
-                    .map_or(0, |text| text.len().try_into().unwrap_or(u64::MAX)),
+                self.own.as_ref().map_or(0, |text| text.len().try_into().unwrap_or(u64::MAX)),
             )
         };
         self.inner.as_ref().map_or_else(own, Body::size_hint)

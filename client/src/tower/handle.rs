@@ -33,9 +33,7 @@ pub struct GrantHandle {
 
 impl GrantHandle {
     pub(crate) fn new(grant: Option<Grant>) -> Self {
-        Self {
-            grant: Arc::new(Mutex::new(grant)),
-        }
+        Self { grant: Arc::new(Mutex::new(grant)) }
     }
 
     /// Corrects an estimate: see [`Grant::adjust`]. Returns [`Settlement::LeaseGone`] if nothing is

@@ -38,11 +38,7 @@ where
             refund_if: |_| false,
             on_error: |_| OnError::Refuse,
         };
-        Self {
-            limiter,
-            charge: Arc::new(charge),
-            options,
-        }
+        Self { limiter, charge: Arc::new(charge), options }
     }
 
     /// Also sends the strictest limit as `X-RateLimit-Limit`, `-Remaining` and `-Reset` (seconds
@@ -97,12 +93,7 @@ impl<S, F> Layer<S> for RateLimitLayer<F> {
     type Service = RateLimit<S, F>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(
-            inner,
-            self.limiter.clone(),
-            Arc::clone(&self.charge),
-            self.options.clone(),
-        )
+        RateLimit::new(inner, self.limiter.clone(), Arc::clone(&self.charge), self.options.clone())
     }
 }
 
@@ -118,8 +109,6 @@ impl<F> Clone for RateLimitLayer<F> {
 
 impl<F> fmt::Debug for RateLimitLayer<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer")
-            .field("options", &self.options)
-            .finish_non_exhaustive()
+        f.debug_struct("RateLimitLayer").field("options", &self.options).finish_non_exhaustive()
     }
 }

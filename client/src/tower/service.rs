@@ -38,12 +38,7 @@ impl<S, F> RateLimit<S, F> {
         charge: Arc<F>,
         options: Options,
     ) -> Self {
-        Self {
-            inner,
-            limiter,
-            charge,
-            options,
-        }
+        Self { inner, limiter, charge, options }
     }
 }
 
@@ -78,12 +73,7 @@ impl<S, F> RateLimit<S, F> {
         S: Service<Request<B>, Response = Response<R>>,
         F: for<'a> Fn(&'a RateLimiter, &Parts) -> Option<Acquire<'a>>,
     {
-        let Self {
-            mut inner,
-            limiter,
-            charge,
-            options,
-        } = self;
+        let Self { mut inner, limiter, charge, options } = self;
         let (parts, body) = request.into_parts();
         let Some(acquire) = charge(&limiter, &parts) else {
             let response = inner.call(Request::from_parts(parts, body)).await?;
@@ -196,9 +186,7 @@ where
 {
     request.extensions_mut().insert(handle.clone());
     // After a panic only the handle's grant is used, not the service.
-    let done = AssertUnwindSafe(async { inner.call(request).await })
-        .catch_unwind()
-        .await;
+    let done = AssertUnwindSafe(async { inner.call(request).await }).catch_unwind().await;
     let is_refunded = match &done {
         Ok(Ok(response)) => refund_if(response.status()),
         Ok(Err(_)) | Err(_) => true,
@@ -215,12 +203,7 @@ where
 impl<S: Clone, F> Clone for RateLimit<S, F> {
     fn clone(&self) -> Self {
         let (limiter, charge) = (self.limiter.clone(), Arc::clone(&self.charge));
-        Self {
-            inner: self.inner.clone(),
-            limiter,
-            charge,
-            options: self.options.clone(),
-        }
+        Self { inner: self.inner.clone(), limiter, charge, options: self.options.clone() }
     }
 }
 

@@ -50,12 +50,7 @@ impl Upgrade {
             return None;
         };
         request.extensions_mut().insert(handlers);
-        Some(Self {
-            server,
-            stream,
-            begin,
-            is_connect,
-        })
+        Some(Self { server, stream, begin, is_connect })
     }
 
     /// Holds the grant until the stream has ended, if the response begins one. Its lease of this
@@ -78,12 +73,7 @@ impl Upgrade {
     }
 
     async fn copy(self) -> io::Result<()> {
-        let Self {
-            server,
-            mut stream,
-            begin,
-            ..
-        } = self;
+        let Self { server, mut stream, begin, .. } = self;
         // The handler may have left its upgrade alone; then the stream ends at once.
         let _ = begin.send(());
         skip_head(&mut stream).await?;

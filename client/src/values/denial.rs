@@ -50,10 +50,7 @@ pub struct Denied {
     pub degraded: Option<Degraded>,
     /// Plan of the entity, or else of an ancestor that it cascades to, although no level of it has a
     /// configuration: the next level that has one holds instead.
-    #[cfg_attr(
-        feature = "serde",
-        serde(default, skip_serializing_if = "Option::is_none")
-    )]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub missing_plan: Option<PlanName>,
 }
 
@@ -151,11 +148,7 @@ pub struct Disabled {
 
 impl fmt::Display for Disabled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            entity,
-            resource,
-            stopped_at,
-        } = self;
+        let Self { entity, resource, stopped_at } = self;
         write!(f, "{resource} is disabled for {entity}")?;
         match stopped_at {
             Some(level) => write!(f, ": {level} is stopped; start it"),
@@ -182,21 +175,13 @@ pub struct NeverFits {
     pub capacity: MilliTokens,
     /// Plan of the entity, or else of an ancestor that it cascades to, although no level of it has a
     /// configuration: the next level that has one holds instead.
-    #[cfg_attr(
-        feature = "serde",
-        serde(default, skip_serializing_if = "Option::is_none")
-    )]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub missing_plan: Option<PlanName>,
 }
 
 impl fmt::Display for NeverFits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            limit,
-            requested,
-            capacity,
-            ..
-        } = self;
+        let Self { limit, requested, capacity, .. } = self;
         write!(
             f,
             "limit {limit:?} has a capacity of {capacity} tokens, {requested} were requested: request fewer or raise the capacity"
@@ -210,13 +195,11 @@ pub(crate) fn blocking_limits(limits: &[LimitStatus]) -> impl Iterator<Item = &L
     let is_enforced =
         |status: &LimitStatus| status.is_short() && status.mode == LimitMode::Enforced;
     let is_denied = limits.iter().any(is_enforced);
-    limits.iter().filter(move |status| {
-        if is_denied {
-            is_enforced(status)
-        } else {
-            status.is_short()
-        }
-    })
+    limits.iter().filter(
+        move |status| {
+            if is_denied { is_enforced(status) } else { status.is_short() }
+        },
+    )
 }
 
 /// Returns the longest wait for these limits; `None` if time alone does not help.
@@ -229,13 +212,7 @@ pub(crate) fn longest_wait<'a>(limits: impl Iterator<Item = &'a LimitStatus>) ->
 pub(crate) fn denial_of(limits: Vec<LimitStatus>) -> Denied {
     let limits = whole(limits);
     let retry_after = longest_wait(blocking_limits(&limits));
-    Denied {
-        retry_after,
-        starts_in: None,
-        limits,
-        degraded: None,
-        missing_plan: None,
-    }
+    Denied { retry_after, starts_in: None, limits, degraded: None, missing_plan: None }
 }
 
 impl Denied {
@@ -243,15 +220,8 @@ impl Denied {
     pub(crate) fn or_sooner(self, other: Self) -> Self {
         let wait = |denied: &Self| denied.retry_after.unwrap_or(Duration::MAX);
         let starts = [self.starts_in, other.starts_in];
-        let first = if wait(&other) < wait(&self) {
-            other
-        } else {
-            self
-        };
-        Self {
-            starts_in: starts.into_iter().flatten().min(),
-            ..first
-        }
+        let first = if wait(&other) < wait(&self) { other } else { self };
+        Self { starts_in: starts.into_iter().flatten().min(), ..first }
     }
 }
 
@@ -284,10 +254,7 @@ pub(crate) fn merge_denials(denials: impl IntoIterator<Item = Denied>) -> Denied
     }
     // One that time does not help denies all.
     let starts: Option<Vec<_>> = starts.into_iter().collect();
-    Denied {
-        starts_in: starts.and_then(|starts| starts.into_iter().max()),
-        ..denial_of(limits)
-    }
+    Denied { starts_in: starts.and_then(|starts| starts.into_iter().max()), ..denial_of(limits) }
 }
 
 /// Returns the denial of a request by a shard that is short at `now`; `None` if it is not. If the
@@ -300,10 +267,7 @@ pub(crate) fn shortage(
 ) -> Option<Denied> {
     let (limits, starts_in) = status_for(shard, request, start_by, now);
     let is_short = limits.iter().any(LimitStatus::is_short);
-    is_short.then(|| Denied {
-        starts_in,
-        ..denial_of(limits)
-    })
+    is_short.then(|| Denied { starts_in, ..denial_of(limits) })
 }
 
 /// Returns how long a denial by one limit is cached, if the view has this `age`: for a rate a tenth
@@ -312,9 +276,7 @@ pub(crate) fn denial_ttl(short: &LimitStatus, age: Duration, most: Duration) -> 
     if short.may_return() {
         return SLOT_DENIAL_TTL.min(most);
     }
-    let wait = short
-        .retry_after
-        .map_or(Duration::MAX, |left| left.saturating_add(age));
+    let wait = short.retry_after.map_or(Duration::MAX, |left| left.saturating_add(age));
     (wait / 10).clamp(MIN_DENIAL_TTL, MAX_DENIAL_TTL).min(most)
 }
 

@@ -31,18 +31,11 @@ impl EffectiveConfig {
     pub(crate) fn new(level: ConfigLevel, config: &Config, version: Option<LimitsVersion>) -> Self {
         let in_mode = |limit: &Limit| {
             let is_shadow = config.is_shadow && limit.mode() == LimitMode::Enforced;
-            if is_shadow {
-                limit.clone().in_mode(LimitMode::Shadow)
-            } else {
-                limit.clone()
-            }
+            if is_shadow { limit.clone().in_mode(LimitMode::Shadow) } else { limit.clone() }
         };
         let limits = Limits::new(config.limits.iter().map(in_mode).collect(), version);
-        let limits = if matches!(level, ConfigLevel::EntityResource(..)) {
-            limits.own()
-        } else {
-            limits
-        };
+        let limits =
+            if matches!(level, ConfigLevel::EntityResource(..)) { limits.own() } else { limits };
         Self {
             level,
             status: config.status,
@@ -62,11 +55,7 @@ impl EffectiveConfig {
             return self;
         }
         let names = levels().flat_map(|level| {
-            let names = level
-                .limits
-                .named()
-                .iter()
-                .map(|limit| limit.name().clone());
+            let names = level.limits.named().iter().map(|limit| limit.name().clone());
             names.collect::<Vec<_>>()
         });
         Arc::new(Self {
@@ -82,24 +71,13 @@ impl EffectiveConfig {
     /// Returns the configuration with its limits as their schedules scale them at `now`. A limit whose
     /// schedule this process does not know keeps it, so a request is refused.
     pub(crate) fn at(self: Arc<Self>, now: EpochMillis) -> Arc<Self> {
-        if self
-            .limits
-            .named()
-            .iter()
-            .all(|limit| limit.schedule().is_none())
-        {
+        if self.limits.named().iter().all(|limit| limit.schedule().is_none()) {
             return self;
         }
         let mut in_force = EpochMillis(0)..EpochMillis(i64::MAX);
         let scaled = |limit: &Limit| {
-            let active = limit
-                .schedule()
-                .and_then(|of| calendar::active_scale(of, now));
-            let ActiveScale {
-                scale,
-                since,
-                until,
-            } = active?;
+            let active = limit.schedule().and_then(|of| calendar::active_scale(of, now));
+            let ActiveScale { scale, since, until } = active?;
             in_force = in_force.start.max(since)..in_force.end.min(until);
             limit.scaled(scale)
         };

@@ -123,11 +123,7 @@ impl Error {
         last: Option<Arc<StoreError>>,
     ) -> Self {
         let bucket = bucket.item_key().pk;
-        Self::Timeout {
-            bucket,
-            after,
-            last,
-        }
+        Self::Timeout { bucket, after, last }
     }
 
     /// Returns a short name for traces and logs, from a small fixed set: `invalid`,

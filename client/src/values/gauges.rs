@@ -24,10 +24,7 @@ pub(crate) fn describe_gauges() {
         OUTSTANDING,
         "Prefetched millitokens that are neither spent nor returned, blocks in flight included."
     );
-    metrics::describe_gauge!(
-        VENDOR_LIMIT,
-        "Limit that the resource's vendor reported last."
-    );
+    metrics::describe_gauge!(VENDOR_LIMIT, "Limit that the resource's vendor reported last.");
     metrics::describe_gauge!(
         VENDOR_LIMIT_CONFIGURED,
         "Refill in a minute, or in its own longer period, of the limit that follows the vendor's."

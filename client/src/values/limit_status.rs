@@ -62,20 +62,13 @@ pub struct LimitStatus {
     )]
     pub paused_for: Option<Duration>,
     /// Window of a quota; `None` for other limits.
-    #[cfg_attr(
-        feature = "serde",
-        serde(default, skip_serializing_if = "Option::is_none")
-    )]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub window: Option<WindowCode>,
     /// End of the quota's window, at which the next one begins full. `None` for other limits, for a
     /// session that has not begun, and for a window that this process does not know.
     #[cfg_attr(
         feature = "serde",
-        serde(
-            rename = "resets_at_ms",
-            default,
-            skip_serializing_if = "Option::is_none"
-        )
+        serde(rename = "resets_at_ms", default, skip_serializing_if = "Option::is_none")
     )]
     pub window_end: Option<EpochMillis>,
     /// Time until `window_end`.
@@ -132,20 +125,14 @@ impl LimitStatus {
         };
         let on_calendar = || calendar::end_after(code, now).filter(|_| code.session().is_none());
         let end = Some(known).filter(|end| *end > now).or_else(on_calendar);
-        Self {
-            window_end: end,
-            resets_in: end.map(|end| end.since(now).into()),
-            ..self
-        }
+        Self { window_end: end, resets_in: end.map(|end| end.since(now).into()), ..self }
     }
 
     /// Returns the status in a bucket that is paused until then: nothing is available before.
     fn paused(self, until: Option<EpochMillis>, now: EpochMillis) -> Self {
         let paused_for = until.map(|until| Duration::from(until.since(now)));
         Self {
-            retry_after: self
-                .retry_after
-                .map(|after| after.max(paused_for.unwrap_or_default())),
+            retry_after: self.retry_after.map(|after| after.max(paused_for.unwrap_or_default())),
             paused_for,
             ..self
         }
@@ -153,10 +140,7 @@ impl LimitStatus {
 
     /// Returns the status as one of a request whose denial is only reported.
     pub(crate) fn report_only(self) -> Self {
-        Self {
-            mode: LimitMode::Shadow,
-            ..self
-        }
+        Self { mode: LimitMode::Shadow, ..self }
     }
 }
 
@@ -192,19 +176,11 @@ fn status_of(
         let retry_after = if requested <= state.available {
             Some(Duration::ZERO)
         } else {
-            shard
-                .ready_at(name, requested)
-                .map(|at| at.since(now).into())
+            shard.ready_at(name, requested).map(|at| at.since(now).into())
         };
-        limit_status(
-            &shard.key,
-            limits,
-            name,
-            &state.rule,
-            (state.available, amount, retry_after),
-        )
-        .in_window(state.window_end, now)
-        .paused(shard.paused_until(now), now)
+        limit_status(&shard.key, limits, name, &state.rule, (state.available, amount, retry_after))
+            .in_window(state.window_end, now)
+            .paused(shard.paused_until(now), now)
     };
     shard.limits.iter().map(status).collect()
 }
@@ -242,9 +218,7 @@ pub(crate) fn status_for(
             let wait = start.map(|start| Duration::from(start.since(now)));
             starts_in = starts_in.zip(wait).map(|(one, other)| one.max(other));
         } else if status.is_short() && status.mode == LimitMode::Enforced {
-            starts_in = starts_in
-                .zip(status.retry_after)
-                .map(|(one, other)| one.max(other));
+            starts_in = starts_in.zip(status.retry_after).map(|(one, other)| one.max(other));
         }
     }
     (all, starts_in)
@@ -256,11 +230,7 @@ pub(crate) fn with_floors(
     request: &BucketRequest,
     mut limits: Vec<LimitStatus>,
 ) -> Vec<LimitStatus> {
-    for ask in request
-        .asks
-        .debits()
-        .filter(|ask| ask.floor > MilliTokens::ZERO)
-    {
+    for ask in request.asks.debits().filter(|ask| ask.floor > MilliTokens::ZERO) {
         let mut limits = limits.iter_mut();
         if let Some(status) = limits.find(|status| status.limit == ask.limit.as_str()) {
             status.capacity += ask.floor;
@@ -279,14 +249,12 @@ pub(crate) fn whole(limits: Vec<LimitStatus>) -> Vec<LimitStatus> {
     if !limits.iter().any(|status| status.limit.contains('@')) {
         return limits;
     }
-    let (pools, mut whole): (Vec<_>, Vec<_>) = limits
-        .into_iter()
-        .partition(|status| status.limit.contains('@'));
+    let (pools, mut whole): (Vec<_>, Vec<_>) =
+        limits.into_iter().partition(|status| status.limit.contains('@'));
     // Without a capacity it is that of a class that is gone.
     let pools = pools.into_iter();
     for mut pool in pools.filter(|pool| pool.capacity > MilliTokens::ZERO) {
-        pool.limit
-            .truncate(pool.limit.find('@').unwrap_or_default());
+        pool.limit.truncate(pool.limit.find('@').unwrap_or_default());
         let same = whole.iter_mut().find(|known| {
             let bucket = (&known.entity, &known.resource);
             known.limit == pool.limit && bucket == (&pool.entity, &pool.resource)
@@ -349,10 +317,7 @@ fn window_end(bucket: &Bucket, name: &LimitName) -> EpochMillis {
 
 /// Returns the balance over all shards; the smallest debt if all of them are in debt.
 fn available(bucket: &Bucket, name: &LimitName, now: EpochMillis) -> MilliTokens {
-    let balances = bucket
-        .shards()
-        .iter()
-        .map(|shard| shard.balance_at(name, now));
+    let balances = bucket.shards().iter().map(|shard| shard.balance_at(name, now));
     balances
         .max()
         .filter(|best| *best < MilliTokens::ZERO)

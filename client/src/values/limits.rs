@@ -27,20 +27,12 @@ pub(crate) struct Limits {
 impl Limits {
     pub(crate) fn new(named: Arc<[Limit]>, version: Option<LimitsVersion>) -> Self {
         let (list, named) = pools(named);
-        Self {
-            list,
-            named,
-            version,
-            is_own: false,
-        }
+        Self { list, named, version, is_own: false }
     }
 
     /// Returns the same limits, as configured for exactly this entity and resource.
     pub(crate) fn own(self) -> Self {
-        Self {
-            is_own: true,
-            ..self
-        }
+        Self { is_own: true, ..self }
     }
 
     /// Returns the limits as they are configured, with their classes.
@@ -60,8 +52,7 @@ impl Limits {
 
     /// Returns whether `limit` is one of these, and is held by leases.
     pub(crate) fn is_held(&self, limit: &LimitName) -> bool {
-        self.iter()
-            .any(|known| known.name() == limit && known.rule().kind().is_held())
+        self.iter().any(|known| known.name() == limit && known.rule().kind().is_held())
     }
 
     /// Returns these limits as schedules scale them from a `boundary` on.
@@ -71,20 +62,14 @@ impl Limits {
         Self {
             list,
             named,
-            version: version.map(|version| LimitsVersion {
-                boundary,
-                ..version
-            }),
+            version: version.map(|version| LimitsVersion { boundary, ..version }),
             is_own: self.is_own,
         }
     }
 
     /// Returns the same limits with another version.
     pub(crate) fn with_version(&self, version: LimitsVersion) -> Self {
-        Self {
-            version: Some(version),
-            ..self.clone()
-        }
+        Self { version: Some(version), ..self.clone() }
     }
 }
 
@@ -159,8 +144,7 @@ pub(crate) fn check_next_windows<'a>(
 }
 
 fn is_unknown(rule: &RefillRule) -> bool {
-    rule.window_code()
-        .is_some_and(|code| !calendar::knows(code))
+    rule.window_code().is_some_and(|code| !calendar::knows(code))
 }
 
 fn unknown_window(limit: &LimitName) -> Error {

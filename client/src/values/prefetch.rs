@@ -38,10 +38,7 @@ pub struct Prefetch {
 impl Default for Prefetch {
     /// 10 % of the capacity, for 2 s.
     fn default() -> Self {
-        Self {
-            max_outstanding_percent: 10,
-            max_age: Duration::from_secs(2),
-        }
+        Self { max_outstanding_percent: 10, max_age: Duration::from_secs(2) }
     }
 }
 
@@ -64,10 +61,7 @@ impl Prefetch {
 
     /// Checks the settings for `resource`.
     pub(crate) fn check(self, resource: &str) -> Result<Self, Error> {
-        let Self {
-            max_outstanding_percent: share_percent,
-            max_age: keep,
-        } = self;
+        let Self { max_outstanding_percent: share_percent, max_age: keep } = self;
         if !(1..=100).contains(&share_percent) {
             return Err(Error::Invalid(format!(
                 "prefetch of {resource:?}: max_outstanding_percent must be 1 to 100, got {share_percent}"
@@ -84,11 +78,7 @@ impl Prefetch {
 
     /// Returns the most that may be outstanding of a limit with this capacity.
     pub(crate) fn max_outstanding(self, capacity: MilliTokens) -> MilliTokens {
-        MilliTokens(
-            capacity
-                .0
-                .saturating_mul(i64::from(self.max_outstanding_percent)),
-        ) / 100
+        MilliTokens(capacity.0.saturating_mul(i64::from(self.max_outstanding_percent))) / 100
     }
 
     /// Returns the time whose demand a block covers: at most half of `max_age`, because demand may

@@ -111,10 +111,7 @@ impl AcquireOptions {
 impl RequestSpec {
     /// Checks the request without sending anything.
     pub(crate) fn validate(&self) -> Result<(), Error> {
-        let (_, _) = (
-            EntityId::new(&*self.entity)?,
-            Resource::new(&*self.resource)?,
-        );
+        let (_, _) = (EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
         if self.amounts.is_empty() {
             return invalid("empty request: take tokens of at least one limit".to_owned());
         }
@@ -144,9 +141,7 @@ impl RequestSpec {
             check_whole(name)?;
             amount.range(name)?;
             if self.amounts[..at].iter().any(|(known, _)| known == name) {
-                return invalid(format!(
-                    "limit {name:?} is taken twice: take the sum at once"
-                ));
+                return invalid(format!("limit {name:?} is taken twice: take the sum at once"));
             }
         }
         Ok(())
@@ -161,9 +156,7 @@ impl RequestSpec {
         check_queue(wait)?;
         let is_up_to = |(_, amount): &(String, Amount)| matches!(amount, Amount::UpTo(..));
         let other = match self.options {
-            AcquireOptions {
-                is_bypass: true, ..
-            } => "bypass, which waits for nothing",
+            AcquireOptions { is_bypass: true, .. } => "bypass, which waits for nothing",
             _ if !self.options.wait.is_zero() => "wait_up_to, which has no place in the line",
             _ if self.is_into_debt => "into_debt, which waits for nothing",
             _ if self.amounts.iter().any(is_up_to) => {
@@ -219,9 +212,7 @@ impl BucketRequest {
     pub(crate) fn add(&mut self, limit: &Limit, ask: Ask) {
         // Almost all limits.
         if limit.classes().is_empty() {
-            self.others
-                .iter_mut()
-                .for_each(|asks| asks.add(ask.clone()));
+            self.others.iter_mut().for_each(|asks| asks.add(ask.clone()));
             self.asks.add(ask);
             return;
         }
@@ -236,9 +227,7 @@ impl BucketRequest {
             floor: if has_floor { floor } else { MilliTokens::ZERO },
             ..ask.clone()
         });
-        let pools: Vec<_> = pools
-            .take(if is_covered { usize::MAX } else { 1 })
-            .collect();
+        let pools: Vec<_> = pools.take(if is_covered { usize::MAX } else { 1 }).collect();
         // A limit with fewer pools takes its last one.
         while self.others.len() + 1 < pools.len() {
             let last = self.others.last().unwrap_or(&self.asks).clone();
@@ -293,11 +282,7 @@ impl BucketRequest {
     /// Returns the shard without what the request must leave there.
     pub(crate) fn above_floors(&self, mut shard: Shard) -> Shard {
         let index = shard.shard();
-        for ask in self
-            .asks
-            .debits()
-            .filter(|ask| ask.floor > MilliTokens::ZERO)
-        {
+        for ask in self.asks.debits().filter(|ask| ask.floor > MilliTokens::ZERO) {
             if let Some(state) = shard.limits.get_mut(&ask.limit) {
                 let before = index.share(state.rule.capacity);
                 state.rule.capacity -= ask.floor;

@@ -20,10 +20,7 @@ impl Counter {
     pub(crate) fn new(metric: &'static str) -> Self {
         let key = Key::from_static_name(metric);
         record(&key, 0);
-        Self {
-            total: AtomicU64::new(0),
-            key,
-        }
+        Self { total: AtomicU64::new(0), key }
     }
 
     pub(crate) fn read(&self) -> u64 {

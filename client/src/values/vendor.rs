@@ -52,12 +52,8 @@ pub enum VendorCount {
 
 impl VendorCount {
     /// All of them.
-    pub const ALL: [Self; 4] = [
-        Self::Requests,
-        Self::Tokens,
-        Self::InputTokens,
-        Self::OutputTokens,
-    ];
+    pub const ALL: [Self; 4] =
+        [Self::Requests, Self::Tokens, Self::InputTokens, Self::OutputTokens];
 
     /// Returns the word of a label and an option: `requests`, `tokens`, `input_tokens` or
     /// `output_tokens`.
@@ -82,12 +78,7 @@ impl VendorReport {
     /// Returns the report of an answer without fields.
     #[must_use]
     pub const fn new(status: u16) -> Self {
-        Self {
-            status,
-            retry_after: None,
-            limits: vec![],
-            ignored: 0,
-        }
+        Self { status, retry_after: None, limits: vec![], ignored: 0 }
     }
 
     /// Reads an answer: `retry-after` and `retry-after-ms`; the fields of OpenAI
@@ -102,9 +93,8 @@ impl VendorReport {
         let (mut seconds, mut millis) = (None, None);
         let fields: Vec<_> = fields.into_iter().collect();
         // A date counts from when the vendor answered, by its own clock.
-        let mut dates = fields
-            .iter()
-            .filter(|(name, _)| name.as_ref().eq_ignore_ascii_case("date"));
+        let mut dates =
+            fields.iter().filter(|(name, _)| name.as_ref().eq_ignore_ascii_case("date"));
         let answered = dates.find_map(|(_, value)| {
             httpdate::parse_http_date(str::from_utf8(value.as_ref()).ok()?.trim()).ok()
         });
@@ -112,9 +102,7 @@ impl VendorReport {
         for (name, value) in fields {
             let name = name.as_ref().to_ascii_lowercase();
             let value = value.as_ref().trim_ascii();
-            let value = str::from_utf8(value)
-                .ok()
-                .filter(|value| value.len() <= MAX_VALUE);
+            let value = str::from_utf8(value).ok().filter(|value| value.len() <= MAX_VALUE);
             let is_read = match (name.as_str(), value) {
                 ("retry-after", Some(value)) => {
                     seconds = seconds.or(retry_after(value, answered));
@@ -143,10 +131,7 @@ impl VendorReport {
     /// Sets the time after which the vendor takes requests again.
     #[must_use]
     pub fn with_retry_after(self, after: Duration) -> Self {
-        Self {
-            retry_after: Some(after),
-            ..self
-        }
+        Self { retry_after: Some(after), ..self }
     }
 
     /// Returns the time after which the vendor takes requests again, if it is said.
@@ -218,12 +203,7 @@ impl VendorReport {
     fn limit(&mut self, counts: VendorCount) -> &mut VendorLimit {
         let place = |limits: &[VendorLimit]| limits.iter().position(|limit| limit.counts == counts);
         let at = place(&self.limits).unwrap_or_else(|| {
-            self.limits.push(VendorLimit {
-                counts,
-                limit: None,
-                remaining: None,
-                rounded_to: 1,
-            });
+            self.limits.push(VendorLimit { counts, limit: None, remaining: None, rounded_to: 1 });
             self.limits.len() - 1
         });
         &mut self.limits[at]
@@ -254,9 +234,7 @@ fn field(name: &str) -> Option<(VendorCount, Part, u64)> {
         let (first, second) = rest.split_once('-')?;
         return Some((counts(second)?, part(first)?, 1));
     }
-    let (first, second) = name
-        .strip_prefix("anthropic-ratelimit-")?
-        .rsplit_once('-')?;
+    let (first, second) = name.strip_prefix("anthropic-ratelimit-")?.rsplit_once('-')?;
     let counts = counts(first)?;
     let rounded_to = match counts {
         VendorCount::Requests => 1,
@@ -267,12 +245,7 @@ fn field(name: &str) -> Option<(VendorCount, Part, u64)> {
 
 /// Returns a time of seconds, or from `answered` until a date of HTTP.
 fn retry_after(value: &str, answered: SystemTime) -> Option<Duration> {
-    let until = || {
-        httpdate::parse_http_date(value)
-            .ok()?
-            .duration_since(answered)
-            .ok()
-    };
+    let until = || httpdate::parse_http_date(value).ok()?.duration_since(answered).ok();
     number(value).or_else(until)
 }
 
@@ -295,37 +268,17 @@ mod tests {
         for (fields, expected, ignored) in [
             (vec![("Retry-After", "20")], seconds(20.0), 0),
             (vec![("retry-after", " 0.5 ")], seconds(0.5), 0),
-            (
-                vec![("retry-after-ms", "1500"), ("retry-after", "2")],
-                seconds(1.5),
-                0,
-            ),
-            (
-                vec![("retry-after", "2"), ("retry-after-ms", "1500")],
-                seconds(1.5),
-                0,
-            ),
-            (
-                vec![("retry-after", "2"), ("retry-after-ms", "soon")],
-                seconds(2.0),
-                1,
-            ),
+            (vec![("retry-after-ms", "1500"), ("retry-after", "2")], seconds(1.5), 0),
+            (vec![("retry-after", "2"), ("retry-after-ms", "1500")], seconds(1.5), 0),
+            (vec![("retry-after", "2"), ("retry-after-ms", "soon")], seconds(2.0), 1),
             (vec![("retry-after", "0")], None, 0),
             (vec![("retry-after", "-1")], None, 1),
             (vec![("retry-after", "NaN")], None, 1),
             (vec![("retry-after", "inf")], None, 1),
             (vec![("retry-after", "1e40")], None, 1),
             (vec![("retry-after", "")], None, 1),
-            (
-                vec![("retry-after", "Wed, 21 Oct 2015 07:28:00 GMT")],
-                None,
-                1,
-            ),
-            (
-                vec![("retry-after", "Wed, 21 Oct 2115 07:28:00 CEST")],
-                None,
-                1,
-            ),
+            (vec![("retry-after", "Wed, 21 Oct 2015 07:28:00 GMT")], None, 1),
+            (vec![("retry-after", "Wed, 21 Oct 2115 07:28:00 CEST")], None, 1),
             (vec![("retry-after", "2115-10-21T07:28:00Z")], None, 1),
             (vec![("content-type", "\u{7f}")], None, 0),
             (
@@ -338,11 +291,7 @@ mod tests {
             ),
         ] {
             let report = read(&fields);
-            assert_eq!(
-                (report.retry_after(), report.ignored()),
-                (expected, ignored),
-                "{fields:?}"
-            );
+            assert_eq!((report.retry_after(), report.ignored()), (expected, ignored), "{fields:?}");
         }
         let at = |text: &str| httpdate::parse_http_date(text).unwrap();
         let now = at("Wed, 21 Oct 2015 07:27:30 GMT");
@@ -373,10 +322,7 @@ mod tests {
                 ("x-ratelimit-reset-requests", "6m0s"),
                 ("x-ratelimit-reset-tokens", "12ms"),
             ]),
-            [
-                (Requests, Some(60), Some(59)),
-                (Tokens, Some(150_000), Some(149_984))
-            ]
+            [(Requests, Some(60), Some(59)), (Tokens, Some(150_000), Some(149_984))]
         );
         assert_eq!(limits(&[("x-ratelimit-remaining-requests", "-1")]), []);
         assert_eq!(
@@ -397,10 +343,7 @@ mod tests {
             (r#""hour";r=900;t=30, "minute";r=7"#, (None, Some(7))),
             ("limit=100, remaining=50, reset=5", (Some(100), Some(50))),
         ] {
-            assert_eq!(
-                limits(&[("RateLimit", value)]),
-                [(Requests, expected.0, expected.1)]
-            );
+            assert_eq!(limits(&[("RateLimit", value)]), [(Requests, expected.0, expected.1)]);
         }
         for (name, value) in [
             ("x-ratelimit-remaining-tokens", "many"),
@@ -410,10 +353,7 @@ mod tests {
             ("ratelimit", r#""default";r=-1"#),
         ] {
             let report = read(&[(name, value)]);
-            let said = report
-                .limits()
-                .iter()
-                .filter(|limit| limit.remaining.is_some());
+            let said = report.limits().iter().filter(|limit| limit.remaining.is_some());
             assert_eq!((said.count(), report.ignored()), (0, 1), "{name}: {value}");
         }
     }

@@ -67,20 +67,10 @@ impl VendorAdvice {
 
 impl fmt::Display for VendorAdvice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            resource,
-            counts,
-            limit,
-            configured,
-        } = self;
+        let Self { resource, counts, limit, configured } = self;
         let (limit, counts) = (grouped(*limit), counts.name().replace('_', " "));
         write!(f, "the vendor's limit of {resource} is {limit} {counts}")?;
-        let Some(ConfiguredRate {
-            name,
-            tokens,
-            period,
-        }) = configured
-        else {
+        let Some(ConfiguredRate { name, tokens, period }) = configured else {
             return f.write_str(", and no limit follows it");
         };
         let tokens = grouped(u64::try_from(tokens.whole_tokens()).unwrap_or_default());
@@ -153,31 +143,15 @@ mod tests {
     fn an_advice_compares_the_refill_of_a_minute_or_of_a_longer_period() {
         let day = 86_400_000;
         for (limit, text, differs) in [
-            (
-                Limit::per_minute("tpm", 1_500_000),
-                "a minute, configured are 1,500,000 (tpm)",
-                true,
-            ),
-            (
-                Limit::per_second("tps", 2),
-                "a minute, configured are 120 (tps)",
-                true,
-            ),
+            (Limit::per_minute("tpm", 1_500_000), "a minute, configured are 1,500,000 (tpm)", true),
+            (Limit::per_second("tps", 2), "a minute, configured are 120 (tps)", true),
             (
                 Limit::custom("t", 9, 4_000_000, 120_000),
                 "in 2m, configured are 4,000,000 (t)",
                 true,
             ),
-            (
-                Limit::per_hour("tph", 2_000_000),
-                "an hour, configured are 2,000,000 (tph)",
-                false,
-            ),
-            (
-                Limit::custom("tpd", 1, 999, day),
-                "a day, configured are 999 (tpd)",
-                true,
-            ),
+            (Limit::per_hour("tph", 2_000_000), "an hour, configured are 2,000,000 (tph)", false),
+            (Limit::custom("tpd", 1, 999, day), "a day, configured are 999 (tpd)", true),
         ] {
             let advice = advice(2_000_000, Some(&limit.unwrap()));
             let expected = format!("the vendor's limit of gpt-4 is 2,000,000 input tokens {text}");
@@ -187,10 +161,7 @@ mod tests {
             let advice = advice(999, other.as_ref());
             let expected =
                 "the vendor's limit of gpt-4 is 999 input tokens, and no limit follows it";
-            assert_eq!(
-                (advice.to_string().as_str(), advice.differs()),
-                (expected, true)
-            );
+            assert_eq!((advice.to_string().as_str(), advice.differs()), (expected, true));
         }
     }
 
@@ -200,13 +171,7 @@ mod tests {
         for round in [5, 7] {
             for resource in 0..MOST + 50 {
                 let resource = Resource::new(format!("r-{resource:03}")).unwrap();
-                all.record(
-                    VendorAdvice {
-                        resource,
-                        ..advice(round, None)
-                    },
-                    false,
-                );
+                all.record(VendorAdvice { resource, ..advice(round, None) }, false);
             }
         }
         let kept = all.all();

@@ -73,16 +73,10 @@ fn max_shards(value: Option<&str>) -> Result<u32, ConfigError> {
     let Some(value) = value else {
         return Ok(MAX_SHARDS);
     };
-    let count = value
-        .parse()
-        .ok()
-        .filter(|count: &u32| count.is_power_of_two() && *count <= MAX_SHARDS);
+    let count =
+        value.parse().ok().filter(|count: &u32| count.is_power_of_two() && *count <= MAX_SHARDS);
     count.ok_or_else(|| {
-        ConfigError::new(
-            Config::MAX_SHARDS,
-            Some(value),
-            "a power of two from 1 to 64",
-        )
+        ConfigError::new(Config::MAX_SHARDS, Some(value), "a power of two from 1 to 64")
     })
 }
 
@@ -94,10 +88,7 @@ mod tests {
 
     fn with(pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
         Config::read(|name| {
-            pairs
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map(|(_, value)| (*value).to_owned())
+            pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         })
     }
 
@@ -106,29 +97,16 @@ mod tests {
         let config = with(&[("TABLE_NAME", "limits")]).unwrap();
         assert_eq!(config.table_name, "limits");
         assert_eq!(
-            (
-                config.snapshot_ttl_days,
-                config.write_concurrency,
-                config.max_shards
-            ),
+            (config.snapshot_ttl_days, config.write_concurrency, config.max_shards),
             (90, 32, 64)
         );
         for count in ["1", "2", "4", "8", "16", "32", "64"] {
             let config = with(&[("TABLE_NAME", "limits"), ("MAX_SHARDS", count)]).unwrap();
             assert_eq!(config.max_shards.to_string(), count);
         }
-        let names = [
-            Config::SNAPSHOT_TTL_DAYS,
-            Config::WRITE_CONCURRENCY,
-            Config::MAX_SHARDS,
-        ];
-        let empty = [("TABLE_NAME", "limits")]
-            .into_iter()
-            .chain(names.map(|name| (name, "")));
-        assert_eq!(
-            with(&empty.collect::<Vec<_>>()),
-            with(&[("TABLE_NAME", "limits")])
-        );
+        let names = [Config::SNAPSHOT_TTL_DAYS, Config::WRITE_CONCURRENCY, Config::MAX_SHARDS];
+        let empty = [("TABLE_NAME", "limits")].into_iter().chain(names.map(|name| (name, "")));
+        assert_eq!(with(&empty.collect::<Vec<_>>()), with(&[("TABLE_NAME", "limits")]));
         assert_eq!(with(&[("TABLE_NAME", "")]), with(&[]));
         let config = with(&[("TABLE_NAME", "t.1"), ("SNAPSHOT_TTL_DAYS", "7")]).unwrap();
         assert_eq!(config.snapshot_ttl_days, 7);
@@ -164,11 +142,7 @@ mod tests {
         ] {
             let error = with(&[("TABLE_NAME", "limits"), (variable, value)].map(|pair| {
                 // The wrong value of TABLE_NAME must win over the right one.
-                if pair.0 == variable {
-                    (variable, value)
-                } else {
-                    pair
-                }
+                if pair.0 == variable { (variable, value) } else { pair }
             }));
             let line = error.unwrap_err().to_string();
             assert!(line.starts_with(&format!("{variable} must be ")), "{line}");

@@ -76,10 +76,7 @@ pub async fn execute(
     let mut refusals = Refusals::new(budget);
     let mut refuse = |(write, reason)| refusals.refuse(write, reason);
     results.extend(refused.into_iter().map(&mut refuse));
-    let limits = Limits {
-        stop: limits.stop.min(Instant::now() + SPLIT_PATIENCE),
-        ..limits
-    };
+    let limits = Limits { stop: limits.stop.min(Instant::now() + SPLIT_PATIENCE), ..limits };
     let run_one = async |sequence| run_sequence(table, sequence, limits, true, budget).await;
     let mut splits = futures_util::stream::iter(sequences(writes.iter().filter(is_split)))
         .map(run_one)
@@ -137,13 +134,7 @@ async fn run_sequence<'a, 'w>(
         }
     }
     // Each window has an item of its own, so one copy says nothing of the others.
-    if let [
-        Write {
-            kind: WriteKind::Copy(copy),
-            ..
-        },
-        ..,
-    ] = *sequence
+    if let [Write { kind: WriteKind::Copy(copy), .. }, ..] = *sequence
         && made == sequence.len()
     {
         limits.throttles.forget(copy);
@@ -219,15 +210,8 @@ where
     for write in writes {
         let place = match &write.kind {
             WriteKind::Copy(copy) => {
-                let SnapshotKey {
-                    namespace,
-                    entity,
-                    resource,
-                    ..
-                } = &copy.key;
-                *places
-                    .entry((namespace, entity, resource, copy.shard))
-                    .or_insert(sequences.len())
+                let SnapshotKey { namespace, entity, resource, .. } = &copy.key;
+                *places.entry((namespace, entity, resource, copy.shard)).or_insert(sequences.len())
             }
             WriteKind::Refill(_) | WriteKind::Split(_) => sequences.len(),
         };

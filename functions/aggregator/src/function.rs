@@ -26,11 +26,7 @@ pub fn function(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Function, Con
         let (config, throttles) = (Arc::clone(&config), Arc::clone(&throttles));
         Box::pin(async move { invoke(&table, &config, &throttles, event.get(), &context).await })
     };
-    Ok(Function {
-        name: "aggregator",
-        table_name,
-        handler: Box::new(handler),
-    })
+    Ok(Function { name: "aggregator", table_name, handler: Box::new(handler) })
 }
 
 async fn invoke(
@@ -42,22 +38,15 @@ async fn invoke(
 ) -> Invoked {
     // The only clock read; the table's first response has corrected the clock.
     let (now, instant) = (table.skew().now(), Instant::now());
-    let invocation = Invocation {
-        now,
-        deadline: instant + time_left(context, now),
-    };
+    let invocation = Invocation { now, deadline: instant + time_left(context, now) };
     let budget = LogBudget::default();
     match handle_next(event, table, config, throttles, invocation, budget).await {
         Ok(handled) => Invoked {
             line: handled.summary.metrics_line(),
-            response: handled
-                .response
-                .map_err(Into::into)
-                .and_then(|response| answer(&response)),
+            response: handled.response.map_err(Into::into).and_then(|response| answer(&response)),
         },
-        Err(error) => Invoked {
-            line: Summary::default().metrics_line(),
-            response: Err(error.into()),
-        },
+        Err(error) => {
+            Invoked { line: Summary::default().metrics_line(), response: Err(error.into()) }
+        }
     }
 }

@@ -61,11 +61,7 @@ pub async fn handle_next(
 ) -> Result<Handled, parse::NotAnEvent> {
     let started = Instant::now();
     let mut batch = parse::records(event)?;
-    let texts = if batch.undecodable.is_empty() {
-        vec![]
-    } else {
-        parse::texts(event)
-    };
+    let texts = if batch.undecodable.is_empty() { vec![] } else { parse::texts(event) };
     let old = plan::old_records(&batch.records, invocation.now);
     let age = age(&batch, invocation.now);
     let shards = plan::shards(std::mem::take(&mut batch.records));
@@ -82,11 +78,7 @@ pub async fn handle_next(
     // After the refusals: a throttled copy fails its record if the log has no room for it.
     let budgets = [LogBudget::default(), budget];
     for record in &batch.undecodable {
-        log(
-            record,
-            texts.get(record.index).copied().unwrap_or_default(),
-            &budgets,
-        );
+        log(record, texts.get(record.index).copied().unwrap_or_default(), &budgets);
     }
     let (summary, response) = report::report(&batch, results);
     let summary = Summary {
@@ -111,17 +103,10 @@ const RECORD: usize = 8 * 1024;
 /// allow it. The line has the record, because the stream drops it after a day.
 fn log(record: &Undecodable, text: &str, budgets: &[LogBudget]) {
     let whole = shorten(text, RECORD);
-    let text = if whole.len() == text.len() {
-        whole
-    } else {
-        shorten(text, SHOWN)
-    };
+    let text = if whole.len() == text.len() { whole } else { shorten(text, SHOWN) };
     let why = shorten(&record.why, SHOWN);
     let texts = [&*why, &*text];
-    if budgets
-        .iter()
-        .all(|budget| budget.allows(&record.pk, &texts))
-    {
+    if budgets.iter().all(|budget| budget.allows(&record.pk, &texts)) {
         tracing::error!(index = record.index, %why, record = %text, "undecodable record");
     }
 }

@@ -155,12 +155,8 @@ impl<'de> Visitor<'de> for Typed {
         let mut attribute = Attribute::Other;
         while let Some(kind) = object.next_key_seed(Name)? {
             attribute = match &*kind {
-                "N" => object
-                    .next_value_seed(Text)?
-                    .map_or(Attribute::Other, Attribute::N),
-                "S" => object
-                    .next_value_seed(Text)?
-                    .map_or(Attribute::Other, Attribute::S),
+                "N" => object.next_value_seed(Text)?.map_or(Attribute::Other, Attribute::N),
+                "S" => object.next_value_seed(Text)?.map_or(Attribute::Other, Attribute::S),
                 "BOOL" => Attribute::Bool(raw(&mut object)? == "true"),
                 _ => {
                     skip(&mut object)?;
@@ -179,9 +175,9 @@ impl<'de> Visitor<'de> for Size {
         let mut bytes = 1;
         while let Some(kind) = object.next_key_seed(Name)? {
             bytes = match &*kind {
-                "N" => object
-                    .next_value_seed(Text)?
-                    .map_or(1, |number| number.len().div_ceil(2) + 1),
+                "N" => {
+                    object.next_value_seed(Text)?.map_or(1, |number| number.len().div_ceil(2) + 1)
+                }
                 "S" => object.next_value_seed(Text)?.map_or(1, |text| text.len()),
                 "M" => object.next_value_seed(Entries)?,
                 _ => {
@@ -245,9 +241,7 @@ mod tests {
     use super::*;
 
     fn typed(json: &str) -> Attribute<'_> {
-        Typed
-            .deserialize(&mut serde_json::Deserializer::from_str(json))
-            .unwrap()
+        Typed.deserialize(&mut serde_json::Deserializer::from_str(json)).unwrap()
     }
 
     #[test]
@@ -275,10 +269,8 @@ mod tests {
 
     #[test]
     fn a_size_is_what_the_item_grows_by() {
-        let size = |json: &str| {
-            Size.deserialize(&mut serde_json::Deserializer::from_str(json))
-                .unwrap()
-        };
+        let size =
+            |json: &str| Size.deserialize(&mut serde_json::Deserializer::from_str(json)).unwrap();
         for (json, bytes) in [
             (r#"{"N": "123"}"#, 3),
             (r#"{"S": "abc"}"#, 3),

@@ -78,9 +78,7 @@ pub fn texts(event: &str) -> Vec<&str> {
         records: Vec<&'a RawValue>,
     }
     let whole: Option<Whole<'_>> = serde_json::from_str(event).ok();
-    whole
-        .map(|whole| whole.records.into_iter().map(RawValue::get).collect())
-        .unwrap_or_default()
+    whole.map(|whole| whole.records.into_iter().map(RawValue::get).collect()).unwrap_or_default()
 }
 
 #[derive(Default)]

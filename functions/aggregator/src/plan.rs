@@ -82,10 +82,7 @@ pub fn shards(records: Vec<Record>) -> Vec<ShardFold> {
     let mut shards: BTreeMap<BucketKey, ShardFold> = BTreeMap::new();
     for record in records {
         let key = record.key().clone();
-        shards
-            .entry(key)
-            .or_insert_with_key(ShardFold::new)
-            .add(record);
+        shards.entry(key).or_insert_with_key(ShardFold::new).add(record);
     }
     shards.into_values().collect()
 }
@@ -93,18 +90,14 @@ pub fn shards(records: Vec<Record>) -> Vec<ShardFold> {
 /// Returns the number of acquires that the writes of all shards granted.
 #[must_use]
 pub fn acquires(shards: &[ShardFold]) -> u64 {
-    shards
-        .iter()
-        .fold(0, |sum: u64, shard| sum.saturating_add(shard.acquires))
+    shards.iter().fold(0, |sum: u64, shard| sum.saturating_add(shard.acquires))
 }
 
 /// Returns the copies of all shards, each with its record. Those of a shard are in the order of its
 /// lives, and hours come before days: an hour is final with its day.
 pub fn copies(shards: &[ShardFold], ttl_days: i64) -> impl Iterator<Item = (UsageCopy, usize)> {
     shards.iter().flat_map(move |shard| {
-        Window::ALL
-            .into_iter()
-            .flat_map(move |window| shard.copies(window, ttl_days))
+        Window::ALL.into_iter().flat_map(move |window| shard.copies(window, ttl_days))
     })
 }
 
@@ -112,10 +105,7 @@ pub fn copies(shards: &[ShardFold], ttl_days: i64) -> impl Iterator<Item = (Usag
 /// which also credits it, or refilled.
 #[must_use]
 pub fn writes<'a>(shards: &'a [ShardFold], config: &Config, now: EpochMillis) -> Vec<Write<'a>> {
-    let copy = |(copy, record)| Write {
-        kind: WriteKind::Copy(Box::new(copy)),
-        record,
-    };
+    let copy = |(copy, record)| Write { kind: WriteKind::Copy(Box::new(copy)), record };
     let copies = copies(shards, config.snapshot_ttl_days);
     let copies = copies.filter(|(copy, _)| !copy.is_expired(now));
     let mut writes: Vec<_> = copies.map(copy).collect();
@@ -155,20 +145,13 @@ impl ShardFold {
     }
 
     fn add(&mut self, record: Record) {
-        let Record {
-            index,
-            at,
-            before,
-            after,
-        } = record;
+        let Record { index, at, before, after } = record;
         self.writes += 1;
         // An erased shard used nothing.
         let before = before.filter(|before| !before.is_erased());
         if let After::Live(shard) = &after {
             self.consume(before.as_ref(), shard);
-            let v = before
-                .as_ref()
-                .map_or(shard.birth_seq, |before| before.write_seq);
+            let v = before.as_ref().map_or(shard.birth_seq, |before| before.write_seq);
             self.first.get_or_insert((v, at));
         }
         if matches!(&after, After::Merged(meter) if meter.is_erased()) {
@@ -203,11 +186,7 @@ impl ShardFold {
             After::Live(shard) => {
                 let reason = reason.map(|reason| (shard.meter(), reason, index));
                 self.copies.extend(reason);
-                if self
-                    .last
-                    .as_ref()
-                    .is_none_or(|(last, ..)| shard.write_seq >= last.write_seq)
-                {
+                if self.last.as_ref().is_none_or(|(last, ..)| shard.write_seq >= last.write_seq) {
                     self.last = Some((shard, at, index));
                 }
             }
@@ -215,10 +194,8 @@ impl ShardFold {
     }
 
     fn consume(&mut self, before: Option<&Meter>, after: &Shard) {
-        let acquires = after
-            .acquires
-            .total
-            .saturating_sub(before.map_or(0, |before| before.acquires.total));
+        let acquires =
+            after.acquires.total.saturating_sub(before.map_or(0, |before| before.acquires.total));
         // A counter that an operator has set back granted nothing.
         let granted = u64::try_from(acquires).unwrap_or_default();
         self.acquires = self.acquires.saturating_add(granted);
@@ -248,10 +225,8 @@ impl ShardFold {
                 // Readers find the day in the item.
                 (Reason::HourEnds, Window::Daily) | (Reason::Begins, Window::Hourly) => continue,
             };
-            let mut copy = UsageCopy {
-                is_required,
-                ..UsageCopy::of(meter, window, is_final, ttl_days)
-            };
+            let mut copy =
+                UsageCopy { is_required, ..UsageCopy::of(meter, window, is_final, ttl_days) };
             if copies.iter().any(|(known, _)| known.supersedes(&copy)) {
                 continue;
             }
@@ -274,10 +249,7 @@ impl ShardFold {
     fn refill(&self, from_writes: usize, now: EpochMillis) -> Option<Write<'_>> {
         let (image, _, record) = self.last.as_ref().filter(|_| self.writes >= from_writes)?;
         let update = refill(image, &self.consumed, now)?;
-        Some(Write {
-            kind: WriteKind::Refill(Box::new(update)),
-            record: *record,
-        })
+        Some(Write { kind: WriteKind::Refill(Box::new(update)), record: *record })
     }
 
     fn split<'a>(&'a self, shards: &'a [Self], config: &Config) -> Option<Write<'a>> {
@@ -286,11 +258,7 @@ impl ShardFold {
         // A split, or the creation of the shard, raises `v` to the time.
         let sampled = image.scaling.sample.map_or(v, |sample| sample.write_seq);
         let v = v.max(sampled).max(image.birth_seq);
-        let heat = Heat {
-            writes: image.write_seq.saturating_sub(v),
-            from,
-            to: *to,
-        };
+        let heat = Heat { writes: image.write_seq.saturating_sub(v), from, to: *to };
         let largest = || {
             let bucket = |shard: &Self| shard.key.with_shard(0);
             let own = bucket(self);
@@ -298,10 +266,7 @@ impl ShardFold {
             // hot.
             let first = shards.partition_point(|other| bucket(other) < own);
             let mut largest: BTreeMap<LimitName, MilliTokens> = BTreeMap::new();
-            for shard in shards[first..]
-                .iter()
-                .take_while(|other| bucket(other) == own)
-            {
+            for shard in shards[first..].iter().take_while(|other| bucket(other) == own) {
                 for (name, amount) in &shard.largest {
                     let known = largest.entry(name.clone()).or_default();
                     *known = (*known).max(*amount);
@@ -310,9 +275,6 @@ impl ShardFold {
             largest
         };
         let split = Split::of(image, heat, largest, config)?;
-        Some(Write {
-            kind: WriteKind::Split(Box::new(split)),
-            record: *record,
-        })
+        Some(Write { kind: WriteKind::Split(Box::new(split)), record: *record })
     }
 }

@@ -136,15 +136,7 @@ pub fn report(
             }
         }
     }
-    let Summary {
-        copied,
-        superseded,
-        refilled,
-        refills_lost,
-        splits,
-        splits_lost,
-        ..
-    } = summary;
+    let Summary { copied, superseded, refilled, refills_lost, splits, splits_lost, .. } = summary;
     let all_failed = copied + superseded + refilled + refills_lost + splits + splits_lost == 0;
     let response = answer(&batch.sequence_numbers, failures, all_failed);
     (summary, response)
@@ -175,9 +167,7 @@ fn answer(
         }
         records.insert(record);
     }
-    let numbers = records
-        .into_iter()
-        .filter_map(|record| sequence_numbers[record].as_deref());
+    let numbers = records.into_iter().filter_map(|record| sequence_numbers[record].as_deref());
     let mut response = Response::default();
     response.batch_item_failures = numbers.map(failure).collect();
     Ok(response)
@@ -194,9 +184,7 @@ pub fn finished<'a>(
         return numbers.len();
     }
     let is_named = |number| {
-        let mut names = failed
-            .iter()
-            .map(|failure| failure.item_identifier.as_deref());
+        let mut names = failed.iter().map(|failure| failure.item_identifier.as_deref());
         names.any(|name| name == Some(number))
     };
     numbers.position(is_named).unwrap_or_default()
@@ -215,11 +203,7 @@ fn log(failures: &[Failure]) {
     for Failure { record, reason } in failures {
         let kind = (
             std::mem::discriminant(reason),
-            if let FailureReason::Store(error) = reason {
-                Some(error.kind)
-            } else {
-                None
-            },
+            if let FailureReason::Store(error) = reason { Some(error.kind) } else { None },
         );
         if !seen.contains(&kind) {
             seen.push(kind);
@@ -241,10 +225,7 @@ mod tests {
     use super::*;
 
     fn late(record: usize) -> Failure {
-        Failure {
-            record,
-            reason: FailureReason::OutOfTime,
-        }
+        Failure { record, reason: FailureReason::OutOfTime }
     }
 
     /// Returns how many of four records are finished by a response that names `named`.
@@ -287,10 +268,7 @@ mod tests {
         for number in [None, Some("".into())] {
             let error =
                 answer(&[Some("1".into()), number], vec![late(0), late(1)], false).unwrap_err();
-            assert!(
-                error.to_string().contains("record 1 has no SequenceNumber"),
-                "{error}"
-            );
+            assert!(error.to_string().contains("record 1 has no SequenceNumber"), "{error}");
         }
     }
 }

@@ -53,11 +53,7 @@ impl<'a> Split<'a> {
         let split = Self {
             image,
             at: heat.to,
-            largest: if is_unfinished {
-                BTreeMap::new()
-            } else {
-                largest()
-            },
+            largest: if is_unfinished { BTreeMap::new() } else { largest() },
             max_shards: config.max_shards,
             hot_units: config.hot_units,
         };
@@ -76,10 +72,9 @@ impl<'a> Split<'a> {
         let least = self.least_v(now);
         // Heavy leases stay without writes.
         if least > seen.write_seq && !seen.has_heavy_leases() {
-            update.conditions.push(Condition::AtLeast(
-                Path::of(attr::WRITE_SEQ),
-                Value::Int(least),
-            ));
+            update
+                .conditions
+                .push(Condition::AtLeast(Path::of(attr::WRITE_SEQ), Value::Int(least)));
         }
         Some(update)
     }
@@ -120,21 +115,14 @@ mod tests {
     }
 
     fn heat(writes: i64, at: EpochMillis) -> Heat {
-        Heat {
-            writes,
-            from: at,
-            to: at,
-        }
+        Heat { writes, from: at, to: at }
     }
 
     fn shard(is_hot: bool, at: EpochMillis) -> Shard {
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap();
         let limits = [Limit::per_minute("rpm", 100).unwrap()];
         Shard {
-            scaling: Scaling {
-                hot_at: is_hot.then_some(at),
-                ..Scaling::default()
-            },
+            scaling: Scaling { hot_at: is_hot.then_some(at), ..Scaling::default() },
             ..Shard::full(key, limits.as_slice(), at)
         }
     }
@@ -146,10 +134,7 @@ mod tests {
         let is_split =
             |image, writes| Split::of(image, heat(writes, now), BTreeMap::new, &config()).is_some();
         assert!(is_split(&hot, 100) && !is_split(&hot, 99) && !is_split(&cool, 1_000));
-        let large = Shard {
-            size_bytes: 1_025,
-            ..hot.clone()
-        };
+        let large = Shard { size_bytes: 1_025, ..hot.clone() };
         assert!(is_split(&large, 50) && !is_split(&large, 49));
     }
 
@@ -161,18 +146,12 @@ mod tests {
         let split = Split::of(&hot, heat(100, now), BTreeMap::new, &config()).unwrap();
         assert!(split.is_wanted(&hot, now.plus(RECENT)));
         assert!(!split.is_wanted(&cool, now), "it is cool by now");
-        let half = Shard {
-            shard_count: 2,
-            ..hot.clone()
-        };
+        let half = Shard { shard_count: 2, ..hot.clone() };
         assert!(!split.is_wanted(&half, now), "another process has split it");
         // Ten seconds late: as many writes as a hot shard has.
         let late = now.plus(RECENT).plus(Millis(10_000));
         for (writes, is_wanted) in [(0, false), (999, false), (1_000, true)] {
-            let since = Shard {
-                write_seq: hot.write_seq + writes,
-                ..hot.clone()
-            };
+            let since = Shard { write_seq: hot.write_seq + writes, ..hot.clone() };
             assert_eq!(split.is_wanted(&since, late), is_wanted, "{writes}");
         }
     }

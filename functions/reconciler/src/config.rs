@@ -39,21 +39,13 @@ mod tests {
     fn only_the_table_has_no_default_and_a_wrong_value_is_one_line() {
         let with = |table: Option<&str>, page: Option<&str>| {
             let (table, page) = (table.map(str::to_owned), page.map(str::to_owned));
-            Config::read(move |name| {
-                if name == "TABLE_NAME" {
-                    table.clone()
-                } else {
-                    page.clone()
-                }
-            })
+            Config::read(
+                move |name| {
+                    if name == "TABLE_NAME" { table.clone() } else { page.clone() }
+                },
+            )
         };
-        assert_eq!(
-            with(Some("t"), None),
-            Ok(Config {
-                table_name: "t".to_owned(),
-                page: 100
-            })
-        );
+        assert_eq!(with(Some("t"), None), Ok(Config { table_name: "t".to_owned(), page: 100 }));
         assert_eq!(with(Some("t"), Some("")), with(Some("t"), None));
         assert_eq!(with(Some("t"), Some("1000")).unwrap().page, 1000);
         for (table, page, line) in [

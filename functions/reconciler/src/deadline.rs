@@ -23,10 +23,7 @@ impl Deadline {
     pub fn after(left: Duration) -> Self {
         let end = left.saturating_sub(ANSWER);
         let now = Instant::now();
-        Self {
-            begin: now + end.saturating_sub(UNDER_WAY),
-            end: now + end,
-        }
+        Self { begin: now + end.saturating_sub(UNDER_WAY), end: now + end }
     }
 
     /// Returns the output of `work` if there is time to begin it and it ends in time. Otherwise

@@ -28,11 +28,7 @@ pub fn function(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Function, Con
             invoke(&table, &config, event.get(), &context).await
         })
     };
-    Ok(Function {
-        name: "reconciler",
-        table_name,
-        handler: Box::new(handler),
-    })
+    Ok(Function { name: "reconciler", table_name, handler: Box::new(handler) })
 }
 
 /// Marks once in a process what the functions know: clients write no quota before. The stack updates
@@ -62,9 +58,6 @@ async fn invoke(table: &Table, config: &Config, event: &str, context: &Context) 
         .text("schedule_id", id)
         .text("scheduled_at", at)
         .number("late_ms", late_ms);
-    let response = summary
-        .answer()
-        .map_err(Into::into)
-        .and_then(|summary| answer(&summary));
+    let response = summary.answer().map_err(Into::into).and_then(|summary| answer(&summary));
     Invoked { line, response }
 }

@@ -78,19 +78,17 @@ pub async fn settle(
         let Some((update, restored)) = plan(&image) else {
             return Ok(Done::Nothing);
         };
-        let item = match table
-            .update_with(&update, ReturnValues::None, RetryPolicy::IfNotApplied)
-            .await
-        {
-            // At most one of the writes sent from one `v` is applied.
-            Ok(WriteOutcome::Applied(_)) => return Ok(Done::Written(restored)),
-            Ok(WriteOutcome::ConditionFailed(item)) => item,
-            Err(error) if error.kind == ErrorKind::Unconfirmed => {
-                unconfirmed = Some(error);
-                table.read(&[update.key]).await?.pop()
-            }
-            Err(error) => return Err(error),
-        };
+        let item =
+            match table.update_with(&update, ReturnValues::None, RetryPolicy::IfNotApplied).await {
+                // At most one of the writes sent from one `v` is applied.
+                Ok(WriteOutcome::Applied(_)) => return Ok(Done::Written(restored)),
+                Ok(WriteOutcome::ConditionFailed(item)) => item,
+                Err(error) if error.kind == ErrorKind::Unconfirmed => {
+                    unconfirmed = Some(error);
+                    table.read(&[update.key]).await?.pop()
+                }
+                Err(error) => return Err(error),
+            };
         let Some(item) = item else {
             return Ok(Done::Nothing);
         };
@@ -118,9 +116,7 @@ pub async fn settle(
 pub async fn postpone(table: &Table, key: &ItemKey, now: EpochMillis) -> Result<bool, StoreError> {
     // The item may have any size, so it is not requested.
     let send = async |update| {
-        table
-            .update_with(&update, ReturnValues::Never, RetryPolicy::AlsoUnconfirmed)
-            .await
+        table.update_with(&update, ReturnValues::Never, RetryPolicy::AlsoUnconfirmed).await
     };
     let sent = match send(write::postpone(key, now)).await {
         Err(error) if error.kind == ErrorKind::Invalid => send(write::forget_due(key, now)).await,

@@ -74,11 +74,8 @@ pub async fn reconcile(
 }
 
 async fn run(table: &Table, config: &Config, clock: &Clock<'_>, deadline: Deadline) -> Summary {
-    let (reviewed, large, budget) = (
-        Mutex::default(),
-        tokio::sync::Mutex::default(),
-        LogBudget::default(),
-    );
+    let (reviewed, large, budget) =
+        (Mutex::default(), tokio::sync::Mutex::default(), LogBudget::default());
     let run = Run {
         table,
         config,

@@ -56,9 +56,8 @@ pub(crate) struct Read {
 impl<'r> Run<'r> {
     /// Reviews all shards of the bucket of shard 0, `first`. Unfinished work stays due.
     pub(crate) async fn reshape(self, first: &BucketKey, summary: &mut Summary) -> Read {
-        let keys: Vec<_> = (0..MAX_SHARDS)
-            .map(|shard| first.with_shard(shard).item_key())
-            .collect();
+        let keys: Vec<_> =
+            (0..MAX_SHARDS).map(|shard| first.with_shard(shard).item_key()).collect();
         let (mut read, mut before) = (Read::default(), vec![]);
         for round in 1..=ROUNDS {
             let Some(mut found) = self.shards(&keys, summary).await else {
@@ -143,10 +142,7 @@ impl<'r> Run<'r> {
 
     /// Returns all shards that exist and can be read.
     async fn shards(self, keys: &[ItemKey], summary: &mut Summary) -> Option<Shards<'r>> {
-        let mut found = Shards {
-            is_all: true,
-            ..Shards::default()
-        };
+        let mut found = Shards { is_all: true, ..Shards::default() };
         for batch in keys.chunks(read::BATCH) {
             match self.read(batch, read::SMALL, &mut found, summary).await? {
                 true => continue,
@@ -187,11 +183,7 @@ impl<'r> Run<'r> {
         found: &mut Shards<'r>,
         summary: &mut Summary,
     ) -> Option<bool> {
-        match self
-            .deadline
-            .bound(self.table.read_within(keys, most))
-            .await
-        {
+        match self.deadline.bound(self.table.read_within(keys, most)).await {
             Some(Ok(ReadWithin::Items { items, bytes })) => {
                 for item in items.iter().filter(|item| !item.is_merged()) {
                     match read::bucket(item, self.budget) {
@@ -217,9 +209,7 @@ impl<'r> Run<'r> {
         let run = async |Change { actions, shards }: Change| {
             // Each has its own token: the same actions are never sent with another one.
             let token = new_id();
-            let sent = self
-                .table
-                .transact_with(&actions, &token, RetryPolicy::AlsoUnconfirmed);
+            let sent = self.table.transact_with(&actions, &token, RetryPolicy::AlsoUnconfirmed);
             (shards, self.deadline.bound(sent).await)
         };
         let mut made = Made::default();
@@ -230,9 +220,8 @@ impl<'r> Run<'r> {
                 Some(Ok(TransactOutcome::ConditionFailed(_))) => made.lost = true,
                 failed => {
                     let error = self.failure(failed);
-                    made.hopeless |= error
-                        .as_ref()
-                        .is_some_and(|error| error.kind == ErrorKind::Invalid);
+                    made.hopeless |=
+                        error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
                     summary.left(1, error);
                     made.failed = true;
                 }

@@ -78,46 +78,31 @@ pub fn review(
         review.fill = filled(&tree, now, &mut new_id);
         for (gone, whole) in tree.covered() {
             if gone.leases.iter().flatten().next().is_none() {
-                review.repairs.push(Change {
-                    actions: remove_covered(gone, whole),
-                    shards: 1,
-                });
+                review.repairs.push(Change { actions: remove_covered(gone, whole), shards: 1 });
                 merged.push(gone.key.shard);
             }
         }
         let mut groups = vec![];
         let last = join(&tree, depth, now, &mut groups);
-        for Group {
-            merged: shard,
-            members,
-            ..
-        } in groups.into_iter().chain(last)
-        {
+        for Group { merged: shard, members, .. } in groups.into_iter().chain(last) {
             if let [lower, gone @ ..] = &*members
                 && !gone.is_empty()
             {
-                review.merges.push(Change {
-                    actions: merge(lower, shard, gone),
-                    shards: gone.len(),
-                });
+                review
+                    .merges
+                    .push(Change { actions: merge(lower, shard, gone), shards: gone.len() });
                 merged.extend(members.iter().map(|member| member.key.shard));
             }
         }
     }
     let is_left = |shard: &&Shard| shard.shard().count > 1 && !merged.contains(&shard.key.shard);
-    review.samples = shards
-        .iter()
-        .filter(is_left)
-        .filter(|shard| is_old(shard, OLD, now))
-        .collect();
+    review.samples =
+        shards.iter().filter(is_left).filter(|shard| is_old(shard, OLD, now)).collect();
     review
 }
 
 fn is_old(shard: &Shard, age: Millis, now: EpochMillis) -> bool {
-    shard
-        .scaling
-        .sample
-        .is_none_or(|sample| sample.at.plus(age) <= now)
+    shard.scaling.sample.is_none_or(|sample| sample.at.plus(age) <= now)
 }
 
 /// Returns one transaction that fills all holes, on condition that all leaves are unchanged: the
@@ -137,54 +122,31 @@ fn filled(
             let missing = missing(limit, &holes, &leaves).whole_tokens();
             // Divides whole slots, so that each can be taken from one shard.
             MilliTokens::from_tokens(
-                ShardIndex {
-                    index,
-                    count: holes_count,
-                }
-                .share(MilliTokens(missing))
-                .0,
+                ShardIndex { index, count: holes_count }.share(MilliTokens(missing)).0,
             )
         };
         let make = recreate(*hole, other, slots, new_id(), now);
-        actions.extend(
-            make.into_iter()
-                .filter(|action| matches!(action, Action::Update(_))),
-        );
+        actions.extend(make.into_iter().filter(|action| matches!(action, Action::Update(_))));
     }
     actions.extend(leaves.into_iter().map(require_unchanged));
-    Some(Change {
-        actions,
-        shards: holes.len(),
-    })
+    Some(Change { actions, shards: holes.len() })
 }
 
 /// Returns the slots that the holes need to complete the limit: their shares, less the slots that
 /// the leaves have above their own. (Splits divide free slots; so a shard with leases has more than
 /// its share, and another one less.)
 fn missing(limit: &Limit, holes: &[ShardIndex], leaves: &[&Shard]) -> MilliTokens {
-    let shares: MilliTokens = holes
-        .iter()
-        .map(|hole| hole.share(limit.rule().capacity))
-        .sum();
+    let shares: MilliTokens = holes.iter().map(|hole| hole.share(limit.rule().capacity)).sum();
     let above = |leaf: &&Shard| {
         // A leaf without the limit, or with a rate of that name, will get its share of it.
-        let state = leaf
-            .limits
-            .get(limit.name())
-            .filter(|state| state.rule.kind().is_held())?;
+        let state = leaf.limits.get(limit.name()).filter(|state| state.rule.kind().is_held())?;
         Some(state.available + held(leaf, limit.name()) - leaf.share(state))
     };
     (shares - leaves.iter().filter_map(above).sum()).max(MilliTokens::ZERO)
 }
 
 fn held(shard: &Shard, limit: &LimitName) -> MilliTokens {
-    shard
-        .leases
-        .iter()
-        .flatten()
-        .filter_map(|(_, lease)| lease.tokens.get(limit))
-        .copied()
-        .sum()
+    shard.leases.iter().flatten().filter_map(|(_, lease)| lease.tokens.get(limit)).copied().sum()
 }
 
 /// Shards that are merged into one.
@@ -213,10 +175,8 @@ fn join<'a>(
             heat,
         }),
         Node::Split(halves) => {
-            let (lower, upper) = (
-                join(&halves[0], depth, now, groups),
-                join(&halves[1], depth, now, groups),
-            );
+            let (lower, upper) =
+                (join(&halves[0], depth, now, groups), join(&halves[1], depth, now, groups));
             if let (Some(lower), Some(upper)) = (&lower, &upper)
                 && let Some(whole) = lower.with(upper, depth, now)
             {
@@ -239,11 +199,7 @@ impl<'a> Group<'a> {
         // Requires that no operator set a higher number of shards, and that the merged shard would
         // not be split again at once.
         let stays = merged.shard_count >= merged.scaling.min_shards && !merged.has_heavy_leases();
-        stays.then_some(Self {
-            merged,
-            members,
-            heat,
-        })
+        stays.then_some(Self { merged, members, heat })
     }
 }
 
@@ -251,10 +207,7 @@ impl<'a> Group<'a> {
 /// `None` if it is unknown, or if the shard must stay: a client requests a split, or leases have
 /// expired.
 fn heat(shard: &Shard, now: EpochMillis) -> Option<i128> {
-    let sample = shard
-        .scaling
-        .sample
-        .filter(|sample| sample.at.plus(REVIEW_INTERVAL) <= now)?;
+    let sample = shard.scaling.sample.filter(|sample| sample.at.plus(REVIEW_INTERVAL) <= now)?;
     if shard.scaling.is_hot(now) || shard.expired(now).next().is_some() {
         return None;
     }

@@ -65,19 +65,9 @@ impl Run<'_> {
     async fn pass(self, due_shard: &str, order: Order, known: &mut Known) -> Pass {
         let (mut after, mut passed_over) = (known.place(order).take(), 0);
         loop {
-            let limit = if passed_over == 0 {
-                self.config.page
-            } else {
-                PASSED_OVER
-            };
-            let page = read::page(
-                self.table,
-                due_shard,
-                self.started_at,
-                order,
-                limit,
-                after.as_ref(),
-            );
+            let limit = if passed_over == 0 { self.config.page } else { PASSED_OVER };
+            let page =
+                read::page(self.table, due_shard, self.started_at, order, limit, after.as_ref());
             let page = match self.deadline.bound(page).await {
                 Some(Ok(page)) => page,
                 failed => {
@@ -85,21 +75,11 @@ impl Run<'_> {
                     return Pass::Stopped;
                 }
             };
-            known
-                .summary
-                .page(page.due.iter().map(|due| due.due_at).min(), self.started_at);
+            known.summary.page(page.due.iter().map(|due| due.due_at).min(), self.started_at);
             let entries = page.due.len();
-            let due: Vec<_> = page
-                .due
-                .into_iter()
-                .filter(|due| known.takes(due))
-                .map(|due| due.key)
-                .collect();
-            passed_over = if due.is_empty() && entries > 0 {
-                passed_over + 1
-            } else {
-                0
-            };
+            let due: Vec<_> =
+                page.due.into_iter().filter(|due| known.takes(due)).map(|due| due.key).collect();
+            passed_over = if due.is_empty() && entries > 0 { passed_over + 1 } else { 0 };
             known.summary.seen(due.len());
             let (ours, others): (Vec<_>, Vec<_>) = due.into_iter().partition(read::is_ours);
             for keys in ours.chunks(read::BATCH) {
@@ -124,15 +104,10 @@ impl Run<'_> {
 
     /// Processes some shards: together if they have a usual size, and one by one otherwise.
     async fn batch(self, keys: &[ItemKey], known: &mut Known) {
-        let items = match self
-            .deadline
-            .bound(self.table.read_within(keys, read::SMALL))
-            .await
-        {
+        let items = match self.deadline.bound(self.table.read_within(keys, read::SMALL)).await {
             Some(Ok(ReadWithin::Items { items, bytes })) => {
                 let each = bytes / u64::try_from(keys.len()).unwrap_or(1).max(1);
-                keys.iter()
-                    .for_each(|key| known.shares.charge(&key.pk, 0, each));
+                keys.iter().for_each(|key| known.shares.charge(&key.pk, 0, each));
                 items
             }
             Some(Ok(ReadWithin::TooLarge { .. })) => {
@@ -164,14 +139,12 @@ impl Run<'_> {
     /// namespace's share.
     async fn review(self, key: &ItemKey, first: &BucketKey, known: &mut Known) {
         let reviewed = self.reviewed.lock();
-        let (is_first, left_out) = match reviewed
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(first.clone())
-        {
-            Entry::Occupied(begun) => (false, begun.get().clone()),
-            Entry::Vacant(_) if !known.shares.take(&key.pk) => return known.put_back(key),
-            Entry::Vacant(place) => (true, place.insert(Arc::default()).clone()),
-        };
+        let (is_first, left_out) =
+            match reviewed.unwrap_or_else(PoisonError::into_inner).entry(first.clone()) {
+                Entry::Occupied(begun) => (false, begun.get().clone()),
+                Entry::Vacant(_) if !known.shares.take(&key.pk) => return known.put_back(key),
+                Entry::Vacant(place) => (true, place.insert(Arc::default()).clone()),
+            };
         if is_first {
             let reshaped = async {
                 let read = self.reshape(first, &mut known.summary).await;
@@ -211,10 +184,7 @@ impl Run<'_> {
         };
         let read = self
             .deadline
-            .bound(
-                self.table
-                    .read_within(std::slice::from_ref(key), read::LARGE),
-            )
+            .bound(self.table.read_within(std::slice::from_ref(key), read::LARGE))
             .await;
         match read {
             Some(Ok(ReadWithin::Items { items, bytes })) => {
@@ -284,9 +254,7 @@ impl Run<'_> {
         plan: impl Fn(&Shard, EpochMillis) -> Option<leases::Planned>,
     ) {
         let key = shard.key.item_key();
-        let settled = settle(self.table, self.budget, shard, |image| {
-            plan(image, self.now())
-        });
+        let settled = settle(self.table, self.budget, shard, |image| plan(image, self.now()));
         let done = self.deadline.bound(settled).await;
         let is_hopeless = match &done {
             Some(Ok(Done::Undecodable | Done::Stuck)) => true,
@@ -301,11 +269,7 @@ impl Run<'_> {
 
     /// Postpones an item by an hour.
     pub(crate) async fn postpone(self, key: &ItemKey, summary: &mut Summary) {
-        match self
-            .deadline
-            .bound(leases::postpone(self.table, key, self.now()))
-            .await
-        {
+        match self.deadline.bound(leases::postpone(self.table, key, self.now())).await {
             Some(Ok(is_moved)) => summary.postponed(is_moved),
             failed => summary.left(1, self.failure(failed)),
         }

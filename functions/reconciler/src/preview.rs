@@ -64,11 +64,8 @@ pub async fn preview(table: &Table, now: EpochMillis, most: i32) -> Result<Previ
     let page = async |due_shard: String| {
         read::page(table, &due_shard, now, Order::OldestFirst, most, None).await
     };
-    let pages: Vec<_> = stream::iter(due_shards())
-        .map(page)
-        .buffer_unordered(PARTITIONS)
-        .try_collect()
-        .await?;
+    let pages: Vec<_> =
+        stream::iter(due_shards()).map(page).buffer_unordered(PARTITIONS).try_collect().await?;
     let mut has_more = pages.iter().any(|page| page.next.is_some());
     let mut entries: Vec<_> = pages.into_iter().flat_map(|page| page.due).collect();
     entries.sort_by(|one, other| (one.due_at, &one.key).cmp(&(other.due_at, &other.key)));
@@ -76,11 +73,7 @@ pub async fn preview(table: &Table, now: EpochMillis, most: i32) -> Result<Previ
     has_more |= entries.len() > shown;
     entries.truncate(shown);
 
-    let keys: Vec<_> = entries
-        .iter()
-        .map(|due| due.key.clone())
-        .filter(read::is_ours)
-        .collect();
+    let keys: Vec<_> = entries.iter().map(|due| due.key.clone()).filter(read::is_ours).collect();
     let shards = read_shards(table, &keys).await?;
     let (mut due, mut reviewed) = (vec![], HashSet::new());
     for entry in entries {
@@ -102,12 +95,7 @@ pub async fn preview(table: &Table, now: EpochMillis, most: i32) -> Result<Previ
             }
         };
         let shard = BucketKey::parse(&entry.key.pk);
-        due.push(DueItem {
-            key: entry.key,
-            shard,
-            due_at: entry.due_at,
-            work,
-        });
+        due.push(DueItem { key: entry.key, shard, due_at: entry.due_at, work });
     }
     Ok(Preview { due, has_more })
 }
@@ -133,9 +121,7 @@ async fn reshape(
     first: &BucketKey,
     now: EpochMillis,
 ) -> Result<Reshaped, StoreError> {
-    let keys: Vec<_> = (0..MAX_SHARDS)
-        .map(|shard| first.with_shard(shard).item_key())
-        .collect();
+    let keys: Vec<_> = (0..MAX_SHARDS).map(|shard| first.with_shard(shard).item_key()).collect();
     let found = read_shards(table, &keys).await?;
     let is_all = found.values().all(Result::is_ok);
     let shards: Vec<_> = found.into_values().flatten().collect();

@@ -69,10 +69,7 @@ pub async fn page(
     after: Option<&Item>,
 ) -> Result<Page, StoreError> {
     let found = table.query_due(due_shard, now, order, limit, after).await?;
-    Ok(Page {
-        due: found.due,
-        next: found.next,
-    })
+    Ok(Page { due: found.due, next: found.next })
 }
 
 /// Returns whether the key is a bucket shard's.
@@ -121,16 +118,8 @@ pub async fn decide_fill(
 /// the beginning of the item.
 pub fn bucket(item: &Item, budget: &LogBudget) -> Option<Shard> {
     let log = |error: &ItemError| {
-        let key = item.key().unwrap_or_else(|| ItemKey {
-            pk: item.pk(),
-            sk: String::new(),
-        });
-        unreadable(
-            &key,
-            &error.to_string(),
-            &beginning(&item.shown(), SHOWN),
-            budget,
-        );
+        let key = item.key().unwrap_or_else(|| ItemKey { pk: item.pk(), sk: String::new() });
+        unreadable(&key, &error.to_string(), &beginning(&item.shown(), SHOWN), budget);
     };
     // A retry would not help.
     decode(item).inspect_err(log).ok()

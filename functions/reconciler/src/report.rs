@@ -152,11 +152,7 @@ impl Summary {
     }
 
     fn keep(&mut self, error: StoreError) {
-        if self
-            .error
-            .as_ref()
-            .is_none_or(|kept| !is_lasting(kept) && is_lasting(&error))
-        {
+        if self.error.as_ref().is_none_or(|kept| !is_lasting(kept) && is_lasting(&error)) {
             self.error = Some(error);
         }
     }
@@ -221,10 +217,7 @@ impl Summary {
 
 /// Returns whether a repeated request would fail with the same error.
 fn is_lasting(error: &StoreError) -> bool {
-    matches!(
-        error.kind,
-        ErrorKind::AccessDenied | ErrorKind::TableNotFound
-    )
+    matches!(error.kind, ErrorKind::AccessDenied | ErrorKind::TableNotFound)
 }
 
 fn count(number: usize) -> u64 {

@@ -21,11 +21,7 @@ impl Schedule {
         let event: CloudWatchEvent = serde_json::from_str(event).ok()?;
         let is_scheduled = event.source.as_deref() == Some("aws.scheduler");
         let late_ms = now.since(EpochMillis(event.time.timestamp_millis())).0;
-        is_scheduled.then(|| Self {
-            id: event.id,
-            at: event.time.to_rfc3339(),
-            late_ms,
-        })
+        is_scheduled.then(|| Self { id: event.id, at: event.time.to_rfc3339(), late_ms })
     }
 }
 
@@ -40,11 +36,7 @@ mod tests {
         let id = Some("7d8c1f6e-2f4a-4c55-9a63-0b8e5f1d2c3a".to_owned());
         assert_eq!(
             said,
-            Schedule {
-                id,
-                at: "2026-01-01T00:00:00+00:00".to_owned(),
-                late_ms: 2_500
-            }
+            Schedule { id, at: "2026-01-01T00:00:00+00:00".to_owned(), late_ms: 2_500 }
         );
     }
 

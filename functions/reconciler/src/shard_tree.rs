@@ -28,14 +28,8 @@ pub fn tree(shards: &[Shard]) -> Option<Node<'_>> {
         let ShardIndex { index, count } = shard.shard();
         count.is_power_of_two() && index < count && count <= MAX_SHARDS
     };
-    let by_index: BTreeMap<_, _> = shards
-        .iter()
-        .map(|shard| (shard.key.shard, shard))
-        .collect();
-    shards
-        .iter()
-        .all(is_sound)
-        .then(|| node(ShardIndex::UNSPLIT, &by_index))
+    let by_index: BTreeMap<_, _> = shards.iter().map(|shard| (shard.key.shard, shard)).collect();
+    shards.iter().all(is_sound).then(|| node(ShardIndex::UNSPLIT, &by_index))
 }
 
 /// Returns the node `at`, whose items are those with its index modulo its count.
@@ -48,10 +42,7 @@ fn node<'a>(at: ShardIndex, shards: &BTreeMap<u32, &'a Shard>) -> Node<'a> {
             .filter(|other| other.key.shard % at.count == at.index && other.key.shard != at.index)
     };
     match own {
-        Some(shard) if shard.shard() == at => Node::Leaf {
-            shard,
-            covered: others().collect(),
-        },
+        Some(shard) if shard.shard() == at => Node::Leaf { shard, covered: others().collect() },
         None if others().next().is_none() => Node::Hole(at),
         _ => {
             let (lower, upper) = at.halves();
@@ -100,10 +91,7 @@ mod tests {
     fn shard(index: u32, count: u32) -> Shard {
         let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).unwrap();
         let limits = [Limit::custom("rpm", 1, 1, 1000).unwrap()];
-        Shard {
-            shard_count: count,
-            ..Shard::full(key, &limits, EpochMillis(0))
-        }
+        Shard { shard_count: count, ..Shard::full(key, &limits, EpochMillis(0)) }
     }
 
     #[test]
@@ -111,12 +99,7 @@ mod tests {
         assert!(tree(&[shard(0, 2), shard(1, 2)]).is_some());
         assert!(tree(&[shard(MAX_SHARDS - 1, MAX_SHARDS)]).is_some());
         for wrong in [shard(0, 3), shard(5, 5), shard(0, MAX_SHARDS * 2)] {
-            assert_eq!(
-                tree(&[shard(0, 2), wrong.clone()]),
-                None,
-                "{:?}",
-                wrong.shard()
-            );
+            assert_eq!(tree(&[shard(0, 2), wrong.clone()]), None, "{:?}", wrong.shard());
         }
     }
 }

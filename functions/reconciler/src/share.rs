@@ -21,11 +21,7 @@ pub struct Shares {
 
 impl Default for Shares {
     fn default() -> Self {
-        Self {
-            most: FIRST,
-            used: HashMap::new(),
-            is_short: false,
-        }
+        Self { most: FIRST, used: HashMap::new(), is_short: false }
     }
 }
 
@@ -44,16 +40,9 @@ impl Shares {
 
     /// Subtracts keys and bytes of responses from the namespace's share.
     pub fn charge(&mut self, pk: &str, keys: usize, bytes: u64) {
-        let units = u64::try_from(keys)
-            .unwrap_or(u64::MAX)
-            .saturating_add(bytes / BYTES);
+        let units = u64::try_from(keys).unwrap_or(u64::MAX).saturating_add(bytes / BYTES);
         let namespace = namespace(pk);
-        let used = self
-            .used
-            .get(namespace)
-            .copied()
-            .unwrap_or_default()
-            .saturating_add(units);
+        let used = self.used.get(namespace).copied().unwrap_or_default().saturating_add(units);
         self.used.insert(namespace.to_owned(), used);
     }
 

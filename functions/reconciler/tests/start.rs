@@ -4,20 +4,10 @@ use std::process::Command;
 
 fn start(variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_reconciler"));
-    let output = command
-        .env_clear()
-        .envs(variables.iter().copied())
-        .output()
-        .expect("the binary runs");
-    assert!(
-        output.stderr.is_empty(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    (
-        output.status.code(),
-        String::from_utf8(output.stdout).expect("lines are text"),
-    )
+    let output =
+        command.env_clear().envs(variables.iter().copied()).output().expect("the binary runs");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), String::from_utf8(output.stdout).expect("lines are text"))
 }
 
 #[test]
@@ -37,13 +27,7 @@ fn a_wrong_or_missing_variable_ends_the_start_with_one_line_that_names_it() {
         let line: serde_json::Value = serde_json::from_str(&lines).expect("a line is JSON");
         assert_eq!(line["level"], "ERROR");
         assert!(line["timestamp"].is_string());
-        assert!(
-            line["message"]
-                .as_str()
-                .expect("it says why")
-                .ends_with(says),
-            "{line}"
-        );
+        assert!(line["message"].as_str().expect("it says why").ends_with(says), "{line}");
     }
 }
 

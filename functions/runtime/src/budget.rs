@@ -31,11 +31,7 @@ struct Left {
 
 impl Default for LogBudget {
     fn default() -> Self {
-        Self(Mutex::new(Left {
-            bytes: ALL,
-            each: EACH,
-            used: HashMap::new(),
-        }))
+        Self(Mutex::new(Left { bytes: ALL, each: EACH, used: HashMap::new() }))
     }
 }
 
@@ -43,22 +39,15 @@ impl LogBudget {
     /// Returns a budget without a bound: of a log that is the only place of what is in it.
     #[must_use]
     pub fn unlimited() -> Self {
-        Self(Mutex::new(Left {
-            bytes: usize::MAX,
-            each: usize::MAX,
-            used: HashMap::new(),
-        }))
+        Self(Mutex::new(Left { bytes: usize::MAX, each: usize::MAX, used: HashMap::new() }))
     }
 
     /// Returns whether a line with these texts, about an item with the partition key `pk`, may be
     /// logged, and subtracts its bytes.
     #[must_use]
     pub fn allows(&self, pk: &str, texts: &[&str]) -> bool {
-        let bytes = REST
-            + texts
-                .iter()
-                .map(|text| text.chars().map(escaped).sum::<usize>())
-                .sum::<usize>();
+        let bytes =
+            REST + texts.iter().map(|text| text.chars().map(escaped).sum::<usize>()).sum::<usize>();
         let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if bytes > left.bytes {
             return false;
@@ -91,10 +80,7 @@ pub fn shorten(text: &str, most: usize) -> Cow<'_, str> {
 /// rendered.
 #[must_use]
 pub fn beginning(value: &impl fmt::Debug, most: usize) -> String {
-    let mut first = Beginning {
-        text: String::new(),
-        left: most,
-    };
+    let mut first = Beginning { text: String::new(), left: most };
     // An error means that the text is full.
     if write!(first, "{value:?}").is_err() {
         first.text.push_str("...");
@@ -132,10 +118,7 @@ mod tests {
 
     #[test]
     fn a_character_takes_what_json_takes_for_it() {
-        for char in (0..=0x2ff)
-            .chain([0x2028, 0x1_f600])
-            .filter_map(char::from_u32)
-        {
+        for char in (0..=0x2ff).chain([0x2028, 0x1_f600]).filter_map(char::from_u32) {
             let json = serde_json::to_string(&char).unwrap();
             assert!(escaped(char) >= json.len() - 2, "{json}");
         }
@@ -153,16 +136,9 @@ mod tests {
     #[test]
     fn a_namespace_has_a_part_of_the_budget_and_all_together_have_no_more_than_it() {
         let (budget, text) = (LogBudget::default(), "x".repeat(1000));
-        let lines = |pk: &str| {
-            (0..1000)
-                .take_while(|_| budget.allows(pk, &[&text]))
-                .count()
-        };
+        let lines = |pk: &str| (0..1000).take_while(|_| budget.allows(pk, &[&text])).count();
         assert_eq!(lines("a/BUCKET#e#r#0"), EACH / (1000 + REST));
-        assert_eq!(
-            (lines("a/BUCKET#e#r#1"), lines("b/BUCKET#e#r#0")),
-            (0, EACH / (1000 + REST))
-        );
+        assert_eq!((lines("a/BUCKET#e#r#1"), lines("b/BUCKET#e#r#0")), (0, EACH / (1000 + REST)));
         let others: usize = (0..100).map(|at| lines(&format!("c{at}/"))).sum();
         let all = (others + 2 * (EACH / (1000 + REST))) * (1000 + REST);
         assert!(all <= ALL && all > ALL - EACH, "{all}");

@@ -52,9 +52,7 @@ fn least(level: &str) -> LevelFilter {
     match level {
         "" => LevelFilter::INFO,
         "FATAL" => LevelFilter::ERROR,
-        level => LevelFilter::from_str(level)
-            .unwrap_or(LevelFilter::INFO)
-            .max(LevelFilter::ERROR),
+        level => LevelFilter::from_str(level).unwrap_or(LevelFilter::INFO).max(LevelFilter::ERROR),
     }
 }
 
@@ -83,19 +81,13 @@ mod tests {
         let _guard = subscriber(level, move || writer.clone()).set_default();
         log();
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-        text.lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     #[test]
     fn a_line_is_an_object_with_what_lambda_reads_at_its_top() {
         let lines = lines("", || tracing::error!(items = 3, "two\nlines"));
-        assert_eq!(
-            lines.len(),
-            1,
-            "a line break in a message does not make two lines"
-        );
+        assert_eq!(lines.len(), 1, "a line break in a message does not make two lines");
         assert_eq!(lines[0]["level"], "ERROR");
         assert_eq!(lines[0]["message"], "two\nlines");
         assert_eq!(lines[0]["items"], 3);

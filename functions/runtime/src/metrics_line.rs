@@ -54,10 +54,7 @@ impl MetricsLine {
     /// Returns a line without fields.
     #[must_use]
     pub const fn new(message: &'static str) -> Self {
-        Self {
-            message,
-            fields: vec![],
-        }
+        Self { message, fields: vec![] }
     }
 
     /// Adds a count. It is always a field, and a metric unless it is 0: CloudWatch bills a metric
@@ -107,9 +104,7 @@ impl MetricsLine {
 
     /// Returns the metrics that the line may have: its counts and times.
     pub fn metrics(&self) -> impl Iterator<Item = Metric> {
-        self.fields
-            .iter()
-            .filter_map(|(name, field)| field.metric(name))
+        self.fields.iter().filter_map(|(name, field)| field.metric(name))
     }
 
     fn field(mut self, name: &'static str, field: Field) -> Self {
@@ -209,14 +204,9 @@ impl Serialize for Written<'_> {
         let directive = Directive {
             namespace: NAMESPACE,
             dimensions: [DIMENSIONS],
-            metrics: reported
-                .filter_map(|(name, field)| field.metric(name))
-                .collect(),
+            metrics: reported.filter_map(|(name, field)| field.metric(name)).collect(),
         };
-        let metadata = Metadata {
-            timestamp: self.at.0,
-            directives: [directive],
-        };
+        let metadata = Metadata { timestamp: self.at.0, directives: [directive] };
         line.serialize_entry("_aws", &metadata)?;
         line.end()
     }

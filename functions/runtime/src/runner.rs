@@ -89,10 +89,7 @@ impl Runner {
         let error = response.as_ref().err().map(ToString::to_string);
         let line = line
             .of_process(&self.throttles.take(), is_cold, started.elapsed())
-            .text(
-                "error",
-                error.map(|error| shorten(&error, SHOWN).into_owned()),
-            );
+            .text("error", error.map(|error| shorten(&error, SHOWN).into_owned()));
         let written = Written {
             at: self.table.skew().now(),
             stack: &self.stack,

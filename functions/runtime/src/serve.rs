@@ -42,17 +42,11 @@ pub fn serve(
 
 fn block_on(life: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     // One thread: a small function has less than one CPU.
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?
-        .block_on(life)
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(life)
 }
 
 async fn run(stack: String, function: Function) -> Result<(), Error> {
-    let table = Table::new(
-        connect(ConnectOptions::default()).await,
-        function.table_name.clone(),
-    );
+    let table = Table::new(connect(ConnectOptions::default()).await, function.table_name.clone());
     // Opens the connection while the start has more CPU than an invocation. A transient error does
     // not end the start.
     match table.warm().await {

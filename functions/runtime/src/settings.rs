@@ -63,30 +63,20 @@ mod tests {
     #[test]
     fn a_stack_has_a_name_and_a_level_and_a_local_process_needs_neither() {
         let of = |stack: &str, log_level: &str| {
-            Ok(Settings {
-                stack: stack.to_owned(),
-                log_level: log_level.to_owned(),
-            })
+            Ok(Settings { stack: stack.to_owned(), log_level: log_level.to_owned() })
         };
         assert_eq!(with(&[]), of("local", "INFO"));
         assert_eq!(
             with(&[("STACK_NAME", "weirgate-prod"), ("LOG_LEVEL", "ERROR")]),
             of("weirgate-prod", "ERROR")
         );
-        assert_eq!(
-            with(&[("AWS_LAMBDA_LOG_LEVEL", "DEBUG")]),
-            of("local", "DEBUG")
-        );
+        assert_eq!(with(&[("AWS_LAMBDA_LOG_LEVEL", "DEBUG")]), of("local", "DEBUG"));
         assert_eq!(
             with(&[("AWS_LAMBDA_LOG_LEVEL", "TRACE"), ("LOG_LEVEL", "WARN")]),
             of("local", "WARN"),
             "a stack's own level comes first"
         );
-        let empty = [
-            ("STACK_NAME", ""),
-            ("LOG_LEVEL", ""),
-            ("AWS_LAMBDA_LOG_LEVEL", ""),
-        ];
+        let empty = [("STACK_NAME", ""), ("LOG_LEVEL", ""), ("AWS_LAMBDA_LOG_LEVEL", "")];
         assert_eq!(with(&empty), of("local", "INFO"));
     }
 

@@ -21,11 +21,7 @@ impl ConfigError {
     #[must_use]
     pub fn new(name: &'static str, value: Option<&str>, takes: impl Into<String>) -> Self {
         let value = value.map_or_else(|| "nothing".to_owned(), |value| format!("{value:?}"));
-        Self {
-            name,
-            value,
-            takes: takes.into(),
-        }
+        Self { name, value, takes: takes.into() }
     }
 }
 
@@ -65,14 +61,10 @@ where
     let Some(value) = lookup(name) else {
         return Ok(default);
     };
-    value
-        .parse()
-        .ok()
-        .filter(|number| range.contains(number))
-        .ok_or_else(|| {
-            let takes = format!("a whole number from {} to {}", range.start(), range.end());
-            ConfigError::new(name, Some(&value), takes)
-        })
+    value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
+        let takes = format!("a whole number from {} to {}", range.start(), range.end());
+        ConfigError::new(name, Some(&value), takes)
+    })
 }
 
 #[cfg(test)]
@@ -87,18 +79,8 @@ mod tests {
     fn a_number_is_within_its_range_or_named() {
         assert_eq!(number(|_| None, "PAGE", 100, 1..=1000), Ok(100));
         assert_eq!(number(holds("1000"), "PAGE", 100, 1..=1000), Ok(1000));
-        for bad in [
-            "0",
-            "1001",
-            "ten",
-            "1.5",
-            "-1",
-            " 7",
-            "99999999999999999999",
-        ] {
-            let error = number(holds(bad), "PAGE", 100, 1..=1000)
-                .unwrap_err()
-                .to_string();
+        for bad in ["0", "1001", "ten", "1.5", "-1", " 7", "99999999999999999999"] {
+            let error = number(holds(bad), "PAGE", 100, 1..=1000).unwrap_err().to_string();
             let expected = format!(
                 "PAGE must be a whole number from 1 to 1000, got {bad:?}; set the environment variable"
             );
@@ -109,13 +91,8 @@ mod tests {
     #[test]
     fn a_required_variable_is_there_and_not_empty() {
         assert_eq!(required(holds("t"), "PAGE", "a name"), Ok("t".to_owned()));
-        let missing = required(|_| None, "PAGE", "a name")
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            missing,
-            "PAGE must be a name, got nothing; set the environment variable"
-        );
+        let missing = required(|_| None, "PAGE", "a name").unwrap_err().to_string();
+        assert_eq!(missing, "PAGE must be a name, got nothing; set the environment variable");
         assert!(required(holds(" "), "PAGE", "a name").is_err());
     }
 }

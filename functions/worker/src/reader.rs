@@ -124,10 +124,8 @@ impl Reader {
             return Turn::Done;
         }
         let records = &self.waiting.make_contiguous()[..batch];
-        let invocation = Invocation {
-            now: self.table.skew().now(),
-            deadline: Instant::now() + TIMEOUT,
-        };
+        let invocation =
+            Invocation { now: self.table.skew().now(), deadline: Instant::now() + TIMEOUT };
         let event = event(records);
         let handled = handle_next(
             &event,
@@ -175,20 +173,14 @@ impl Reader {
 impl Turn {
     /// A turn that finished no record.
     fn failed(error: impl ToString) -> Self {
-        Self::Failed {
-            reason: error.to_string(),
-            done: 0,
-        }
+        Self::Failed { reason: error.to_string(), done: 0 }
     }
 
     pub(crate) fn work(self) -> Option<Work> {
         match self {
             Self::Handled(summary) => Some(Work::Aggregated(summary)),
             Self::Done => None,
-            Self::Failed { reason, .. } => Some(Work::Failed {
-                function: "aggregator",
-                reason,
-            }),
+            Self::Failed { reason, .. } => Some(Work::Failed { function: "aggregator", reason }),
         }
     }
 }

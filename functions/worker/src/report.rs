@@ -62,11 +62,7 @@ impl fmt::Display for Work {
                 (summary.copied, "usage copy", "usage copies"),
                 (summary.refilled, "refill", "refills"),
                 (summary.splits, "split", "splits"),
-                (
-                    summary.undecodable,
-                    "undecodable record",
-                    "undecodable records",
-                ),
+                (summary.undecodable, "undecodable record", "undecodable records"),
                 (summary.refused, "refused write", "refused writes"),
                 (summary.failed, "failed write", "failed writes"),
             ],

@@ -107,13 +107,7 @@ impl Worker {
 
     /// Runs both functions until this process does not have the lock any more. Returns whether they began.
     async fn hold(&mut self) -> bool {
-        let Self {
-            table,
-            stream,
-            reader,
-            options,
-            report,
-        } = self;
+        let Self { table, stream, reader, options, report } = self;
         let started = Instant::now();
         if let Err(error) = reader.begin().await {
             failed(table, report, "table", &error);
@@ -176,10 +170,7 @@ async fn mark(table: &Table, report: &dyn Fn(Report)) -> bool {
 }
 
 async fn run_reconciler(table: &Table, report: &dyn Fn(Report)) {
-    let config = Config {
-        table_name: table.name().to_owned(),
-        page: PAGE,
-    };
+    let config = Config { table_name: table.name().to_owned(), page: PAGE };
     let (clock, started) = (|| table.skew().now(), Instant::now());
     let deadline = Deadline::after(RECONCILER_TIMEOUT);
     match reconcile(table, &config, &clock, deadline).await {
@@ -211,21 +202,12 @@ async fn expire(table: &Table, report: &dyn Fn(Report)) {
 }
 
 fn say(table: &Table, report: &dyn Fn(Report), started: Instant, work: Work) {
-    report(Report {
-        at: table.skew().now(),
-        took: started.elapsed(),
-        work,
-    });
+    report(Report { at: table.skew().now(), took: started.elapsed(), work });
 }
 
 fn failed(table: &Table, report: &dyn Fn(Report), function: &'static str, error: &StoreError) {
     let reason = error.to_string();
-    say(
-        table,
-        report,
-        Instant::now(),
-        Work::Failed { function, reason },
-    );
+    say(table, report, Instant::now(), Work::Failed { function, reason });
 }
 
 /// The time between two attempts, which doubles with each failure.
@@ -273,10 +255,7 @@ mod tests {
         let mut rests = |done: &[usize]| {
             let of = |done: &usize| {
                 let reason = String::new();
-                pause.after(&Turn::Failed {
-                    reason,
-                    done: *done,
-                });
+                pause.after(&Turn::Failed { reason, done: *done });
                 pause.next().as_secs()
             };
             done.iter().map(of).collect::<Vec<_>>()

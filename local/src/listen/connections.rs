@@ -141,10 +141,8 @@ async fn connection<F, A, B>(
         }
     });
     let mut builder = http1::Builder::new();
-    let builder = builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head)
-        .max_buf_size(MAX_HEAD);
+    let builder =
+        builder.timer(TokioTimer::new()).header_read_timeout(bounds.head).max_buf_size(MAX_HEAD);
     let served = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
     let mut served = std::pin::pin!(served);
     tokio::select! {

@@ -40,10 +40,7 @@ impl FromStr for HostName {
         if name.is_empty() || !name.chars().all(is_of_name) {
             return Err(not());
         }
-        Ok(Self {
-            name: name.to_owned(),
-            port: authority.port_u16(),
-        })
+        Ok(Self { name: name.to_owned(), port: authority.port_u16() })
     }
 }
 
@@ -97,10 +94,7 @@ pub fn check(
     let is_own_too = |uri: &Authority| authority(uri.as_str()).as_ref().is_some_and(is_own);
     let host = host.filter(|_| uri.authority().is_none_or(is_own_too));
     let Some(host) = host else {
-        return Err(Refused::Host {
-            own: names_of(own),
-            got: shown(headers, &HOST),
-        });
+        return Err(Refused::Host { own: names_of(own), got: shown(headers, &HOST) });
     };
     let site = format!("http://{host}");
     let is_site = |origin: &str| origin.eq_ignore_ascii_case(&site);
@@ -124,11 +118,7 @@ fn allow(
     if !headers.contains_key(&header) || only(headers, &header).is_some_and(is_allowed) {
         return Ok(());
     }
-    Err(Refused::Site {
-        own: own.to_owned(),
-        got: shown(headers, &header),
-        header,
-    })
+    Err(Refused::Site { own: own.to_owned(), got: shown(headers, &header), header })
 }
 
 /// Returns an authority of a host and maybe a port. Of `user@` another reader might take the user
@@ -149,9 +139,7 @@ fn port_of(authority: &Authority) -> u16 {
 fn is_own(authority: &Authority, own: SocketAddr) -> bool {
     let host = authority.host();
     let address = host.trim_start_matches('[').trim_end_matches(']');
-    let address = address
-        .parse::<IpAddr>()
-        .map(|address| address.to_canonical());
+    let address = address.parse::<IpAddr>().map(|address| address.to_canonical());
     let is_host = address == Ok(own.ip().to_canonical())
         || own.ip().to_canonical().is_loopback() && host.eq_ignore_ascii_case("localhost");
     is_host && port_of(authority) == own.port()
@@ -175,9 +163,7 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 /// Returns what a header has, for an error.
 fn shown(headers: &HeaderMap, name: &HeaderName) -> String {
     let values = headers.get_all(name).iter();
-    let values: Vec<_> = values
-        .map(|value| String::from_utf8_lossy(value.as_bytes()))
-        .collect();
+    let values: Vec<_> = values.map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
     values.join(", ").chars().take(100).collect()
 }
 
@@ -196,12 +182,7 @@ mod tests {
             headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
         let others: Vec<HostName> = others.iter().map(|name| name.parse().unwrap()).collect();
-        check(
-            &Uri::from_static("/"),
-            &headers,
-            own.parse().unwrap(),
-            &others,
-        )
+        check(&Uri::from_static("/"), &headers, own.parse().unwrap(), &others)
     }
 
     fn is_host(own: &str, host: &str, others: &[&str]) -> bool {
@@ -252,29 +233,18 @@ mod tests {
             assert!(!is_host(own, host, &[]), "{own}: {host}");
         }
         assert!(checked(OWN, &[], &[]).is_err(), "no host");
-        assert!(
-            checked(OWN, &[(HOST, OWN), (HOST, OWN)], &[]).is_err(),
-            "two"
-        );
+        assert!(checked(OWN, &[(HOST, OWN), (HOST, OWN)], &[]).is_err(), "two");
     }
 
     #[test]
     fn a_name_that_is_allowed_is_a_host_with_its_port_or_any() {
         let others = ["weirgate-local", "table.test:9000"];
-        for host in [
-            "weirgate-local:8000",
-            "Weirgate-Local",
-            "table.test:9000",
-            OWN,
-        ] {
+        for host in ["weirgate-local:8000", "Weirgate-Local", "table.test:9000", OWN] {
             assert!(is_host(OWN, host, &others), "{host}");
         }
-        for host in [
-            "table.test",
-            "table.test:8000",
-            "a.weirgate-local:8000",
-            "weirgate-local.:8000",
-        ] {
+        for host in
+            ["table.test", "table.test:8000", "a.weirgate-local:8000", "weirgate-local.:8000"]
+        {
             assert!(!is_host(OWN, host, &others), "{host}");
         }
         for text in [
@@ -290,10 +260,7 @@ mod tests {
             "name/",
         ] {
             let error = text.parse::<HostName>().unwrap_err().to_string();
-            assert!(
-                error.starts_with("a host must be NAME or NAME:PORT, got \""),
-                "{error}"
-            );
+            assert!(error.starts_with("a host must be NAME or NAME:PORT, got \""), "{error}");
         }
     }
 

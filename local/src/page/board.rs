@@ -176,18 +176,12 @@ impl Board {
             let State { made, views, .. } = &mut *state;
             let view = views.entry(subject.clone()).or_insert_with(|| {
                 *made += 1;
-                View {
-                    number: *made,
-                    ..View::default()
-                }
+                View { number: *made, ..View::default() }
             });
             view.viewers += 1;
         }
         self.visits.send_modify(|visits| *visits += 1);
-        Some(Viewer {
-            board: Arc::clone(self),
-            subject,
-        })
+        Some(Viewer { board: Arc::clone(self), subject })
     }
 
     /// Returns how many viewers there are.
@@ -198,10 +192,10 @@ impl Board {
     /// Returns what viewers look at.
     pub(crate) fn views(&self) -> BTreeSet<ViewId> {
         let state = self.state();
-        let views = state.views.iter().map(|(subject, view)| ViewId {
-            subject: subject.clone(),
-            number: view.number,
-        });
+        let views = state
+            .views
+            .iter()
+            .map(|(subject, view)| ViewId { subject: subject.clone(), number: view.number });
         views.collect()
     }
 
@@ -265,8 +259,7 @@ impl Board {
         self.change_view(id, |view, version| {
             let (mut changed, swept) = (false, std::mem::replace(&mut view.swept, version));
             let count = view.rows.len();
-            view.rows
-                .retain(|_, (row, at)| row.is_some() || *at > swept);
+            view.rows.retain(|_, (row, at)| row.is_some() || *at > swept);
             if view.rows.len() < count {
                 view.forgotten = swept;
             }
@@ -391,10 +384,7 @@ mod tests {
             board.keep_rows(&view, |known| *known == key);
             assert!(board.state().views[&subject].rows.len() <= 3);
             let news = board.news(Some(&subject), seen).unwrap();
-            assert_eq!(
-                (news.rows.len(), news.gone.len()),
-                (1, usize::from(number > 0))
-            );
+            assert_eq!((news.rows.len(), news.gone.len()), (1, usize::from(number > 0)));
             seen = news.version;
             late = if number == 0 { seen } else { late };
             let first = board.news(Some(&subject), 0).unwrap();

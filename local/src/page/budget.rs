@@ -24,12 +24,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(per_second: u32, now: Instant) -> Self {
-        Self {
-            per_second: per_second.max(1),
-            halves: 0,
-            paid_at: now,
-            recent: VecDeque::new(),
-        }
+        Self { per_second: per_second.max(1), halves: 0, paid_at: now, recent: VecDeque::new() }
     }
 
     /// Counts a read of so many half units. Returns when the next one may begin.
@@ -53,8 +48,7 @@ impl Budget {
 
     /// Returns the half units a second, over the last 10 s.
     pub(crate) fn halves_per_second(&mut self, now: Instant) -> u64 {
-        self.recent
-            .retain(|(at, _)| now.saturating_duration_since(*at) < SHOWN);
+        self.recent.retain(|(at, _)| now.saturating_duration_since(*at) < SHOWN);
         let sum: u64 = self.recent.iter().map(|(_, halves)| halves).sum();
         sum / SHOWN.as_secs()
     }
@@ -72,10 +66,7 @@ mod tests {
             now = budget.spend(size, now);
             let seconds = (now - start).as_secs_f64();
             let units = f64::from(u32::try_from(budget.halves()).unwrap()) / 2.0;
-            assert!(
-                units <= seconds * 25.0 + 0.001,
-                "{units} units in {seconds} s"
-            );
+            assert!(units <= seconds * 25.0 + 0.001, "{units} units in {seconds} s");
         }
         // An idle time is not saved up.
         let later = now + Duration::from_secs(3600);

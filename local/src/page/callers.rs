@@ -73,12 +73,7 @@ pub(crate) struct Callers {
 
 impl Callers {
     pub(crate) fn new(board: Arc<Board>, here: Vec<RateLimiter>, urls: Vec<MetricsUrl>) -> Self {
-        Self {
-            board,
-            here,
-            urls: urls.into_iter().collect(),
-            before: BTreeMap::new(),
-        }
+        Self { board, here, urls: urls.into_iter().collect(), before: BTreeMap::new() }
     }
 
     /// Reads the counters for as long as there are viewers.
@@ -136,12 +131,7 @@ impl Callers {
         // A counter that fell is that of another process.
         let before = before.filter(|(at, before)| *before <= denied && *at < now);
         let per_second = before.map(|(at, before)| (denied - before) / (now - at).as_secs_f64());
-        Caller {
-            name,
-            denied_per_second: per_second,
-            denied: Some(denied),
-            problem: None,
-        }
+        Caller { name, denied_per_second: per_second, denied: Some(denied), problem: None }
     }
 }
 
@@ -156,9 +146,8 @@ async fn fetch(url: &MetricsUrl) -> Result<String, String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
     let stream = TcpStream::connect(&*url.authority).await;
     let stream = TokioIo::new(stream.map_err(|error| failed(&error))?);
-    let (mut sender, connection) = http1::handshake(stream)
-        .await
-        .map_err(|error| failed(&error))?;
+    let (mut sender, connection) =
+        http1::handshake(stream).await.map_err(|error| failed(&error))?;
     let request = Request::get(&*url.path)
         .header(HOST, &*url.authority)
         .body(Empty::<Bytes>::new())
@@ -215,10 +204,7 @@ mod tests {
         is("weirgate_denied_total", 18.0);
         is("weirgate_local_denied_total", 100.0);
         assert_eq!(sum(text, "weirgate_granted_total"), None);
-        assert_eq!(
-            sum("weirgate_denied_total NaN\n", "weirgate_denied_total"),
-            None
-        );
+        assert_eq!(sum("weirgate_denied_total NaN\n", "weirgate_denied_total"), None);
     }
 
     /// Counters of one host and port, which a first read compares with nothing.
@@ -238,24 +224,13 @@ mod tests {
     fn metrics_have_an_address_of_http_with_a_port() {
         let of = |text: &str| text.parse::<MetricsUrl>();
         let agent = of("http://127.0.0.1:2774").unwrap();
-        assert_eq!(
-            (&*agent.authority, &*agent.path),
-            ("127.0.0.1:2774", "/metrics")
-        );
+        assert_eq!((&*agent.authority, &*agent.path), ("127.0.0.1:2774", "/metrics"));
         assert_eq!(of("http://app:3000/a?b").unwrap().path, "/a?b");
-        for wrong in [
-            "",
-            "127.0.0.1:2774",
-            "https://a:1",
-            "http://a",
-            "http://u@a:1/",
-            "http://a:x",
-        ] {
+        for wrong in
+            ["", "127.0.0.1:2774", "https://a:1", "http://a", "http://u@a:1/", "http://a:x"]
+        {
             let error = of(wrong).unwrap_err().to_string();
-            assert!(
-                error.starts_with("metrics must be http://HOST:PORT/PATH"),
-                "{error}"
-            );
+            assert!(error.starts_with("metrics must be http://HOST:PORT/PATH"), "{error}");
         }
     }
 }

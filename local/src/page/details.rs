@@ -101,11 +101,7 @@ impl Details {
                 let means = means.unwrap_or_default();
                 keep(&mut self.means, bucket, means.clone());
                 let is_split = history.is_some_and(History::is_split);
-                let costs = if is_split {
-                    OF_SPLIT_COSTS
-                } else {
-                    USAGE_COSTS
-                };
+                let costs = if is_split { OF_SPLIT_COSTS } else { USAGE_COSTS };
                 (means, costs)
             }
         };

@@ -70,12 +70,7 @@ impl Sending {
     async fn next(&mut self) -> Option<Bytes> {
         let Some(sent_at) = self.sent_at else {
             self.sent_at = Some(Instant::now());
-            let Shown {
-                table,
-                namespace,
-                actions,
-                has_callers,
-            } = &*self.shown;
+            let Shown { table, namespace, actions, has_callers } = &*self.shown;
             let hello = json!({
                 "table": table,
                 "namespace": namespace,

@@ -11,11 +11,7 @@ pub(crate) struct File {
 /// Returns a file of the page.
 macro_rules! file {
     ($path:literal, $name:literal, $kind:literal) => {
-        File {
-            path: $path,
-            kind: $kind,
-            text: include_str!(concat!("../../page/assets/", $name)),
-        }
+        File { path: $path, kind: $kind, text: include_str!(concat!("../../page/assets/", $name)) }
     };
 }
 

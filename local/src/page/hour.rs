@@ -64,9 +64,8 @@ fn mean(
     let used = used.map_or(0, |used| used.0);
     let inside = numbers(at).filter(|minute| hour_of(*minute) == hour);
     let read = inside.map(|minute| minutes.map_or((0, 0), |minutes| minutes.used(name, minute)));
-    let (covered_ms, read) = read.fold((0, 0), |sum, (covered_ms, used)| {
-        (sum.0 + covered_ms, sum.1 + i128::from(used))
-    });
+    let (covered_ms, read) =
+        read.fold((0, 0), |sum, (covered_ms, used)| (sum.0 + covered_ms, sum.1 + i128::from(used)));
     let left_ms = (at.0 - hour).min(HOUR_MS) - covered_ms;
     per_minute((used - read).max(0), left_ms)
 }
@@ -93,16 +92,10 @@ impl Hour {
                 let is_unread = known.is_none() && !is_held;
                 is_unread.then(|| means.mean(name, minute)).flatten()
             });
-            let curve = Curve {
-                means: unread.collect(),
-                minutes: known,
-            };
+            let curve = Curve { means: unread.collect(), minutes: known };
             (name.clone(), curve)
         });
-        Self {
-            limits: limits.collect(),
-            at: at.0,
-        }
+        Self { limits: limits.collect(), at: at.0 }
     }
 }
 
@@ -148,10 +141,7 @@ mod tests {
     }
 
     fn counted(milli: i128) -> Usage {
-        Usage {
-            acquires: milli,
-            tokens: [("rpm".try_into().unwrap(), MilliTotal(milli))].into(),
-        }
+        Usage { acquires: milli, tokens: [("rpm".try_into().unwrap(), MilliTotal(milli))].into() }
     }
 
     fn bucket(milli: i128) -> StoredBucket {
@@ -196,11 +186,7 @@ mod tests {
         assert_eq!(means, [None; MINUTES]);
         let Curve { minutes, means } = curve(None, Some(&[row(0, 20_000)]));
         assert_eq!(minutes, [None; MINUTES]);
-        assert_eq!(
-            means[..39],
-            [Some(0); 39],
-            "there is no row of an hour without usage"
-        );
+        assert_eq!(means[..39], [Some(0); 39], "there is no row of an hour without usage");
         assert_eq!(means[39..], [Some(1_000); 21]);
     }
 }

@@ -24,11 +24,7 @@ impl Levels {
         configs: impl IntoIterator<Item = (ConfigLevel, Config)>,
         is_whole: bool,
     ) -> Self {
-        Self {
-            configs: configs.into_iter().collect(),
-            has_general: is_whole,
-            has_entities: false,
-        }
+        Self { configs: configs.into_iter().collect(), has_general: is_whole, has_entities: false }
     }
 
     /// Returns these levels with those of entities.
@@ -140,30 +136,18 @@ mod tests {
         let entity = ConfigLevel::Entity(EntityId::new("user-1").unwrap());
         let general = [(ConfigLevel::System, rpm(10)), (resource, rpm(20))];
         let general = Levels::general(general, true);
-        assert_eq!(
-            general.source(&status(20), None),
-            None,
-            "entities are not read"
-        );
+        assert_eq!(general.source(&status(20), None), None, "entities are not read");
         let mut none = OfEntities::default();
         assert!(none.add(vec![]));
         none.complete();
         let all = general.with_entities(&none);
         assert_eq!(all.source(&status(20), None), Some("resource"));
-        assert_eq!(
-            all.source(&status(10), None),
-            Some("caller"),
-            "the system's is wider"
-        );
+        assert_eq!(all.source(&status(10), None), Some("caller"), "the system's is wider");
         // Lists that were cut still have the levels that win.
         let mut some = OfEntities::default();
         some.add(vec![(entity, rpm(30))]);
         let cut = general.with_entities(&some);
-        assert_eq!(
-            cut.source(&status(30), None),
-            None,
-            "the entity may have one on gpt-4"
-        );
+        assert_eq!(cut.source(&status(30), None), None, "the entity may have one on gpt-4");
         let on_resource = ConfigLevel::EntityResource(
             EntityId::new("user-1").unwrap(),
             Resource::new("gpt-4").unwrap(),
@@ -172,10 +156,7 @@ mod tests {
         let cut = general.with_entities(&some);
         assert_eq!(cut.source(&status(40), None), Some("entity_resource"));
         let pro = PlanName::new("pro").unwrap();
-        let plans = [
-            (ConfigLevel::System, rpm(10)),
-            (ConfigLevel::Plan(pro.clone()), rpm(50)),
-        ];
+        let plans = [(ConfigLevel::System, rpm(10)), (ConfigLevel::Plan(pro.clone()), rpm(50))];
         let plans = Levels::general(plans, true).with_entities(&none);
         assert!(plans.have_plans() && !all.have_plans());
         assert_eq!(plans.source(&status(50), Some(&pro)), Some("plan"));

@@ -89,9 +89,7 @@ impl LivePage {
     /// [`AddrInUse`](io::ErrorKind::AddrInUse) if the port is, or all that are tried; another one if
     /// it cannot be listened on, or no thread can be started.
     pub fn start(limiter: RateLimiter, options: Options) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let Options { address, port, .. } = options;
         let listening = match port {
             Some(port) => listen((address, port).into(), &runtime),
@@ -116,12 +114,7 @@ impl LivePage {
         let (asks, asked) = mpsc::channel(MAX_ASKS);
         let poller = Poller::new(limiter, Arc::clone(&board), options.read_units, asked);
         let callers = Callers::new(Arc::clone(&board), options.callers, options.metrics);
-        let site = Site {
-            board: Arc::clone(&board),
-            shown,
-            asks,
-            hosts: options.hosts.into(),
-        };
+        let site = Site { board: Arc::clone(&board), shown, asks, hosts: options.hosts.into() };
         let (stop, stopped) = oneshot::channel();
         // Made on the thread: the compiler does not see that the reads could be moved to it.
         let run = move || async move {
@@ -134,11 +127,7 @@ impl LivePage {
         };
         let thread = std::thread::Builder::new().name("page".to_owned());
         thread.spawn(move || runtime.block_on(run()))?;
-        Ok(Self {
-            address,
-            board,
-            _stop: stop,
-        })
+        Ok(Self { address, board, _stop: stop })
     }
 
     /// The address for a browser, as `http://127.0.0.1:8080/`.

@@ -100,11 +100,7 @@ enum Phase {
 
 impl Phase {
     const fn buckets(started: Instant) -> Self {
-        Self::Buckets {
-            started,
-            after: None,
-            seen: BTreeSet::new(),
-        }
+        Self::Buckets { started, after: None, seen: BTreeSet::new() }
     }
 }
 
@@ -151,11 +147,7 @@ impl Poller {
 
     /// Answers what is asked about a bucket.
     async fn answer(&mut self, ask: Ask) {
-        let Ask {
-            what,
-            bucket,
-            answer,
-        } = ask;
+        let Ask { what, bucket, answer } = ask;
         if answer.is_closed() {
             return;
         }
@@ -219,38 +211,22 @@ impl Poller {
     async fn read(&mut self, view: &ViewId, watched: &mut Watched) -> Result<(), Error> {
         let subject = &view.subject;
         match std::mem::replace(&mut watched.phase, Phase::buckets(Instant::now())) {
-            Phase::Buckets {
-                started,
-                after,
-                mut seen,
-            } => {
+            Phase::Buckets { started, after, mut seen } => {
                 let page = match subject {
                     Subject::Resource(resource) => {
-                        self.limiter
-                            .admin()
-                            .resource_buckets(resource, after.as_ref())
-                            .await
+                        self.limiter.admin().resource_buckets(resource, after.as_ref()).await
                     }
                     Subject::Starting(resource, start) => {
                         let admin = self.limiter.admin();
                         let (start, after) = (start.as_str(), after.as_ref());
-                        admin
-                            .resource_buckets_starting_with(resource, start, after)
-                            .await
+                        admin.resource_buckets_starting_with(resource, start, after).await
                     }
                     Subject::Entity(entity) => {
-                        self.limiter
-                            .admin()
-                            .entity_buckets(entity, after.as_ref())
-                            .await
+                        self.limiter.admin().entity_buckets(entity, after.as_ref()).await
                     }
                 };
                 let page = page?;
-                let shards: u64 = page
-                    .items
-                    .iter()
-                    .map(|bucket| u64::from(bucket.shards))
-                    .sum();
+                let shards: u64 = page.items.iter().map(|bucket| u64::from(bucket.shards)).sum();
                 let unreadable = u64::try_from(page.unreadable.len()).unwrap_or(u64::MAX);
                 let next = page.next.clone();
                 let plans = self.plans(&watched.levels, &page.items).await?;
@@ -260,23 +236,14 @@ impl Poller {
                 self.pay(1 + 2 * (shards + unreadable)).await;
                 let is_cut = next.is_some() && seen.len() >= MAX_BUCKETS;
                 if let Some(next) = next.filter(|_| !is_cut) {
-                    watched.phase = Phase::Buckets {
-                        started,
-                        after: Some(next),
-                        seen,
-                    };
+                    watched.phase = Phase::Buckets { started, after: Some(next), seen };
                     return Ok(());
                 }
                 watched.progress.is_cut = is_cut;
                 watched.swept(&self.board, view, started, &seen);
                 Ok(())
             }
-            Phase::Levels {
-                started,
-                mut lists,
-                after,
-                mut found,
-            } => {
+            Phase::Levels { started, mut lists, after, mut found } => {
                 let mut has_room = true;
                 let mut next = None;
                 if let Some(list) = lists.last() {
@@ -288,16 +255,10 @@ impl Poller {
                     if next.is_none() {
                         lists.pop();
                     }
-                    self.pay(1 + 2 * u64::try_from(count).unwrap_or(u64::MAX))
-                        .await;
+                    self.pay(1 + 2 * u64::try_from(count).unwrap_or(u64::MAX)).await;
                 }
                 if has_room && !lists.is_empty() {
-                    watched.phase = Phase::Levels {
-                        started,
-                        lists,
-                        after: next,
-                        found,
-                    };
+                    watched.phase = Phase::Levels { started, lists, after: next, found };
                     return Ok(());
                 }
                 if lists.is_empty() && has_room {
@@ -310,19 +271,9 @@ impl Poller {
                 watched.levels_due = now + LEVELS_EVERY.max(rest);
                 Ok(())
             }
-            Phase::Usage {
-                started,
-                day_start,
-                at,
-                after,
-                mut sum,
-            } => {
+            Phase::Usage { started, day_start, at, after, mut sum } => {
                 let report = self.report(subject, day_start..at)?;
-                let Page {
-                    items,
-                    unreadable,
-                    next,
-                } = report.page(after.as_ref()).await?;
+                let Page { items, unreadable, next } = report.page(after.as_ref()).await?;
                 let before = sum.users();
                 unreadable.into_iter().for_each(|item| sum.lacks(item));
                 items.iter().for_each(|row| sum.add(row));
@@ -331,8 +282,7 @@ impl Poller {
                 // Buckets without usage were read as well.
                 let idle = watched.buckets.saturating_sub(sum.users());
                 let idle = u64::try_from(idle).unwrap_or(u64::MAX);
-                self.pay(1 + 2 * read + if is_last { 2 * idle } else { 0 })
-                    .await;
+                self.pay(1 + 2 * read + if is_last { 2 * idle } else { 0 }).await;
                 self.board.set_day(view, sum.day(day_start, at));
                 if is_last {
                     let now = Instant::now();
@@ -340,13 +290,7 @@ impl Poller {
                     let rest = USAGE_EVERY.max(now.saturating_duration_since(started) * 2);
                     watched.usage_due = now + rest;
                 } else {
-                    watched.phase = Phase::Usage {
-                        started,
-                        day_start,
-                        at,
-                        after: next,
-                        sum,
-                    };
+                    watched.phase = Phase::Usage { started, day_start, at, after: next, sum };
                 }
                 Ok(())
             }
@@ -364,9 +308,7 @@ impl Poller {
             }
             Subject::Entity(entity) => UsageScope::Entity(entity),
         };
-        self.limiter
-            .admin()
-            .usage_report(scope, Granularity::Hourly, range)
+        self.limiter.admin().usage_report(scope, Granularity::Hourly, range)
     }
 
     /// Returns the rows of buckets that were just read, and of those that cannot be.
@@ -414,8 +356,7 @@ impl Poller {
             Err(Error::UnreadableItem { .. }) => return Ok(None),
             entities => entities?,
         };
-        self.pay(2 * u64::try_from(ids.len()).unwrap_or(u64::MAX))
-            .await;
+        self.pay(2 * u64::try_from(ids.len()).unwrap_or(u64::MAX)).await;
         let entities = entities.into_iter().flatten();
         let plans = entities.filter_map(|entity| Some((entity.id, entity.plan?)));
         Ok(Some(plans.collect()))
@@ -447,13 +388,9 @@ impl Poller {
             Err(_) => is_whole = false,
         }
         loop {
-            let page = self
-                .limiter
-                .admin()
-                .configs(&ConfigFilter::Resources, after.as_ref());
+            let page = self.limiter.admin().configs(&ConfigFilter::Resources, after.as_ref());
             let page = page.await?;
-            self.pay(1 + 2 * u64::try_from(page.items.len()).unwrap_or(u64::MAX))
-                .await;
+            self.pay(1 + 2 * u64::try_from(page.items.len()).unwrap_or(u64::MAX)).await;
             let found = page.items.iter().filter_map(|(level, _)| match level {
                 ConfigLevel::Resource(resource) => Some(resource.to_string()),
                 _ => None,
@@ -463,9 +400,7 @@ impl Poller {
             is_whole &= page.unreadable.is_empty();
             let unreadable = page.unreadable.into_iter();
             let unreadable = unreadable.filter_map(|item| item.resource);
-            names
-                .resources
-                .extend(unreadable.map(|resource| resource.to_string()));
+            names.resources.extend(unreadable.map(|resource| resource.to_string()));
             after = page.next;
             if after.is_none() || names.resources.len() >= MAX_NAMES {
                 break;
@@ -476,8 +411,7 @@ impl Poller {
         loop {
             let plans = self.limiter.admin();
             let page = plans.configs(&ConfigFilter::Plans, after.as_ref()).await?;
-            self.pay(1 + 2 * u64::try_from(page.items.len()).unwrap_or(u64::MAX))
-                .await;
+            self.pay(1 + 2 * u64::try_from(page.items.len()).unwrap_or(u64::MAX)).await;
             configs.extend(page.items);
             is_whole &= page.unreadable.is_empty();
             after = page.next;
@@ -494,9 +428,7 @@ impl Poller {
         loop {
             let page = self.limiter.admin().entities(after.as_ref()).await?;
             self.pay(1).await;
-            names
-                .entities
-                .extend(page.items.iter().map(ToString::to_string));
+            names.entities.extend(page.items.iter().map(ToString::to_string));
             after = page.next;
             if after.is_none() || names.entities.len() >= MAX_NAMES {
                 break;
@@ -581,10 +513,7 @@ impl Watched {
 fn lists(subject: &Subject) -> Vec<ConfigFilter> {
     match subject {
         Subject::Resource(resource) | Subject::Starting(resource, _) => {
-            vec![
-                ConfigFilter::Entities,
-                ConfigFilter::Resource(resource.clone()),
-            ]
+            vec![ConfigFilter::Entities, ConfigFilter::Resource(resource.clone())]
         }
         Subject::Entity(entity) => vec![ConfigFilter::Entity(entity.clone())],
     }

@@ -89,13 +89,7 @@ impl RowLimit {
         let computed = (balance + refill(elapsed_ms.into())).min(capacity.max(balance));
         let difference = (computed - i128::from(self.available)).abs();
         difference > refill(INEXACT_MS).max(2)
-            || Self {
-                available: 0,
-                ..self.clone()
-            } != Self {
-                available: 0,
-                ..shown.clone()
-            }
+            || Self { available: 0, ..self.clone() } != Self { available: 0, ..shown.clone() }
     }
 }
 
@@ -226,10 +220,7 @@ mod tests {
         assert!(!row(15_200, 5_000).differs(&shown), "read a little later");
         assert!(row(14_000, 5_000).differs(&shown), "a token was taken");
         assert!(row(16_000, 5_000).differs(&shown), "a token was returned");
-        let leased = Row {
-            leases: 1,
-            ..row(15_000, 5_000)
-        };
+        let leased = Row { leases: 1, ..row(15_000, 5_000) };
         assert!(leased.differs(&shown));
         let mut known = row(15_000, 5_000);
         known.limits[0].from = Some("system");
@@ -238,10 +229,7 @@ mod tests {
 
     #[test]
     fn the_time_of_rates_is_sent_again_where_the_page_computes_another_one() {
-        let over = |over_ms, at| Row {
-            over_ms,
-            ..row(60_000, at)
-        };
+        let over = |over_ms, at| Row { over_ms, ..row(60_000, at) };
         let shown = over(Some(2_000), 0);
         for (read, is_sent) in [
             (over(Some(12_000), 10_000), false),
@@ -260,10 +248,7 @@ mod tests {
 
     #[test]
     fn a_row_is_sent_again_when_its_pause_begins_moves_or_ends_early() {
-        let paused = |until, at| Row {
-            paused_until: until,
-            ..row(60_000, at)
-        };
+        let paused = |until, at| Row { paused_until: until, ..row(60_000, at) };
         let shown = paused(Some(20_000), 0);
         for (read, is_sent) in [
             (paused(Some(20_000), 1_000), false),

@@ -45,14 +45,8 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "no-referrer"),
     (header::CACHE_CONTROL, "no-store"),
-    (
-        HeaderName::from_static("cross-origin-resource-policy"),
-        "same-origin",
-    ),
-    (
-        HeaderName::from_static("cross-origin-opener-policy"),
-        "same-origin",
-    ),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
 ];
 
 /// What requests are answered from.
@@ -81,10 +75,8 @@ async fn respond(request: &Request<Incoming>, own: SocketAddr, site: &Site) -> R
         return text(StatusCode::FORBIDDEN, &refused.to_string());
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
-        let mut response = text(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "the page only answers GET and HEAD",
-        );
+        let mut response =
+            text(StatusCode::METHOD_NOT_ALLOWED, "the page only answers GET and HEAD");
         let allowed = HeaderValue::from_static("GET, HEAD");
         response.headers_mut().insert(header::ALLOW, allowed);
         return response;
@@ -112,11 +104,7 @@ async fn bucket(query: &str, what: What, site: &Site) -> Response<Body> {
         Err(error) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
     };
     let (answer, answered) = oneshot::channel();
-    let ask = Ask {
-        what,
-        bucket,
-        answer,
-    };
+    let ask = Ask { what, bucket, answer };
     let busy = || {
         let reason = format!("{MAX_ASKS} requests for buckets wait already; ask again");
         text(StatusCode::SERVICE_UNAVAILABLE, &reason)

@@ -28,10 +28,9 @@ impl Subject {
         let parameters: Vec<_> = parameters.map(|(name, value)| (*name, &**value)).collect();
         match parameters[..] {
             [("resource", resource)] => Ok(Some(Self::Resource(Resource::new(resource)?))),
-            [("resource", resource), ("starting", start)] => Ok(Some(Self::Starting(
-                Resource::new(resource)?,
-                EntityId::new(start)?,
-            ))),
+            [("resource", resource), ("starting", start)] => {
+                Ok(Some(Self::Starting(Resource::new(resource)?, EntityId::new(start)?)))
+            }
             [("entity", entity)] => Ok(Some(Self::Entity(EntityId::new(entity)?))),
             _ => Err(Error::Invalid(format!(
                 "a query is resource=NAME, resource=NAME&starting=TEXT or entity=NAME, got {query:?}"
@@ -49,9 +48,7 @@ pub(crate) fn bucket_of(query: &str) -> Result<(EntityId, Resource), Error> {
         [("entity", entity), ("resource", resource)] => {
             Ok((EntityId::new(&**entity)?, Resource::new(&**resource)?))
         }
-        _ => Err(Error::Invalid(format!(
-            "a query is entity=NAME&resource=NAME, got {query:?}"
-        ))),
+        _ => Err(Error::Invalid(format!("a query is entity=NAME&resource=NAME, got {query:?}"))),
     }
 }
 
@@ -90,25 +87,14 @@ mod tests {
         let read = Subject::from_query("entity=a%40b.example").unwrap();
         assert_eq!(read, Some(entity));
         let read = Subject::from_query("resource=gpt-4").unwrap();
-        assert_eq!(
-            read,
-            Some(Subject::Resource(Resource::new("gpt-4").unwrap()))
-        );
+        assert_eq!(read, Some(Subject::Resource(Resource::new("gpt-4").unwrap())));
         let read = Subject::from_query("resource=gpt-4&starting=a%40").unwrap();
         let start = EntityId::new("a@").unwrap();
         let gpt4 = Resource::new("gpt-4").unwrap();
         assert_eq!(read, Some(Subject::Starting(gpt4.clone(), start.clone())));
         assert_eq!(Subject::from_query("").unwrap(), None);
-        assert_eq!(
-            bucket_of("entity=a%40&resource=gpt-4").unwrap(),
-            (start, gpt4)
-        );
-        for query in [
-            "",
-            "entity=a",
-            "resource=a&entity=b",
-            "entity=a&resource=b%23c",
-        ] {
+        assert_eq!(bucket_of("entity=a%40&resource=gpt-4").unwrap(), (start, gpt4));
+        for query in ["", "entity=a", "resource=a&entity=b", "entity=a&resource=b%23c"] {
             assert!(bucket_of(query).is_err(), "{query}");
         }
         for query in [

@@ -70,11 +70,7 @@ impl Sum {
                 Some(name) => usage.tokens.get(name).map_or(0, |amount| amount.0),
                 None => usage.acquires,
             };
-            let of_hour = |hour| {
-                self.hours
-                    .get(&(start.0 + hour * HOUR_MS))
-                    .map_or(0, amount)
-            };
+            let of_hour = |hour| self.hours.get(&(start.0 + hour * HOUR_MS)).map_or(0, amount);
             let mut users: Vec<_> = self.users.iter().collect();
             users.sort_by_key(|(_, usage)| std::cmp::Reverse(amount(usage)));
             let top = users.into_iter().filter(|(_, usage)| amount(usage) > 0);

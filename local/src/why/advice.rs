@@ -8,10 +8,7 @@ use super::window;
 
 impl Next {
     fn new(reason: String, command: &str) -> Self {
-        Self {
-            reason,
-            command: format!("weirgate {command}"),
-        }
+        Self { reason, command: format!("weirgate {command}") }
     }
 }
 
@@ -107,15 +104,9 @@ pub(super) fn by_verdict(
     verdict: Verdict,
     class: Option<&ClassName>,
 ) -> Vec<Next> {
-    let Reasons {
-        entity, resource, ..
-    } = reasons;
-    let fixed = reasons
-        .in_force()
-        .and_then(|(_, config)| config.class.as_ref());
-    let caller = fixed
-        .or(class)
-        .map_or_else(String::new, |class| format!(" for class {class}"));
+    let Reasons { entity, resource, .. } = reasons;
+    let fixed = reasons.in_force().and_then(|(_, config)| config.class.as_ref());
+    let caller = fixed.or(class).map_or_else(String::new, |class| format!(" for class {class}"));
     let short = match verdict {
         Verdict::Refused(reason) => {
             let command = format!("limits list --resource {resource}");
@@ -129,12 +120,7 @@ pub(super) fn by_verdict(
     };
     if !short.is_empty() {
         let next = short.into_iter().map(|status| {
-            let LimitStatus {
-                limit,
-                entity,
-                resource,
-                ..
-            } = &status;
+            let LimitStatus { limit, entity, resource, .. } = &status;
             Next::new(
                 format!("{limit} of {entity} has no token left{caller}"),
                 &format!("usage --entity {entity} --resource {resource} --by hour --from 1d"),
@@ -153,9 +139,7 @@ pub(super) fn by_verdict(
 }
 
 fn by_pause(known: &Known) -> Option<Next> {
-    let LimitStatus {
-        entity, resource, ..
-    } = &known.status;
+    let LimitStatus { entity, resource, .. } = &known.status;
     let left = rounded_span(known.status.paused_for?);
     Some(Next::new(
         format!("{entity} is paused, {left}: its vendor denied a call, or an operator asked"),
@@ -164,12 +148,7 @@ fn by_pause(known: &Known) -> Option<Next> {
 }
 
 fn of_limit(known: &Known) -> impl Iterator<Item = Next> {
-    let LimitStatus {
-        limit,
-        entity,
-        resource,
-        ..
-    } = &known.status;
+    let LimitStatus { limit, entity, resource, .. } = &known.status;
     let is_out = known.status.available.whole_tokens() <= 0;
     let by_kind = known.other_kind.as_ref().map(|(level, other)| {
         let reason = format!(
@@ -212,9 +191,7 @@ fn of_limit(known: &Known) -> impl Iterator<Item = Next> {
 
 /// Returns a limit as `limits set` takes it.
 fn text(status: &LimitStatus) -> String {
-    let LimitStatus {
-        limit, capacity, ..
-    } = status;
+    let LimitStatus { limit, capacity, .. } = status;
     match status.kind() {
         LimitKind::Slots => format!("{limit}={capacity}"),
         LimitKind::Quota => {

@@ -29,9 +29,7 @@ pub type Fields = BTreeMap<String, String>;
 #[must_use]
 pub fn differing(of: &str, [before, after]: [Fields; 2]) -> Vec<Field> {
     let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let names = names
-        .into_iter()
-        .filter(|name| before.get(*name) != after.get(*name));
+    let names = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
     let value =
         |fields: &Fields, name: &str| fields.get(name).map_or("-", String::as_str).to_owned();
     let field = |name: &String| Field {
@@ -82,12 +80,7 @@ pub fn entity_fields(entity: Option<&Entity>) -> Fields {
     Fields::from([
         ("cascades".to_owned(), yes_or_no(entity.cascades)),
         ("parent".to_owned(), parent.to_owned()),
-        (
-            "plan".to_owned(),
-            (entity.plan.as_ref())
-                .map_or("-", |plan| plan.as_str())
-                .to_owned(),
-        ),
+        ("plan".to_owned(), (entity.plan.as_ref()).map_or("-", |plan| plan.as_str()).to_owned()),
     ])
 }
 
@@ -102,12 +95,7 @@ pub fn change_fields(change: &AuditChange) -> Vec<Field> {
     let mut fields = differing(&of, fields);
     if fields.is_empty() {
         let none = || "-".to_owned();
-        fields.push(Field {
-            of,
-            field: String::new(),
-            before: none(),
-            after: none(),
-        });
+        fields.push(Field { of, field: String::new(), before: none(), after: none() });
     }
     fields
 }
@@ -115,10 +103,7 @@ pub fn change_fields(change: &AuditChange) -> Vec<Field> {
 /// Returns what changed, with its fields before and after.
 fn fields_of(change: &AuditChange) -> (String, [Fields; 2]) {
     let field = |name: &str, value: Option<String>| -> Fields {
-        value
-            .map(|value| (name.to_owned(), value))
-            .into_iter()
-            .collect()
+        value.map(|value| (name.to_owned(), value)).into_iter().collect()
     };
     let bucket = |entity, resource| format!("bucket of {entity} on {resource}");
     let amounts = |balances: &BTreeMap<LimitName, MilliTokens>| -> Fields {
@@ -126,16 +111,9 @@ fn fields_of(change: &AuditChange) -> (String, [Fields; 2]) {
         let texts = balances.map(|(name, amount)| (name.to_string(), amount.to_string()));
         texts.collect()
     };
-    let limits = |limits: &[Limit]| Config {
-        limits: limits.to_vec(),
-        ..Config::default()
-    };
+    let limits = |limits: &[Limit]| Config { limits: limits.to_vec(), ..Config::default() };
     match change {
-        AuditChange::Config {
-            level,
-            before,
-            after,
-        } => {
+        AuditChange::Config { level, before, after } => {
             let fields = config_fields([before.as_ref(), after.as_ref()]);
             (level.to_string(), fields)
         }
@@ -152,11 +130,7 @@ fn fields_of(change: &AuditChange) -> (String, [Fields; 2]) {
             };
             (format!("entity {id}"), [before, after].map(labels))
         }
-        AuditChange::Switch {
-            level,
-            before,
-            after,
-        } => {
+        AuditChange::Switch { level, before, after } => {
             let switch = |switch: &Option<Switch>| {
                 field("switch", switch.map(|switch| switch.as_str().to_owned()))
             };
@@ -169,48 +143,25 @@ fn fields_of(change: &AuditChange) -> (String, [Fields; 2]) {
             };
             ("system".to_owned(), [before, after].map(decision))
         }
-        AuditChange::Balances {
-            entity,
-            resource,
-            before,
-            after,
-        } => (bucket(entity, resource), [before, after].map(amounts)),
-        AuditChange::Limits {
-            entity,
-            resource,
-            before,
-            after,
-        } => {
+        AuditChange::Balances { entity, resource, before, after } => {
+            (bucket(entity, resource), [before, after].map(amounts))
+        }
+        AuditChange::Limits { entity, resource, before, after } => {
             let [before, after] = [before, after].map(|given| limits(given));
             let fields = config_fields([Some(&before), Some(&after)]);
             (bucket(entity, resource), fields)
         }
-        AuditChange::Pause {
-            entity,
-            resource,
-            before,
-            after,
-        } => {
+        AuditChange::Pause { entity, resource, before, after } => {
             let end = |of: &Option<EpochMillis>| {
                 field("paused until", of.map(|until| Iso8601(until).to_string()))
             };
             (bucket(entity, resource), [before, after].map(end))
         }
-        AuditChange::LeaseEnded {
-            entity,
-            resource,
-            lease,
-            held,
-        } => {
+        AuditChange::LeaseEnded { entity, resource, lease, held } => {
             let what = format!("{} lease {lease}", bucket(entity, resource));
             (what, [amounts(held), Fields::new()])
         }
-        AuditChange::Shards {
-            entity,
-            resource,
-            before,
-            after,
-        } => {
+        AuditChange::Shards { entity, resource, before, after } => {
             let count = |count: &u32| field("shards", Some(count.to_string()));
             (bucket(entity, resource), [before, after].map(count))
         }

@@ -58,10 +58,8 @@ impl Reasons {
         let entities = with_ancestors(limiter, &entity).await?;
         let in_force = admin.switches_in_force().await?;
         let mut unreadable = in_force.unreadable;
-        let switches = Switches {
-            levels: in_force.items.into_iter().collect(),
-            ..Switches::default()
-        };
+        let switches =
+            Switches { levels: in_force.items.into_iter().collect(), ..Switches::default() };
         let levels = all_levels(limiter, &entities, &resource, &switches).await?;
         let mut missing_plan = None;
         for plan in entities.iter().filter_map(|entity| entity.plan.as_ref()) {
@@ -74,9 +72,8 @@ impl Reasons {
             }
         }
         let mut cascades = true;
-        let taken_from = entities
-            .iter()
-            .take_while(|entity| std::mem::replace(&mut cascades, entity.cascades));
+        let taken_from =
+            entities.iter().take_while(|entity| std::mem::replace(&mut cascades, entity.cascades));
         let taken_from: Vec<_> = taken_from.cloned().collect();
         let found = taken_from.iter().map(|taken| {
             let used = used.as_ref().filter(|_| taken.id == entity);
@@ -181,9 +178,7 @@ impl Found {
     ) -> Result<Self, Error> {
         let bucket = limiter.admin().bucket(entity, resource).await?;
         let limits = bucket.iter().flat_map(|bucket| &bucket.limits);
-        let has_rates = limits
-            .map(LimitStatus::kind)
-            .any(|kind| kind == LimitKind::Rate);
+        let has_rates = limits.map(LimitStatus::kind).any(|kind| kind == LimitKind::Rate);
         let mut halves = of_shards(bucket.as_ref());
         let used = match used {
             Some(used) => Some(used.clone()),
@@ -193,12 +188,7 @@ impl Found {
             }
             None => None,
         };
-        Ok(Self {
-            entity: entity.clone(),
-            bucket,
-            used,
-            halves,
-        })
+        Ok(Self { entity: entity.clone(), bucket, used, halves })
     }
 }
 
@@ -296,13 +286,10 @@ fn stopped_at(
     entities: &[Entity],
     resource: &Resource,
 ) -> Option<ConfigLevel> {
-    let mut stops = entities
-        .iter()
-        .enumerate()
-        .filter_map(|(generation, entity)| {
-            let level = switches.stopping(&entity.id, entity.plan.as_ref(), resource)?;
-            (generation == 0 || level.has_members()).then_some(level)
-        });
+    let mut stops = entities.iter().enumerate().filter_map(|(generation, entity)| {
+        let level = switches.stopping(&entity.id, entity.plan.as_ref(), resource)?;
+        (generation == 0 || level.has_members()).then_some(level)
+    });
     stops.next()
 }
 
@@ -317,14 +304,9 @@ async fn last_changes(
         subjects.insert(AuditSubject::Entity(entity.id.clone()));
         subjects.extend(entity.plan.clone().map(AuditSubject::Plan));
     }
-    subjects.extend([
-        AuditSubject::Resource(resource.clone()),
-        AuditSubject::System,
-    ]);
+    subjects.extend([AuditSubject::Resource(resource.clone()), AuditSubject::System]);
     let admin = limiter.admin();
-    let read = subjects
-        .iter()
-        .map(|subject| admin.last_changes(subject, CHANGES));
+    let read = subjects.iter().map(|subject| admin.last_changes(subject, CHANGES));
     let pages = try_join_all(read).await?;
     let (mut changes, mut unreadable) = (vec![], vec![]);
     for page in pages {
@@ -333,9 +315,7 @@ async fn last_changes(
     }
     changes.sort_by_key(|change| std::cmp::Reverse(change.id));
     changes.truncate(usize::from(CHANGES));
-    let changes = changes.into_iter().map(|event| Change {
-        fields: change_fields(&event.change),
-        event,
-    });
+    let changes =
+        changes.into_iter().map(|event| Change { fields: change_fields(&event.change), event });
     Ok((changes.collect(), unreadable))
 }

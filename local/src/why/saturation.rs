@@ -85,9 +85,7 @@ impl Used {
         let base = |name| before.tokens.get(name).copied().unwrap_or_default();
         let tokens = after.tokens.iter();
         let usage = Usage {
-            tokens: tokens
-                .map(|(name, amount)| (name.clone(), *amount - base(name)))
-                .collect(),
+            tokens: tokens.map(|(name, amount)| (name.clone(), *amount - base(name))).collect(),
             acquires: after.acquires.saturating_sub(before.acquires),
         };
         Some(Self { usage, over_ms })
@@ -113,10 +111,10 @@ impl Used {
         let admin = limiter.admin();
         let total = admin.usage_report(scope, Granularity::Hourly, start..now)?;
         let total = total.total().await?;
-        Ok(total.unreadable.is_empty().then_some(Self {
-            usage: total.usage,
-            over_ms: now.0 - start.0,
-        }))
+        Ok(total
+            .unreadable
+            .is_empty()
+            .then_some(Self { usage: total.usage, over_ms: now.0 - start.0 }))
     }
 }
 
@@ -171,11 +169,7 @@ mod tests {
             (4_000, 60_000, 1),
             (-5_000, 60_000, 0),
         ] {
-            assert_eq!(
-                of(&used(milli, over_ms)),
-                Some(percent),
-                "{milli} {over_ms}"
-            );
+            assert_eq!(of(&used(milli, over_ms)), Some(percent), "{milli} {over_ms}");
         }
         assert_eq!(Saturation::of(&rate, None), None, "unknown, not 0");
         assert_eq!(of(&used(0, 0)), None, "no span");
@@ -194,10 +188,7 @@ mod tests {
             ..status(10_000, 0, Duration::ZERO, 6_120)
         };
         let known = Saturation::of(&quota, None).unwrap();
-        assert_eq!(
-            (known.percent, known.used.0, known.of.0),
-            (39, 3_880, 10_000)
-        );
+        assert_eq!((known.percent, known.used.0, known.of.0), (39, 3_880, 10_000));
     }
 
     #[test]

@@ -7,9 +7,7 @@ use weirgate::{EpochMillis, LimitStatus, Schedule, WindowCode};
 #[must_use]
 pub fn resets(status: &LimitStatus) -> Option<String> {
     let code = status.window?;
-    let end = status
-        .window_end
-        .and_then(|end| weirgate_shared::calendar::shown(code, end));
+    let end = status.window_end.and_then(|end| weirgate_shared::calendar::shown(code, end));
     Some(match (end, code.session()) {
         (Some(end), _) => format!("resets on {end}"),
         (None, Some(_)) => format!("{code} from the first use"),
@@ -28,11 +26,7 @@ pub(super) fn scale(schedule: &Schedule, now: EpochMillis) -> Option<String> {
 
 /// Returns the window of a quota as `limits set` takes it, with the amount: `quota:10000/month`.
 pub(super) fn text(status: &LimitStatus, code: WindowCode) -> String {
-    let kind = if code.session().is_some() {
-        "session"
-    } else {
-        "quota"
-    };
+    let kind = if code.session().is_some() { "session" } else { "quota" };
     format!("{kind}:{}/{code}", status.capacity)
 }
 
@@ -70,16 +64,8 @@ mod tests {
         let month = code("month,day=15,at=09:00,tz=Europe/Berlin");
         for (window, end, expected) in [
             (None, None, None),
-            (
-                month,
-                Some(1_797_321_600_000),
-                Some("resets on 15 Dec 09:00 (Berlin)"),
-            ),
-            (
-                code("5h"),
-                Some(1_797_321_600_000),
-                Some("resets on 15 Dec 08:00 (UTC)"),
-            ),
+            (month, Some(1_797_321_600_000), Some("resets on 15 Dec 09:00 (Berlin)")),
+            (code("5h"), Some(1_797_321_600_000), Some("resets on 15 Dec 08:00 (UTC)")),
             (code("5h"), None, Some("5h from the first use")),
             (Some(WindowCode(-1)), None, Some("unknown window (-1)")),
         ] {
@@ -90,13 +76,10 @@ mod tests {
 
     #[test]
     fn a_scale_is_shown_with_the_next_boundary() {
-        let schedule: Schedule = "0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin"
-            .parse()
-            .unwrap();
-        for (hour, expected) in [
-            (7, "2/1 until 15 Dec 18:00 (Berlin)"),
-            (17, "1/1 until 16 Dec 08:00 (Berlin)"),
-        ] {
+        let schedule: Schedule = "0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin".parse().unwrap();
+        for (hour, expected) in
+            [(7, "2/1 until 15 Dec 18:00 (Berlin)"), (17, "1/1 until 16 Dec 08:00 (Berlin)")]
+        {
             // 15 December 2026, a Tuesday.
             let now = EpochMillis(1_797_292_800_000 + hour * 3_600_000);
             assert_eq!(scale(&schedule, now).as_deref(), Some(expected));
@@ -105,10 +88,7 @@ mod tests {
 
     #[test]
     fn a_quota_is_named_as_the_command_line_takes_it() {
-        for written in [
-            "quota:10000/month,day=15,tz=Europe/Berlin",
-            "session:10000/5h",
-        ] {
+        for written in ["quota:10000/month,day=15,tz=Europe/Berlin", "session:10000/5h"] {
             let limit: Limit = format!("tpm={written}").parse().unwrap();
             let code = limit.rule().window_code().unwrap();
             assert_eq!(text(&status(Some(code), None), code), written);

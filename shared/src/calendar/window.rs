@@ -83,16 +83,12 @@ pub fn bounds(window: &CalendarWindow, now: EpochMillis) -> Option<(EpochMillis,
 
 /// Returns the last begin of a period at or before a local time.
 fn floor(window: &CalendarWindow, at: DateTime) -> Option<DateTime> {
-    begin(window, at, 0)
-        .filter(|begin| *begin <= at)
-        .or_else(|| begin(window, at, -1))
+    begin(window, at, 0).filter(|begin| *begin <= at).or_else(|| begin(window, at, -1))
 }
 
 /// Returns the first begin of a period after a local time.
 fn next(window: &CalendarWindow, at: DateTime) -> Option<DateTime> {
-    begin(window, at, 0)
-        .filter(|begin| *begin > at)
-        .or_else(|| begin(window, at, 1))
+    begin(window, at, 0).filter(|begin| *begin > at).or_else(|| begin(window, at, 1))
 }
 
 /// Returns the begin within the calendar's hour, day, week, month or year of a local time, or

@@ -31,9 +31,7 @@ impl Zone {
     /// [`WindowError::UnknownZone`] for a name that the bundled database does not have.
     pub fn new(name: &str) -> Result<Self, WindowError> {
         let zone = Self::of(ZoneName::new(name)?);
-        zone.ok_or_else(|| WindowError::UnknownZone {
-            name: name.to_owned(),
-        })
+        zone.ok_or_else(|| WindowError::UnknownZone { name: name.to_owned() })
     }
 
     /// Returns the zone of a name. A test compares the names with the bundled database, so none is
@@ -96,11 +94,7 @@ impl Zone {
         let range = Timestamp::MIN.as_millisecond()..=Timestamp::MAX.as_millisecond();
         let clamped = now.0.clamp(*range.start(), *range.end());
         // The last millisecond itself is refused, because its part of a second is beyond the range.
-        let beyond = if clamped < 0 {
-            Timestamp::MIN
-        } else {
-            Timestamp::MAX
-        };
+        let beyond = if clamped < 0 { Timestamp::MIN } else { Timestamp::MAX };
         let at = Timestamp::from_millisecond(clamped).unwrap_or(beyond);
         let local = self.0.to_datetime(at);
         let (mut last, mut following) = (floor(local), next(local));

@@ -161,9 +161,8 @@ fn read_window(fields: &[(String, String)]) -> Result<Option<QuotaWindow>, Windo
     match (field("every"), field("session")) {
         (Some(every), None) => {
             let mut others = fields.iter().filter(|(field, _)| field != "every");
-            let every = others.try_fold(Every::parse(every)?, |every, (field, value)| {
-                every.set(field, value)
-            })?;
+            let every = others
+                .try_fold(Every::parse(every)?, |every, (field, value)| every.set(field, value))?;
             every.try_into().map(Some)
         }
         (None, Some(session)) => {

@@ -97,11 +97,7 @@ fn read_folder(folder: &Path) -> Result<Vec<TextFile>, Unread> {
         let message = "the folder must have a file that ends in .yaml or .yml, and has none";
         return Err(Unread {
             is_missing: true,
-            error: FileError {
-                path: folder.to_owned(),
-                place: None,
-                message: message.to_owned(),
-            },
+            error: FileError { path: folder.to_owned(), place: None, message: message.to_owned() },
         });
     }
     paths.sort();
@@ -119,14 +115,10 @@ fn read_text(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("it must be a regular file"));
     }
     let mut text = String::new();
-    let read = File::open(path)?
-        .take(MAX_BYTES + 1)
-        .read_to_string(&mut text)?;
+    let read = File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
     match u64::try_from(read) {
         Ok(bytes) if bytes <= MAX_BYTES => Ok(text),
-        _ => Err(io::Error::other(format!(
-            "it must have {MAX_BYTES} bytes at most, and has more"
-        ))),
+        _ => Err(io::Error::other(format!("it must have {MAX_BYTES} bytes at most, and has more"))),
     }
 }
 
@@ -159,15 +151,7 @@ mod tests {
         ] {
             assert!(has_end(text), "{text:?}");
         }
-        for text in [
-            "",
-            "a: 1",
-            "a: 1\n..",
-            "a: 1\n ...",
-            "...\na: 1",
-            "....",
-            "a: ...",
-        ] {
+        for text in ["", "a: 1", "a: 1\n..", "a: 1\n ...", "...\na: 1", "....", "a: ..."] {
             assert!(!has_end(text), "{text:?}");
         }
     }

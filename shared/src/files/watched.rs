@@ -112,16 +112,9 @@ impl<T: Send + Sync + 'static> Watched<T> {
             }
             None => evaluate(&what, &counted, &mut in_force)?,
         };
-        let state = State {
-            value: Arc::new(value),
-            error: None,
-            checked_at: (Instant::now(), wall_ms),
-        };
-        let reads = Reads {
-            counted,
-            seen: None,
-            in_force,
-        };
+        let state =
+            State { value: Arc::new(value), error: None, checked_at: (Instant::now(), wall_ms) };
+        let reads = Reads { counted, seen: None, in_force };
         Ok(Self(Arc::new(Shared {
             what,
             paths,

@@ -63,17 +63,9 @@ pub fn with_document<T>(
             let message = format!("the file is empty: it needs {}", format.needs);
             Err(source.wrong((1, 1), message))
         }
-        [document] => read(
-            source,
-            Node {
-                at: String::new(),
-                yaml: document,
-            },
-        ),
-        [_, second, ..] => Err(source.wrong(
-            place(second),
-            "a second document begins: the file must have one".to_owned(),
-        )),
+        [document] => read(source, Node { at: String::new(), yaml: document }),
+        [_, second, ..] => Err(source
+            .wrong(place(second), "a second document begins: the file must have one".to_owned())),
     }
 }
 
@@ -157,11 +149,7 @@ impl Source<'_> {
     /// Returns an error at a place.
     #[must_use]
     pub fn wrong(&self, place: (usize, usize), message: String) -> FileError {
-        FileError {
-            path: self.0.to_owned(),
-            place: Some(place),
-            message,
-        }
+        FileError { path: self.0.to_owned(), place: Some(place), message }
     }
 
     /// Returns an error about the node.
@@ -233,10 +221,7 @@ impl Source<'_> {
         let YamlData::Sequence(list) = &node.yaml.data else {
             return Err(self.refuse(node, takes));
         };
-        let item = |(place, yaml)| Node {
-            at: format!("{}[{place}]", node.at),
-            yaml,
-        };
+        let item = |(place, yaml)| Node { at: format!("{}[{place}]", node.at), yaml };
         Ok(list.iter().enumerate().map(item).collect())
     }
 
@@ -247,10 +232,9 @@ impl Source<'_> {
     pub fn integer(&self, node: &Node<'_>) -> Result<i64, FileError> {
         match scalar(node.yaml) {
             Some(Scalar::Integer(number)) => Ok(number),
-            Some(Scalar::String(text)) if is_plain(node.yaml) => text
-                .replace('_', "")
-                .parse()
-                .map_err(|_| self.refuse(node, "a whole number")),
+            Some(Scalar::String(text)) if is_plain(node.yaml) => {
+                text.replace('_', "").parse().map_err(|_| self.refuse(node, "a whole number"))
+            }
             _ => Err(self.refuse(node, "a whole number")),
         }
     }
@@ -297,10 +281,7 @@ fn scalar<'y>(yaml: &'y MarkedYaml<'_>) -> Option<Scalar<'y>> {
     };
     match full(tag).strip_prefix(CORE) {
         Some(kind) => {
-            let tag = Cow::Owned(Tag {
-                handle: CORE.to_owned(),
-                suffix: kind.to_owned(),
-            });
+            let tag = Cow::Owned(Tag { handle: CORE.to_owned(), suffix: kind.to_owned() });
             // By the tag also where the value is in quotes.
             Scalar::parse_from_cow_and_metadata(text, ScalarStyle::Plain, Some(&tag))
         }
@@ -311,10 +292,7 @@ fn scalar<'y>(yaml: &'y MarkedYaml<'_>) -> Option<Scalar<'y>> {
 }
 
 fn is_plain(yaml: &MarkedYaml<'_>) -> bool {
-    matches!(
-        yaml.data,
-        YamlData::Representation(_, ScalarStyle::Plain, None)
-    )
+    matches!(yaml.data, YamlData::Representation(_, ScalarStyle::Plain, None))
 }
 
 fn full(tag: &Tag) -> String {

@@ -24,10 +24,7 @@ pub(super) fn size_bytes(value: &Attr<'_>) -> usize {
         Attr::N(text) => text.len().div_ceil(2) + 1,
         Attr::S(text) => text.len(),
         Attr::Bool(_) | Attr::Other => 1,
-        Attr::Numbers(numbers) => numbers
-            .iter()
-            .map(|number| size_bytes(&Attr::N(number)))
-            .sum(),
+        Attr::Numbers(numbers) => numbers.iter().map(|number| size_bytes(&Attr::N(number))).sum(),
         Attr::M(entries) => {
             3 + entries
                 .iter()
@@ -41,12 +38,8 @@ pub(super) fn size_bytes(value: &Attr<'_>) -> usize {
 /// also if its condition fails.
 #[must_use]
 pub fn write_units<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> u32 {
-    let bytes: usize = item
-        .map(|(name, value)| name.len() + size_bytes(&value))
-        .sum();
-    u32::try_from(bytes.div_ceil(1024))
-        .unwrap_or(u32::MAX)
-        .max(1)
+    let bytes: usize = item.map(|(name, value)| name.len() + size_bytes(&value)).sum();
+    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).max(1)
 }
 
 #[cfg(test)]

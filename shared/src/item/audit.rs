@@ -45,11 +45,7 @@ pub fn write_audit(event: &AuditEvent) -> BTreeMap<String, Value> {
         before.map(|before| (attr::BEFORE, Value::Map(before))),
         after.map(|after| (attr::AFTER, Value::Map(after))),
     ];
-    attributes
-        .into_iter()
-        .flatten()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
+    attributes.into_iter().flatten().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Returns the entity and the resource of a change.
@@ -62,21 +58,11 @@ const fn names(change: &AuditChange) -> (Option<&EntityId>, Option<&Resource>) {
         | AuditChange::EntityDescription { id, .. }
         | AuditChange::Erased { id } => (Some(id), None),
         AuditChange::OnUnavailable { .. } | AuditChange::Purged => (None, None),
-        AuditChange::Balances {
-            entity, resource, ..
-        }
-        | AuditChange::Limits {
-            entity, resource, ..
-        }
-        | AuditChange::Pause {
-            entity, resource, ..
-        }
-        | AuditChange::LeaseEnded {
-            entity, resource, ..
-        }
-        | AuditChange::Shards {
-            entity, resource, ..
-        } => (Some(entity), Some(resource)),
+        AuditChange::Balances { entity, resource, .. }
+        | AuditChange::Limits { entity, resource, .. }
+        | AuditChange::Pause { entity, resource, .. }
+        | AuditChange::LeaseEnded { entity, resource, .. }
+        | AuditChange::Shards { entity, resource, .. } => (Some(entity), Some(resource)),
     }
 }
 
@@ -100,20 +86,12 @@ type Map = BTreeMap<String, Value>;
 fn values(change: &AuditChange) -> (&'static str, Option<Map>, Option<Map>) {
     match change {
         AuditChange::Config { before, after, .. } => {
-            let action = if after.is_some() {
-                SET_CONFIG
-            } else {
-                DELETE_CONFIG
-            };
+            let action = if after.is_some() { SET_CONFIG } else { DELETE_CONFIG };
             let [before, after] = [before, after].map(|of| of.as_ref().map(item::write_config));
             (action, before, after)
         }
         AuditChange::Entity { before, after, .. } => {
-            let action = if after.is_some() {
-                SET_ENTITY
-            } else {
-                DELETE_ENTITY
-            };
+            let action = if after.is_some() { SET_ENTITY } else { DELETE_ENTITY };
             let [before, after] = [before, after].map(|of| of.as_ref().map(item::write_entity));
             (action, before, after)
         }
@@ -145,10 +123,7 @@ fn values(change: &AuditChange) -> (&'static str, Option<Map>, Option<Map>) {
         AuditChange::LeaseEnded { held, .. } => (RELEASE_LEASE, Some(write_amounts(held)), None),
         AuditChange::Shards { before, after, .. } => {
             let count = |count: &u32| {
-                Some(Map::from([(
-                    attr::SHARDS.to_owned(),
-                    Value::Int((*count).into()),
-                )]))
+                Some(Map::from([(attr::SHARDS.to_owned(), Value::Int((*count).into()))]))
             };
             (SET_SHARDS, count(before), count(after))
         }
@@ -167,27 +142,20 @@ pub fn read_audit<'a>(
     item: impl Iterator<Item = (&'a str, Attr<'a>)>,
 ) -> Result<AuditEvent, ItemError> {
     let attributes: Vec<_> = item.collect();
-    let key = read_key(attributes.iter().cloned()).unwrap_or_else(|| ItemKey {
-        pk: String::new(),
-        sk: String::new(),
-    });
+    let key = read_key(attributes.iter().cloned())
+        .unwrap_or_else(|| ItemKey { pk: String::new(), sk: String::new() });
     let key = AuditKey::parse(&key)
         .ok_or_else(|| ItemError::missing(attr::SK, "the key of an audit event"))?;
-    let find = |wanted: &str| {
-        attributes
-            .iter()
-            .find(|(name, _)| *name == wanted)
-            .map(|(_, value)| value)
-    };
+    let find =
+        |wanted: &str| attributes.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value);
     let text = |name: &str, takes| match find(name) {
         Some(Attr::S(text)) => Ok(*text),
         Some(other) => Err(ItemError::new(name, other, takes)),
         None => Err(ItemError::missing(name, takes)),
     };
     let map = |name: &str| find(name).map(|value| entries(name, value)).transpose();
-    let resource: Option<Resource> = find(attr::RESOURCE)
-        .map(|value| name(attr::RESOURCE, value))
-        .transpose()?;
+    let resource: Option<Resource> =
+        find(attr::RESOURCE).map(|value| name(attr::RESOURCE, value)).transpose()?;
     let (before, after) = (map(attr::BEFORE)?, map(attr::AFTER)?);
     let change = match (text(attr::ACTION, ACTIONS)?, &key.of) {
         (SET_CONFIG | DELETE_CONFIG, of) => AuditChange::Config {
@@ -198,11 +166,7 @@ pub fn read_audit<'a>(
         (SET_ENTITY | DELETE_ENTITY, AuditSubject::Entity(id)) => {
             let of = |attributes| entity(EntityId::clone(id), attributes);
             let (before, after) = (before.map(of).transpose()?, after.map(of).transpose()?);
-            AuditChange::Entity {
-                id: id.clone(),
-                before,
-                after,
-            }
+            AuditChange::Entity { id: id.clone(), before, after }
         }
         (DESCRIBE_ENTITY, AuditSubject::Entity(id)) => AuditChange::EntityDescription {
             id: id.clone(),
@@ -294,19 +258,13 @@ fn shards(entries: &[(&str, Attr<'_>)]) -> Result<u32, ItemError> {
 
 fn pause_end(entries: &[(&str, Attr<'_>)]) -> Result<Option<EpochMillis>, ItemError> {
     let found = entries.iter().find(|(name, _)| *name == attr::PAUSED_UNTIL);
-    found
-        .map(|(name, value)| integer(name, value).map(EpochMillis))
-        .transpose()
+    found.map(|(name, value)| integer(name, value).map(EpochMillis)).transpose()
 }
 
 fn switch(entries: &[(&str, Attr<'_>)]) -> Result<Switch, ItemError> {
     let found = entries.iter().find(|(name, _)| *name == attr::SWITCH);
     let (name, value) = found.ok_or_else(|| ItemError::missing(attr::SWITCH, Switch::WORDS))?;
-    let word = if let Attr::S(word) = value {
-        Switch::parse(word)
-    } else {
-        None
-    };
+    let word = if let Attr::S(word) = value { Switch::parse(word) } else { None };
     word.ok_or_else(|| ItemError::new(name, value, Switch::WORDS))
 }
 
@@ -314,11 +272,7 @@ fn on_unavailable(entries: &[(&str, Attr<'_>)]) -> Result<OnUnavailable, ItemErr
     let name = attr::ON_UNAVAILABLE;
     let found = entries.iter().find(|(known, _)| *known == name);
     let (_, value) = found.ok_or_else(|| ItemError::missing(name, OnUnavailable::WORDS))?;
-    let policy = if let Attr::S(words) = value {
-        OnUnavailable::parse(words)
-    } else {
-        None
-    };
+    let policy = if let Attr::S(words) = value { OnUnavailable::parse(words) } else { None };
     policy.ok_or_else(|| ItemError::new(name, value, OnUnavailable::WORDS))
 }
 

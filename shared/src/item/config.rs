@@ -16,11 +16,8 @@ use crate::{
 /// Returns the attributes of a configuration.
 #[must_use]
 pub fn write_config(config: &Config) -> BTreeMap<String, Value> {
-    let limits = config
-        .limits
-        .iter()
-        .map(|limit| (limit.name().to_string(), write_limit(limit)))
-        .collect();
+    let limits =
+        config.limits.iter().map(|limit| (limit.name().to_string(), write_limit(limit))).collect();
     let class = config.class.as_ref();
     let class = class.map(|class| (attr::CLASS.to_owned(), Value::text(class.as_str())));
     BTreeMap::from([
@@ -50,9 +47,7 @@ fn write_limit(limit: &Limit) -> Value {
         QuotaWindow::Calendar(window) => Some(window.zone()),
         QuotaWindow::Session(_) => None,
     });
-    let mut zones = [of_window, schedule.map(Schedule::zone_name)]
-        .into_iter()
-        .flatten();
+    let mut zones = [of_window, schedule.map(Schedule::zone_name)].into_iter().flatten();
     let has_zone = zones.any(|zone| zone != ZoneName::UTC);
     let zones = has_zone.then(|| (attr::ZONES.to_owned(), Value::text(ZONE_DATA)));
     let of_class = |class: &Class| (class.name().to_string(), Value::Text(class.to_string()));
@@ -80,10 +75,7 @@ pub fn read_config<'a>(
     } else {
         None
     };
-    Ok(Versioned {
-        version: integer(attr::VERSION, &version.1)?,
-        value,
-    })
+    Ok(Versioned { version: integer(attr::VERSION, &version.1)?, value })
 }
 
 pub(super) fn config(attributes: &[(&str, Attr<'_>)]) -> Result<Config, ItemError> {
@@ -98,17 +90,10 @@ pub(super) fn config(attributes: &[(&str, Attr<'_>)]) -> Result<Config, ItemErro
                     .collect::<Result<_, _>>()?;
                 // Sorts the limits, because a map has no order, and this one shows in errors and
                 // lists.
-                config
-                    .limits
-                    .sort_by(|one, other| one.name().cmp(other.name()));
+                config.limits.sort_by(|one, other| one.name().cmp(other.name()));
             }
             attr::STATUS => {
-                config.status = word(
-                    attr::STATUS,
-                    value,
-                    ConfigStatus::parse,
-                    ConfigStatus::WORDS,
-                )?
+                config.status = word(attr::STATUS, value, ConfigStatus::parse, ConfigStatus::WORDS)?
             }
             attr::SHADOW => config.is_shadow = boolean(attr::SHADOW, value)?,
             attr::CLASS => {
@@ -174,11 +159,7 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
         numbers[at].ok_or_else(|| ItemError::missing(&place(field.suffix()), takes))
     };
     let (capacity, refill_amount) = (MilliTokens(number(0)?), MilliTokens(number(1)?));
-    let rule = RefillRule {
-        capacity,
-        refill_amount,
-        refill_period_ms: number(2)?,
-    };
+    let rule = RefillRule { capacity, refill_amount, refill_period_ms: number(2)? };
     let period = place(Field::RefillPeriod.suffix());
     match rule.window_code() {
         Some(code) => known(&period, code, window, zones)?,
@@ -255,10 +236,7 @@ pub fn write_entity(entity: &Entity) -> BTreeMap<String, Value> {
         .map(|parent| (attr::PARENT_ID.to_owned(), Value::text(parent.as_str())));
     let plan = entity.plan.iter();
     let plan = plan.map(|plan| (attr::ENTITY_PLAN.to_owned(), Value::text(plan.as_str())));
-    parent
-        .chain(plan)
-        .chain([(attr::CASCADE.to_owned(), Value::Bool(entity.cascades))])
-        .collect()
+    parent.chain(plan).chain([(attr::CASCADE.to_owned(), Value::Bool(entity.cascades))]).collect()
 }
 
 /// Reads an entity, or the remains of a deleted one, and the id of its last write.
@@ -277,10 +255,8 @@ pub fn read_entity<'a>(
     // A deleted entity leaves its version, and nothing else.
     let is_deleted = version.is_some() && find(attr::CASCADE).is_none();
     let value = (!is_deleted).then(|| entity(id, &attributes));
-    let versioned = Versioned {
-        version: version.transpose()?.unwrap_or_default(),
-        value: value.transpose()?,
-    };
+    let versioned =
+        Versioned { version: version.transpose()?.unwrap_or_default(), value: value.transpose()? };
     Ok((versioned, write_id(attr::LAST_WRITE_ID, &op.1)?))
 }
 
@@ -355,11 +331,7 @@ fn word<T>(
     parse: fn(&str) -> Option<T>,
     takes: &'static str,
 ) -> Result<T, ItemError> {
-    let text = if let Attr::S(text) = value {
-        parse(text)
-    } else {
-        None
-    };
+    let text = if let Attr::S(text) = value { parse(text) } else { None };
     text.ok_or_else(|| ItemError::new(name, value, takes))
 }
 
@@ -384,19 +356,14 @@ mod tests {
                 "tpm=quota:10/month,day=15,tz=Europe/Berlin",
                 (Some("month,day=15,tz=Europe/Berlin"), Some(ZONE_DATA)),
             ),
-            (
-                "tpm=600/minute,schedule=0 8 * * * for 1h scale 2/1",
-                (None, None),
-            ),
+            ("tpm=600/minute,schedule=0 8 * * * for 1h scale 2/1", (None, None)),
             (
                 "tpm=600/minute,schedule=0 8 * * * for 1h scale 2/1 tz Europe/Berlin",
                 (None, Some(ZONE_DATA)),
             ),
         ] {
             let limit: Limit = text.parse().unwrap();
-            let Value::Map(fields) = write_limit(&limit) else {
-                panic!("{text}")
-            };
+            let Value::Map(fields) = write_limit(&limit) else { panic!("{text}") };
             let field = |name: &str| fields.get(name).cloned();
             assert_eq!(field(attr::WINDOW), stored.0.map(Value::text), "{text}");
             assert_eq!(field(attr::ZONES), stored.1.map(Value::text), "{text}");
@@ -445,11 +412,9 @@ mod tests {
             let numbers = numbers.map(|(name, text)| (name, Attr::N(text)));
             read([numbers.to_vec(), vec![(attr::SCHEDULE, schedule)]].concat())
         };
-        for text in [
-            "0 8 * * * for 1h scale 2/1 tz Mars/Base",
-            "0 8 * * * for 1h scale 1/2",
-            "weekly",
-        ] {
+        for text in
+            ["0 8 * * * for 1h scale 2/1 tz Mars/Base", "0 8 * * * for 1h scale 1/2", "weekly"]
+        {
             assert_eq!(
                 rate(Attr::S(text)).unwrap_err().to_string(),
                 format!(
@@ -476,15 +441,7 @@ mod tests {
     fn a_schema_is_the_number_in_its_attribute() {
         let item = |value| [("at", Attr::N("9")), (attr::SCHEMA, value)].into_iter();
         assert_eq!(read_schema(item(Attr::N("3"))), Ok(3));
-        assert_eq!(
-            read_schema(item(Attr::S("3"))).unwrap_err().attribute,
-            attr::SCHEMA
-        );
-        assert_eq!(
-            read_schema([("at", Attr::N("9"))].into_iter())
-                .unwrap_err()
-                .value,
-            "missing"
-        );
+        assert_eq!(read_schema(item(Attr::S("3"))).unwrap_err().attribute, attr::SCHEMA);
+        assert_eq!(read_schema([("at", Attr::N("9"))].into_iter()).unwrap_err().value, "missing");
     }
 }

@@ -26,19 +26,11 @@ impl ItemError {
             value.truncate(value.floor_char_boundary(SHOWN));
             value.push_str("...");
         }
-        Self {
-            attribute: attribute.to_owned(),
-            value,
-            takes,
-        }
+        Self { attribute: attribute.to_owned(), value, takes }
     }
 
     pub(super) fn missing(attribute: &str, takes: &'static str) -> Self {
-        Self {
-            attribute: attribute.to_owned(),
-            value: "missing".to_owned(),
-            takes,
-        }
+        Self { attribute: attribute.to_owned(), value: "missing".to_owned(), takes }
     }
 }
 
@@ -53,9 +45,6 @@ mod tests {
             let shown = ItemError::new("q0", &value, "a number").value;
             assert!(shown.len() < 210 && shown.ends_with("ö..."), "{shown}");
         }
-        assert_eq!(
-            ItemError::new("q0", &Attr::S("far"), "a number").value,
-            "\"far\""
-        );
+        assert_eq!(ItemError::new("q0", &Attr::S("far"), "a number").value, "\"far\"");
     }
 }

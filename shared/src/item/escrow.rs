@@ -29,10 +29,7 @@ mod tests {
     use crate::write::{AttributeUpdate, Value, split};
     use crate::{EpochMillis, Limit, WriteId, read_shard};
 
-    const VERSION: LimitsVersion = LimitsVersion {
-        number: 3,
-        boundary: EpochMillis(60_000),
-    };
+    const VERSION: LimitsVersion = LimitsVersion { number: 3, boundary: EpochMillis(60_000) };
 
     fn attr(value: &Value) -> Attr<'_> {
         match value {
@@ -41,11 +38,9 @@ mod tests {
             Value::Count(number) => Attr::N(number.to_string().leak()),
             Value::Text(text) => Attr::S(text),
             Value::Bool(is) => Attr::Bool(*is),
-            Value::Map(map) => Attr::M(
-                map.iter()
-                    .map(|(name, value)| (name.as_str(), attr(value)))
-                    .collect(),
-            ),
+            Value::Map(map) => {
+                Attr::M(map.iter().map(|(name, value)| (name.as_str(), attr(value))).collect())
+            }
             other => panic!("{other:?} is in no bucket"),
         }
     }
@@ -63,10 +58,8 @@ mod tests {
 
     /// Half of a bucket, the other half of which is yet to be made.
     fn parent() -> Shard {
-        let limits = [
-            Limit::per_minute("rpm", 60).unwrap(),
-            Limit::concurrent("slots", 4).unwrap(),
-        ];
+        let limits =
+            [Limit::per_minute("rpm", 60).unwrap(), Limit::concurrent("slots", 4).unwrap()];
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#1").unwrap();
         let image = Shard {
             shard_count: 2,
@@ -78,14 +71,7 @@ mod tests {
             AttributeUpdate::Set(path, escrow) if path.0[0] == attr::ESCROW => Some(escrow),
             _ => None,
         });
-        read(
-            &Shard {
-                shard_count: 4,
-                ..image
-            },
-            &escrow.expect("a split has one"),
-        )
-        .unwrap()
+        read(&Shard { shard_count: 4, ..image }, &escrow.expect("a split has one")).unwrap()
     }
 
     #[test]
@@ -134,26 +120,15 @@ mod tests {
                 "{name}"
             );
         }
-        assert_eq!(
-            read(&parent, &Value::Int(1)).unwrap_err().attribute,
-            attr::ESCROW
-        );
+        assert_eq!(read(&parent, &Value::Int(1)).unwrap_err().attribute, attr::ESCROW);
         let mut nested = sound.clone();
         nested.insert(attr::ESCROW.to_owned(), Value::Map(sound.clone()));
-        assert_eq!(
-            read(&parent, &Value::Map(nested)).unwrap_err().attribute,
-            "escrow.escrow"
-        );
+        assert_eq!(read(&parent, &Value::Map(nested)).unwrap_err().attribute, "escrow.escrow");
         for shard_count in [1, 2] {
             // Shard 1 is the new half there, so it has none.
-            let odd = Shard {
-                shard_count,
-                ..parent.clone()
-            };
+            let odd = Shard { shard_count, ..parent.clone() };
             assert_eq!(
-                read(&odd, &Value::Map(sound.clone()))
-                    .unwrap_err()
-                    .attribute,
+                read(&odd, &Value::Map(sound.clone())).unwrap_err().attribute,
                 attr::SHARD_COUNT
             );
         }

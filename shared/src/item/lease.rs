@@ -13,10 +13,7 @@ use crate::{EpochMillis, Lease, LimitName, MilliTokens, WriteId};
 #[must_use]
 pub fn write_lease(lease: &Lease) -> Value {
     let mut map = BTreeMap::from([
-        (
-            attr::LEASE_EXPIRY.to_owned(),
-            Value::Int(lease.expires_at.0),
-        ),
+        (attr::LEASE_EXPIRY.to_owned(), Value::Int(lease.expires_at.0)),
         (attr::LEASE_TOKENS.to_owned(), write_held(lease)),
         (attr::LEASE_OWNER.to_owned(), Value::text(&lease.owner)),
     ]);
@@ -42,12 +39,7 @@ pub(crate) fn write_held(lease: &Lease) -> Value {
 /// Returns all leases as the value of `h`.
 #[must_use]
 pub fn write_leases(leases: &BTreeMap<WriteId, Lease>) -> Value {
-    Value::Map(
-        leases
-            .iter()
-            .map(|(id, lease)| (id.to_string(), write_lease(lease)))
-            .collect(),
-    )
+    Value::Map(leases.iter().map(|(id, lease)| (id.to_string(), write_lease(lease))).collect())
 }
 
 /// Reads the leases from all attributes of a shard's item; none if it has no leases.
@@ -67,19 +59,13 @@ pub fn read_readable_leases<'a>(
     mut item: impl Iterator<Item = (&'a str, Attr<'a>)>,
 ) -> BTreeMap<WriteId, Lease> {
     let found = item.find(|(name, _)| *name == attr::LEASES);
-    let all = found
-        .as_ref()
-        .and_then(|(_, value)| entries(attr::LEASES, value).ok());
+    let all = found.as_ref().and_then(|(_, value)| entries(attr::LEASES, value).ok());
     let all = all.into_iter().flatten();
-    all.filter_map(|(id, held)| named_lease(id, held).ok())
-        .collect()
+    all.filter_map(|(id, held)| named_lease(id, held).ok()).collect()
 }
 
 pub(super) fn leases(value: &Attr<'_>) -> Result<BTreeMap<WriteId, Lease>, ItemError> {
-    entries(attr::LEASES, value)?
-        .iter()
-        .map(|(id, held)| named_lease(id, held))
-        .collect()
+    entries(attr::LEASES, value)?.iter().map(|(id, held)| named_lease(id, held)).collect()
 }
 
 fn named_lease(id: &str, held: &Attr<'_>) -> Result<(WriteId, Lease), ItemError> {
@@ -96,10 +82,7 @@ fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {
             Ok((limit, integer(at, amount)?))
         };
         let entries = entries(at, of)?;
-        entries
-            .iter()
-            .map(amount)
-            .collect::<Result<Vec<_>, ItemError>>()
+        entries.iter().map(amount).collect::<Result<Vec<_>, ItemError>>()
     };
     for (name, value) in entries(attr::LEASES, value)? {
         match (*name, value) {
@@ -107,26 +90,15 @@ fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {
             (attr::LEASE_OWNER, Attr::S(text)) => owner = (*text).to_owned(),
             (attr::LEASE_TOKENS, held) => {
                 let held = amounts("h.t", held)?;
-                tokens.extend(
-                    held.into_iter()
-                        .map(|(limit, amount)| (limit, MilliTokens(amount))),
-                );
+                tokens.extend(held.into_iter().map(|(limit, amount)| (limit, MilliTokens(amount))));
             }
             (attr::LEASE_WINDOWS, ends) => {
                 let ends = amounts("h.q", ends)?;
-                windows.extend(
-                    ends.into_iter()
-                        .map(|(limit, end)| (limit, EpochMillis(end))),
-                );
+                windows.extend(ends.into_iter().map(|(limit, end)| (limit, EpochMillis(end))));
             }
             _ => {}
         }
     }
     let expires = expires.ok_or_else(|| ItemError::missing("h.e", "epoch milliseconds"))?;
-    Ok(Lease {
-        expires_at: expires,
-        tokens,
-        windows,
-        owner,
-    })
+    Ok(Lease { expires_at: expires, tokens, windows, owner })
 }

@@ -72,21 +72,13 @@ impl LimitFields {
     /// Returns whether this is a current limit of the shard. A shard that was merged away and
     /// created again may have usage counters of others.
     pub(super) fn is_held(&self) -> bool {
-        [Field::Tokens, Field::Capacity]
-            .iter()
-            .any(|field| self.amounts[field.index()].is_some())
+        [Field::Tokens, Field::Capacity].iter().any(|field| self.amounts[field.index()].is_some())
     }
 
     pub(super) fn counter(&self, name: &str) -> Result<Counter, ItemError> {
         let number = |field| found(&self.counts, name, field);
-        let bases = Bases {
-            hour: number(Field::HourBase)?,
-            day: number(Field::DayBase)?,
-        };
-        Ok(Counter {
-            total: number(Field::Consumed)?,
-            bases,
-        })
+        let bases = Bases { hour: number(Field::HourBase)?, day: number(Field::DayBase)? };
+        Ok(Counter { total: number(Field::Consumed)?, bases })
     }
 }
 

@@ -33,10 +33,7 @@ fn read<'a>(
         }
         reader.attribute(name, &value)?;
     }
-    Ok((
-        reader,
-        key.ok_or_else(|| ItemError::missing(attr::PK, "the key of a bucket"))?,
-    ))
+    Ok((reader, key.ok_or_else(|| ItemError::missing(attr::PK, "the key of a bucket"))?))
 }
 
 /// Returns whether the item with these attributes is a shard that was merged away.

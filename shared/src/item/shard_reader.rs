@@ -119,27 +119,22 @@ impl ShardReader {
     pub fn finish(self, key: BucketKey) -> Result<Shard, ItemError> {
         // Checked first: an item of other software is recognized by its lack of `v`.
         let (v, birth) = self.life()?;
-        let rf = self
-            .rf
-            .ok_or_else(|| ItemError::missing(attr::REFILLED_AT, "epoch milliseconds"))?;
+        let rf =
+            self.rf.ok_or_else(|| ItemError::missing(attr::REFILLED_AT, "epoch milliseconds"))?;
         let (hour, takes) = (self.hour()?, self.takes()?);
         let limits = self.limits(LimitFields::is_held, LimitFields::state)?;
         let unheld = self.limits(|partial| !partial.is_held(), LimitFields::counter)?;
-        let look = self.look.0.zip(self.look.1).map(|(at, v)| ActivitySample {
-            at: EpochMillis(at),
-            write_seq: v,
-        });
+        let look = self
+            .look
+            .0
+            .zip(self.look.1)
+            .map(|(at, v)| ActivitySample { at: EpochMillis(at), write_seq: v });
         let shard_count = self
             .shard_count
             .ok_or_else(|| ItemError::missing(attr::SHARD_COUNT, "a whole number from 1"))?;
-        let shard = ShardIndex {
-            index: key.shard,
-            count: shard_count,
-        };
-        let escrow = self
-            .escrow
-            .map(|escrow| child(*escrow, &key, shard).map(Box::new))
-            .transpose()?;
+        let shard = ShardIndex { index: key.shard, count: shard_count };
+        let escrow =
+            self.escrow.map(|escrow| child(*escrow, &key, shard).map(Box::new)).transpose()?;
         Ok(Shard {
             key,
             shard_count,
@@ -150,10 +145,9 @@ impl ShardReader {
             acquires: takes,
             limits,
             departed: unheld,
-            config_version: self.version.map(|number| LimitsVersion {
-                number,
-                boundary: EpochMillis(self.boundary),
-            }),
+            config_version: self
+                .version
+                .map(|number| LimitsVersion { number, boundary: EpochMillis(self.boundary) }),
             limits_changed_at: self.rule_at.map(EpochMillis),
             ttl: self.ttl.map(EpochSeconds),
             leases: self.leases,
@@ -164,10 +158,7 @@ impl ShardReader {
                 until: EpochMillis(until),
                 lasts: Millis(self.pause.1.max(0)),
             }),
-            scaling: Scaling {
-                sample: look,
-                ..self.scaling
-            },
+            scaling: Scaling { sample: look, ..self.scaling },
             escrow,
             size_bytes: self.size_bytes,
             lease_bytes: self.lease_bytes,
@@ -191,23 +182,12 @@ impl ShardReader {
         let (hour, takes) = (self.hour()?, self.takes()?);
         let mut limits = self.limits(LimitFields::is_held, LimitFields::counter)?;
         limits.extend(self.limits(|partial| !partial.is_held(), LimitFields::counter)?);
-        Ok(Meter {
-            key,
-            write_seq: v,
-            birth_seq: birth,
-            hour,
-            acquires: takes,
-            limits,
-        })
+        Ok(Meter { key, write_seq: v, birth_seq: birth, hour, acquires: takes, limits })
     }
 
     fn life(&self) -> Result<(i64, i64), ItemError> {
-        let v = self
-            .v
-            .ok_or_else(|| ItemError::missing(attr::WRITE_SEQ, WHOLE))?;
-        let birth = self
-            .birth
-            .ok_or_else(|| ItemError::missing(attr::BIRTH, WHOLE))?;
+        let v = self.v.ok_or_else(|| ItemError::missing(attr::WRITE_SEQ, WHOLE))?;
+        let birth = self.birth.ok_or_else(|| ItemError::missing(attr::BIRTH, WHOLE))?;
         if (0..=v).contains(&birth) {
             return Ok((v, birth));
         }
@@ -221,29 +201,17 @@ impl ShardReader {
 
     fn hour(&self) -> Result<Hour, ItemError> {
         let takes = "hours since 1970, of the years 1970 to 9998";
-        let hour = self
-            .hour
-            .ok_or_else(|| ItemError::missing(attr::HOUR, takes))?;
+        let hour = self.hour.ok_or_else(|| ItemError::missing(attr::HOUR, takes))?;
         if (0..END_HOUR).contains(&hour) {
             return Ok(Hour(hour));
         }
-        Err(ItemError::new(
-            attr::HOUR,
-            &Attr::N(&hour.to_string()),
-            takes,
-        ))
+        Err(ItemError::new(attr::HOUR, &Attr::N(&hour.to_string()), takes))
     }
 
     fn takes(&self) -> Result<Counter, ItemError> {
         let names = [attr::TAKES, attr::TAKES_HOUR_BASE, attr::TAKES_DAY_BASE];
         let number = |at: usize| self.takes[at].ok_or_else(|| ItemError::missing(names[at], WHOLE));
-        Ok(Counter {
-            total: number(0)?,
-            bases: Bases {
-                hour: number(1)?,
-                day: number(2)?,
-            },
-        })
+        Ok(Counter { total: number(0)?, bases: Bases { hour: number(1)?, day: number(2)? } })
     }
 
     fn limits<T>(
@@ -254,15 +222,9 @@ impl ShardReader {
         let there = || self.limits.iter().filter(|(_, partial)| is_there(partial));
         let found = there().count();
         if found > MAX_BUCKET_LIMITS {
-            let (attribute, value) = (
-                "b_{limit}_tk".to_owned(),
-                format!("there for {found} limits"),
-            );
-            return Err(ItemError {
-                attribute,
-                value,
-                takes: "40 limits at most",
-            });
+            let (attribute, value) =
+                ("b_{limit}_tk".to_owned(), format!("there for {found} limits"));
+            return Err(ItemError { attribute, value, takes: "40 limits at most" });
         }
         let limit = |name: &str, partial: &LimitFields| {
             let limit = LimitName::new(name).map_err(|error| ItemError {
@@ -272,9 +234,7 @@ impl ShardReader {
             })?;
             Ok((limit, read(partial, name)?))
         };
-        there()
-            .map(|(name, partial)| limit(name, partial))
-            .collect()
+        there().map(|(name, partial)| limit(name, partial)).collect()
     }
 }
 
@@ -283,9 +243,7 @@ const WHOLE: &str = "a whole number";
 const END_HOUR: i64 = 253_370_764_800 / 3600;
 
 fn count(name: &str, value: &Attr<'_>) -> Result<u32, ItemError> {
-    let count = u32::try_from(integer(name, value)?)
-        .ok()
-        .filter(|count| *count > 0);
+    let count = u32::try_from(integer(name, value)?).ok().filter(|count| *count > 0);
     count.ok_or_else(|| ItemError::new(name, value, "a whole number from 1"))
 }
 
@@ -320,19 +278,11 @@ fn child(mut reader: ShardReader, key: &BucketKey, shard: ShardIndex) -> Result<
     let new = whole.halves().1;
     reader.begin(new.count);
     let child = reader.finish(key.with_shard(new.index)).map_err(within)?;
-    Ok(Shard {
-        leases: Some(BTreeMap::new()),
-        size_bytes: 0,
-        lease_bytes: 0,
-        ..child
-    })
+    Ok(Shard { leases: Some(BTreeMap::new()), size_bytes: 0, lease_bytes: 0, ..child })
 }
 
 fn within(error: ItemError) -> ItemError {
-    ItemError {
-        attribute: inside(&error.attribute),
-        ..error
-    }
+    ItemError { attribute: inside(&error.attribute), ..error }
 }
 
 fn inside(attribute: &str) -> String {

@@ -22,10 +22,7 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
         set(attr::BIRTH, Value::Int(shard.birth_seq)),
         set(attr::HOUR, Value::Int(shard.hour.0)),
         set(attr::TAKES, Value::Count(shard.acquires.total)),
-        set(
-            attr::TAKES_HOUR_BASE,
-            Value::Count(shard.acquires.bases.hour),
-        ),
+        set(attr::TAKES_HOUR_BASE, Value::Count(shard.acquires.bases.hour)),
         set(attr::TAKES_DAY_BASE, Value::Count(shard.acquires.bases.day)),
         set(attr::WRITE_UNITS, Value::Int(999_000)),
     ];
@@ -34,17 +31,10 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
         let since = version.scaled_since();
         changes.extend(since.map(|at| set(attr::BOUNDARY, Value::Int(at.0))));
     }
-    changes.extend(
-        shard
-            .limits_changed_at
-            .map(|at| set(attr::RULE_AT, Value::Int(at.0))),
-    );
+    changes.extend(shard.limits_changed_at.map(|at| set(attr::RULE_AT, Value::Int(at.0))));
     changes.extend(shard.ttl.map(|ttl| set(attr::TTL, Value::Int(ttl.0))));
     changes.extend(
-        shard
-            .last_write_id
-            .as_ref()
-            .map(|op| set(attr::LAST_WRITE_ID, Value::text(op.as_str()))),
+        shard.last_write_id.as_ref().map(|op| set(attr::LAST_WRITE_ID, Value::text(op.as_str()))),
     );
     changes.extend(shard.edit.map(|edit| set(attr::EDIT, Value::Int(edit.0))));
     if let Some(Pause { until, lasts }) = shard.pause {
@@ -53,18 +43,9 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
             set(attr::PAUSE_LENGTH, Value::Int(lasts.0)),
         ]);
     }
-    changes.extend(
-        shard
-            .leases
-            .as_ref()
-            .map(|leases| set(attr::LEASES, write_leases(leases))),
-    );
-    let Scaling {
-        hot_at,
-        sample: look,
-        min_shards,
-        lease_bytes_at_split: split_bytes,
-    } = shard.scaling;
+    changes.extend(shard.leases.as_ref().map(|leases| set(attr::LEASES, write_leases(leases))));
+    let Scaling { hot_at, sample: look, min_shards, lease_bytes_at_split: split_bytes } =
+        shard.scaling;
     changes.extend(hot_at.map(|at| set(attr::HOT, Value::Int(at.0))));
     changes
         .extend((min_shards > 0).then(|| set(attr::MIN_SHARDS, Value::Int(i64::from(min_shards)))));
@@ -79,18 +60,8 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
         changes.push(set(attr::DUE, Value::Int(due.0)));
         changes.push(set(attr::DUE_SHARD, Value::Text(shard.key.due_shard())));
     }
-    changes.extend(
-        shard
-            .limits
-            .iter()
-            .flat_map(|(name, state)| write_limit(name, state)),
-    );
-    changes.extend(
-        shard
-            .escrow
-            .as_deref()
-            .map(|child| set(attr::ESCROW, write_escrow(child))),
-    );
+    changes.extend(shard.limits.iter().flat_map(|(name, state)| write_limit(name, state)));
+    changes.extend(shard.escrow.as_deref().map(|child| set(attr::ESCROW, write_escrow(child))));
     changes
 }
 
@@ -99,13 +70,7 @@ pub(crate) fn write_limit(
     name: &LimitName,
     state: &LimitState,
 ) -> impl Iterator<Item = AttributeUpdate> {
-    let LimitState {
-        available: tk,
-        consumed: tc,
-        bases,
-        rule,
-        window_end,
-    } = *state;
+    let LimitState { available: tk, consumed: tc, bases, rule, window_end } = *state;
     let has = move |field: &Field| *field != Field::WindowEnd || rule.kind().has_window();
     Field::ALL.into_iter().filter(has).map(move |field| {
         let number = match field {

@@ -38,9 +38,7 @@ pub fn read_snapshot<'a>(
             } else if let Some(shard) = owner.strip_prefix('c').and_then(canonical) {
                 let lives = numbers(name, &value)?.iter();
                 let lives = lives.map(|v| integer(name, &Attr::N(v)));
-                snapshot
-                    .carried
-                    .insert(shard, lives.collect::<Result<_, _>>()?);
+                snapshot.carried.insert(shard, lives.collect::<Result<_, _>>()?);
             } else if owner == "c" {
                 amount(&mut snapshot.carry, limit, name, &value)?;
             } else if let Some(shard) = canonical(owner) {
@@ -66,11 +64,7 @@ pub fn read_snapshot<'a>(
             ItemError::missing(&attr::copied_at(shard), takes)
         })?;
         let is_final = finals.contains(&shard);
-        let copy = ShardUsageCopy {
-            write_seq,
-            usage,
-            is_final,
-        };
+        let copy = ShardUsageCopy { write_seq, usage, is_final };
         snapshot.shards.insert(shard, copy);
     }
     Ok(snapshot)
@@ -122,10 +116,7 @@ fn canonical(digits: &str) -> Option<u32> {
 
 fn shards(name: &str, value: &Attr<'_>) -> Result<BTreeSet<u32>, ItemError> {
     let wrong = || ItemError::new(name, value, "a set of shard numbers");
-    numbers(name, value)?
-        .iter()
-        .map(|number| canonical(number).ok_or_else(wrong))
-        .collect()
+    numbers(name, value)?.iter().map(|number| canonical(number).ok_or_else(wrong)).collect()
 }
 
 fn numbers<'v, 'a>(name: &str, value: &'v Attr<'a>) -> Result<&'v [&'a str], ItemError> {
@@ -138,17 +129,9 @@ fn numbers<'v, 'a>(name: &str, value: &'v Attr<'a>) -> Result<&'v [&'a str], Ite
 
 /// Parses an amount in tokens, with at most three decimals.
 fn tokens(name: &str, value: &Attr<'_>) -> Result<MilliTotal, ItemError> {
-    let parsed = if let Attr::N(text) = value {
-        milli(text)
-    } else {
-        None
-    };
+    let parsed = if let Attr::N(text) = value { milli(text) } else { None };
     parsed.ok_or_else(|| {
-        ItemError::new(
-            name,
-            value,
-            "an amount of tokens with three decimals at most",
-        )
+        ItemError::new(name, value, "an amount of tokens with three decimals at most")
     })
 }
 
@@ -181,10 +164,7 @@ mod tests {
             i64::MIN.into(),
             i128::MAX,
         ] {
-            assert_eq!(
-                milli(&MilliTotal(amount).to_string()),
-                Some(MilliTotal(amount))
-            );
+            assert_eq!(milli(&MilliTotal(amount).to_string()), Some(MilliTotal(amount)));
         }
         for wrong in [
             "",
@@ -214,37 +194,24 @@ mod tests {
             ("q0", Attr::N("100")),
             ("q12", Attr::N("200")),
             ("final", Attr::Numbers(vec!["12"])),
-            (
-                "#u3#70",
-                Attr::M(vec![("rpm", Attr::N("7")), ("#", Attr::N("9"))]),
-            ),
+            ("#u3#70", Attr::M(vec![("rpm", Attr::N("7")), ("#", Attr::N("9"))])),
             ("#c12", Attr::Numbers(vec!["50", "60"])),
             ("ttl", Attr::N("1")),
         ];
         let rpm = |milli| [(LimitName::new("rpm").unwrap(), MilliTotal(milli))].into();
         let copied = |v, milli, acquires, is_final| ShardUsageCopy {
             write_seq: v,
-            usage: Usage {
-                tokens: rpm(milli),
-                acquires,
-            },
+            usage: Usage { tokens: rpm(milli), acquires },
             is_final,
         };
         let read = read_snapshot(item.iter().cloned()).unwrap();
         assert_eq!(
             read.shards,
-            [
-                (0, copied(100, 3500, 4, false)),
-                (12, copied(200, -2000, 1, true))
-            ]
-            .into()
+            [(0, copied(100, 3500, 4, false)), (12, copied(200, -2000, 1, true))].into()
         );
         assert_eq!(
             (read.carry, read.unfinished),
-            (
-                copied(0, 7000, 9, false).usage,
-                [((3, 70), copied(0, 7000, 9, false).usage)].into()
-            )
+            (copied(0, 7000, 9, false).usage, [((3, 70), copied(0, 7000, 9, false).usage)].into())
         );
         assert_eq!(read.carried, [(12, [50, 60].into())].into());
         for (name, value, attribute) in [

@@ -20,12 +20,7 @@ pub fn read_stamp<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result
                     Some(count.map_err(|_| ItemError::new(name, &value, "a number of shards"))?);
             }
             attr::LIMITS => {
-                held = Some(
-                    entries(name, &value)?
-                        .iter()
-                        .map(limit)
-                        .collect::<Result<_, _>>()?,
-                )
+                held = Some(entries(name, &value)?.iter().map(limit).collect::<Result<_, _>>()?)
             }
             _ => {}
         }
@@ -45,9 +40,7 @@ fn limit<'a>(
 ) -> Result<(LimitName, (MilliTokens, RefillRule)), ItemError> {
     let inside = |field: &str| format!("{}.{name}.{field}", attr::LIMITS);
     let field = |wanted: &str| {
-        let found = entries(&inside(""), value)?
-            .iter()
-            .find(|(name, _)| *name == wanted);
+        let found = entries(&inside(""), value)?.iter().find(|(name, _)| *name == wanted);
         let (_, value) = found.ok_or_else(|| ItemError::missing(&inside(wanted), "a number"))?;
         integer(&inside(wanted), value)
     };
@@ -76,20 +69,14 @@ mod tests {
             (attr::AT, Attr::N("7")),
             (attr::UNTIL, Attr::N("9")),
             (attr::SHARDS, Attr::N("64")),
-            (
-                attr::LIMITS,
-                Attr::M(vec![("rpm", Attr::M(numbers.into()))]),
-            ),
+            (attr::LIMITS, Attr::M(vec![("rpm", Attr::M(numbers.into()))])),
         ]
     }
 
     #[test]
     fn a_stamp_is_read() {
         let stamp = read_stamp(item().into_iter()).unwrap();
-        assert_eq!(
-            (stamp.at, stamp.until, stamp.shards),
-            (EpochMillis(7), EpochMillis(9), 64)
-        );
+        assert_eq!((stamp.at, stamp.until, stamp.shards), (EpochMillis(7), EpochMillis(9), 64));
         let rule = RefillRule {
             capacity: MilliTokens(600_000),
             refill_amount: MilliTokens(10),

@@ -49,11 +49,7 @@ pub fn read_switches<'a>(
                         unreadable.push((None, error));
                         continue;
                     };
-                    let word = if let Attr::S(word) = switch {
-                        Switch::parse(word)
-                    } else {
-                        None
-                    };
+                    let word = if let Attr::S(word) = switch { Switch::parse(word) } else { None };
                     if word.is_none() {
                         let error = ItemError::new(&place, switch, Switch::WORDS);
                         unreadable.push((Some(level.clone()), error));
@@ -64,10 +60,5 @@ pub fn read_switches<'a>(
             _ => {}
         }
     }
-    Ok(Switches {
-        version,
-        levels,
-        on_unavailable,
-        unreadable,
-    })
+    Ok(Switches { version, levels, on_unavailable, unreadable })
 }

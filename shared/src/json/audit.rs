@@ -10,23 +10,11 @@ use crate::{
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "level", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum LevelFields {
-    EntityResource {
-        entity: EntityId,
-        resource: Resource,
-    },
-    Entity {
-        entity: EntityId,
-    },
-    PlanResource {
-        plan: PlanName,
-        resource: Resource,
-    },
-    Plan {
-        plan: PlanName,
-    },
-    Resource {
-        resource: Resource,
-    },
+    EntityResource { entity: EntityId, resource: Resource },
+    Entity { entity: EntityId },
+    PlanResource { plan: PlanName, resource: Resource },
+    Plan { plan: PlanName },
+    Resource { resource: Resource },
     System,
 }
 

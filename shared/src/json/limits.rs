@@ -67,19 +67,11 @@ pub(crate) enum BadLimit {
     )]
     Fields(String),
     #[error("limit {limit:?}: {field} must be a whole number, got {value}: round it")]
-    Fraction {
-        limit: String,
-        field: &'static str,
-        value: MilliTokens,
-    },
+    Fraction { limit: String, field: &'static str, value: MilliTokens },
     #[error(
         "limit {limit:?}: text is {text:?}, but the other fields are {fields:?}: leave one out"
     )]
-    Differing {
-        limit: String,
-        text: String,
-        fields: String,
-    },
+    Differing { limit: String, text: String, fields: String },
 }
 
 impl<'de> Deserialize<'de> for LimitJson {
@@ -168,21 +160,11 @@ impl TryFrom<LimitFields> for Limit {
         let name = name.as_str();
         let whole = |field, value: MilliTokens| match value.0 % 1000 {
             0 => Ok(value.whole_tokens()),
-            _ => Err(BadLimit::Fraction {
-                limit: name.to_owned(),
-                field,
-                value,
-            }),
+            _ => Err(BadLimit::Fraction { limit: name.to_owned(), field, value }),
         };
-        let numbers = (
-            fields.slots,
-            fields.capacity_tokens,
-            fields.refill_tokens,
-            fields.refill_period_ms,
-        );
-        let quota = fields
-            .quota_tokens
-            .zip(fields.window.and_then(WindowCode::decode));
+        let numbers =
+            (fields.slots, fields.capacity_tokens, fields.refill_tokens, fields.refill_period_ms);
+        let quota = fields.quota_tokens.zip(fields.window.and_then(WindowCode::decode));
         let has_quota = fields.quota_tokens.is_some() || fields.window.is_some();
         let limit = match (numbers, quota) {
             ((None, None, None, None), Some((tokens, window))) => {
@@ -254,23 +236,14 @@ mod tests {
         };
         for (json, error) in [
             (rate("0"), Limit::custom("rpm", 0, 5, 1_000).unwrap_err()),
-            (
-                rate("1000000000001"),
-                Limit::custom("rpm", 1_000_000_000_001, 5, 1_000).unwrap_err(),
-            ),
+            (rate("1000000000001"), Limit::custom("rpm", 1_000_000_000_001, 5, 1_000).unwrap_err()),
             (
                 r#"{"name":"slots","slots":0}"#.to_owned(),
                 Limit::concurrent("slots", 0).unwrap_err(),
             ),
-            (
-                r#"{"name":"r#m","slots":1}"#.to_owned(),
-                Limit::concurrent("r#m", 1).unwrap_err(),
-            ),
+            (r#"{"name":"r#m","slots":1}"#.to_owned(), Limit::concurrent("r#m", 1).unwrap_err()),
         ] {
-            assert!(
-                refused::<Limit>(&json).starts_with(&error.to_string()),
-                "{json}"
-            );
+            assert!(refused::<Limit>(&json).starts_with(&error.to_string()), "{json}");
         }
         assert!(refused::<Limit>(&rate("1.5")).contains("whole number, got 1.5"));
         for fields in [
@@ -292,11 +265,7 @@ mod tests {
             r#"{"name":"rpm","capacity_tokens":600,"refill_tokens":600,"refill_period_ms":60000}"#,
             r#"{"text":"rpm=600/60s","name":"rpm","capacity_tokens":600,"refill_tokens":600,"refill_period_ms":60000}"#,
         ] {
-            assert_eq!(
-                serde_json::from_str::<Limit>(json).unwrap(),
-                limit,
-                "{json}"
-            );
+            assert_eq!(serde_json::from_str::<Limit>(json).unwrap(), limit, "{json}");
         }
         let month = r#"{"every":"month","day":15,"at":"09:00","tz":"Europe/Berlin"}"#;
         for (text, fields) in [
@@ -335,38 +304,14 @@ mod tests {
     fn a_bad_window_is_refused_with_its_field() {
         for (window, part) in [
             ("{}", "window must be a map with every, or with session_ms"),
-            (
-                r#"{"day":1}"#,
-                "window must be a map with every, or with session_ms",
-            ),
-            (
-                r#"{"every":"fortnight"}"#,
-                "every must be hour, day, week, month or year",
-            ),
-            (
-                r#"{"every":"month","day":32}"#,
-                "day must be 1 to 31, got \"32\"",
-            ),
-            (
-                r#"{"every":"month","day":-1}"#,
-                "day must be 1 to 31, got \"-1\"",
-            ),
-            (
-                r#"{"every":"month","tz":"Europe/Berln"}"#,
-                "tz must be a zone of the IANA",
-            ),
-            (
-                r#"{"every":"month","session_ms":5000}"#,
-                "session_ms must be left out beside every",
-            ),
-            (
-                r#"{"session_ms":999}"#,
-                "session must be a span from 1s to 366d, got \"999ms\"",
-            ),
-            (
-                r#"{"session_ms":5000,"at":"09:00"}"#,
-                "at must be left out of a session",
-            ),
+            (r#"{"day":1}"#, "window must be a map with every, or with session_ms"),
+            (r#"{"every":"fortnight"}"#, "every must be hour, day, week, month or year"),
+            (r#"{"every":"month","day":32}"#, "day must be 1 to 31, got \"32\""),
+            (r#"{"every":"month","day":-1}"#, "day must be 1 to 31, got \"-1\""),
+            (r#"{"every":"month","tz":"Europe/Berln"}"#, "tz must be a zone of the IANA"),
+            (r#"{"every":"month","session_ms":5000}"#, "session_ms must be left out beside every"),
+            (r#"{"session_ms":999}"#, "session must be a span from 1s to 366d, got \"999ms\""),
+            (r#"{"session_ms":5000,"at":"09:00"}"#, "at must be left out of a session"),
             (r#"{"evry":"month"}"#, "unknown field `evry`"),
             (r#"{"code":-1}"#, "unknown field `code`"),
         ] {
@@ -379,27 +324,15 @@ mod tests {
     #[test]
     fn a_bad_schedule_is_refused_with_its_field() {
         for (rule, part) in [
-            (
-                r#""cron":"0 8 * *","for":"1h","scale":"2/1""#,
-                "cron must be five fields",
-            ),
-            (
-                r#""cron":"0 8 * * *","for":"1","scale":"2/1""#,
-                "for must be whole minutes",
-            ),
-            (
-                r#""cron":"0 8 * * *","for":"1h","scale":"2""#,
-                "scale must be a ratio",
-            ),
+            (r#""cron":"0 8 * *","for":"1h","scale":"2/1""#, "cron must be five fields"),
+            (r#""cron":"0 8 * * *","for":"1","scale":"2/1""#, "for must be whole minutes"),
+            (r#""cron":"0 8 * * *","for":"1h","scale":"2""#, "scale must be a ratio"),
             (
                 r#""cron":"0 8 * * *","for":"1h","scale":"2/1","tz":"Europe/Berln""#,
                 "tz must be a zone",
             ),
             (r#""cron":"0 8 * * *","for":"1h""#, "missing field `scale`"),
-            (
-                r#""cron":"0 8 * * *","for":"1h","scale":"2/1","at":1"#,
-                "unknown field `at`",
-            ),
+            (r#""cron":"0 8 * * *","for":"1h","scale":"2/1","at":1"#, "unknown field `at`"),
             (
                 r#""cron":"0 8 * * *","for":"1h","scale":"1/2""#,
                 r#"limit "a": scale must be a ratio that leaves"#,
@@ -418,15 +351,9 @@ mod tests {
         let slots = r#"{"name":"a","slots":1}"#;
         for (json, error) in [
             ("{}".to_owned(), ConfigError::NoLimits),
-            (
-                format!(r#"{{"limits":[{slots},{slots}]}}"#),
-                ConfigError::Twice("a".to_owned()),
-            ),
+            (format!(r#"{{"limits":[{slots},{slots}]}}"#), ConfigError::Twice("a".to_owned())),
         ] {
-            assert!(
-                refused::<Config>(&json).starts_with(&error.to_string()),
-                "{json}"
-            );
+            assert!(refused::<Config>(&json).starts_with(&error.to_string()), "{json}");
         }
         let disabled: Config = serde_json::from_str(r#"{"status":"disabled"}"#).unwrap();
         assert_eq!(disabled.status, ConfigStatus::Disabled);

@@ -22,9 +22,7 @@ macro_rules! names {
         }
     )*};
 }
-names!(
-    Namespace, EntityId, PlanName, Resource, ClassName, LimitName
-);
+names!(Namespace, EntityId, PlanName, Resource, ClassName, LimitName);
 
 impl Serialize for AuditId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -85,9 +85,7 @@ impl Visitor<'_> for TokensVisitor {
 fn parse(tokens: &str) -> Option<MilliTotal> {
     let (whole, part) = tokens.split_once('.').unwrap_or((tokens, ""));
     let milli = format!("{whole}{part:0<3}");
-    (part.len() <= 3)
-        .then(|| milli.parse().ok())?
-        .map(MilliTotal)
+    (part.len() <= 3).then(|| milli.parse().ok())?.map(MilliTotal)
 }
 
 /// Milliseconds since 1970.
@@ -99,9 +97,7 @@ impl Serialize for EpochMillis {
 
 impl<'de> Deserialize<'de> for EpochMillis {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        i64::deserialize(deserializer)
-            .map(Self)
-            .map_err(D::Error::custom)
+        i64::deserialize(deserializer).map(Self).map_err(D::Error::custom)
     }
 }
 
@@ -131,16 +127,10 @@ mod tests {
             (315_360_000_000_000_000_000_000, "3.1536e+20"),
             (9_223_372_036_854_775_807_000, "9223372036854775807"),
             (9_223_372_036_854_775_809_000, "\"9223372036854775809\""),
-            (
-                -315_360_000_000_000_000_000_001,
-                "\"-315360000000000000000.001\"",
-            ),
+            (-315_360_000_000_000_000_000_001, "\"-315360000000000000000.001\""),
         ] {
             assert_eq!(serde_json::to_string(&MilliTotal(milli)).unwrap(), json);
-            assert_eq!(
-                serde_json::from_str::<MilliTotal>(json).unwrap(),
-                MilliTotal(milli)
-            );
+            assert_eq!(serde_json::from_str::<MilliTotal>(json).unwrap(), MilliTotal(milli));
         }
         assert!(serde_json::from_str::<MilliTokens>("3.1536e20").is_err());
     }
@@ -149,10 +139,7 @@ mod tests {
     fn an_amount_that_is_no_whole_number_of_millitokens_is_refused() {
         for bad in ["0.0001", "1e300", "9223372036854775807", "\"1\"", "null"] {
             let refused = serde_json::from_str::<MilliTokens>(bad).unwrap_err();
-            assert!(
-                refused.to_string().contains("three decimals at most"),
-                "{bad}: {refused}"
-            );
+            assert!(refused.to_string().contains("three decimals at most"), "{bad}: {refused}");
         }
         let exponent: MilliTokens = serde_json::from_str("1.5e3").unwrap();
         assert_eq!(exponent, MilliTokens::from_tokens(1_500));

@@ -57,18 +57,9 @@ impl TryFrom<WindowFields> for QuotaWindow {
     type Error = WindowError;
 
     fn try_from(fields: WindowFields) -> Result<Self, WindowError> {
-        let WindowFields {
-            every,
-            month,
-            day,
-            at,
-            tz,
-            session_ms,
-        } = fields;
+        let WindowFields { every, month, day, at, tz, session_ms } = fields;
         let fields = [("month", month), ("day", day), ("at", at), ("tz", tz)];
-        let fields = fields
-            .into_iter()
-            .filter_map(|(field, value)| Some((field, value?)));
+        let fields = fields.into_iter().filter_map(|(field, value)| Some((field, value?)));
         let Some(Text(every)) = every else {
             let mut fields = fields;
             return match (session_ms, fields.next()) {

@@ -47,10 +47,7 @@ impl AuditId {
     /// Returns the id of a change made at `at`. 80 bits of `random` make it unique.
     #[must_use]
     pub fn new(at: EpochMillis, random: u128) -> Self {
-        Self(Ulid::from_parts(
-            u64::try_from(at.0).unwrap_or_default(),
-            random,
-        ))
+        Self(Ulid::from_parts(u64::try_from(at.0).unwrap_or_default(), random))
     }
 
     /// Returns the time of the change.

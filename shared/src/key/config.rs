@@ -61,10 +61,7 @@ impl ConfigKey {
             ConfigLevel::Entity(_) | ConfigLevel::Plan(_) => format!("{CONFIG}#{DEFAULT}"),
             ConfigLevel::Resource(_) | ConfigLevel::System => CONFIG.to_owned(),
         };
-        ItemKey {
-            pk: format!("{ns}/{of}"),
-            sk,
-        }
+        ItemKey { pk: format!("{ns}/{of}"), sk }
     }
 
     /// Returns the configuration that an item is; `None` if the keys are not a configuration's.
@@ -95,10 +92,7 @@ impl ConfigKey {
             (("SYSTEM", ""), None) => ConfigLevel::System,
             _ => return None,
         };
-        Some(Self {
-            namespace: Namespace::new(namespace).ok()?,
-            level,
-        })
+        Some(Self { namespace: Namespace::new(namespace).ok()?, level })
     }
 
     /// Returns `GSI2PK` and `GSI2SK`: the configurations of the same kind. The system's has none, nor
@@ -107,22 +101,18 @@ impl ConfigKey {
     pub fn by_kind(&self) -> Option<(String, String)> {
         let ns = &self.namespace;
         match &self.level {
-            ConfigLevel::EntityResource(entity, resource) => Some((
-                format!("{ns}/RESOURCE#{resource}"),
-                format!("{LISTED_CONFIG}{entity}"),
-            )),
-            ConfigLevel::PlanResource(plan, resource) => Some((
-                format!("{ns}/RESOURCE#{resource}"),
-                format!("{LISTED_CONFIG}{plan}"),
-            )),
-            ConfigLevel::Entity(entity) => Some((
-                format!("{ns}/RESOURCE#{DEFAULT}"),
-                format!("{LISTED_CONFIG}{entity}"),
-            )),
-            ConfigLevel::Resource(resource) => Some((
-                format!("{ns}/SYSTEM#"),
-                format!("{LISTED_CONFIG}{resource}"),
-            )),
+            ConfigLevel::EntityResource(entity, resource) => {
+                Some((format!("{ns}/RESOURCE#{resource}"), format!("{LISTED_CONFIG}{entity}")))
+            }
+            ConfigLevel::PlanResource(plan, resource) => {
+                Some((format!("{ns}/RESOURCE#{resource}"), format!("{LISTED_CONFIG}{plan}")))
+            }
+            ConfigLevel::Entity(entity) => {
+                Some((format!("{ns}/RESOURCE#{DEFAULT}"), format!("{LISTED_CONFIG}{entity}")))
+            }
+            ConfigLevel::Resource(resource) => {
+                Some((format!("{ns}/SYSTEM#"), format!("{LISTED_CONFIG}{resource}")))
+            }
             ConfigLevel::Plan(_) | ConfigLevel::System => None,
         }
     }
@@ -138,14 +128,12 @@ impl ConfigKey {
                 entity_partition(ns, spread(entity.as_str())),
                 format!("{LISTED_CONFIG}{entity}#{resource}"),
             )),
-            ConfigLevel::PlanResource(plan, resource) => Some((
-                plans_partition(ns),
-                format!("{LISTED_CONFIG}{plan}#{resource}"),
-            )),
-            ConfigLevel::Plan(plan) => Some((
-                plans_partition(ns),
-                format!("{LISTED_CONFIG}{plan}#{DEFAULT}"),
-            )),
+            ConfigLevel::PlanResource(plan, resource) => {
+                Some((plans_partition(ns), format!("{LISTED_CONFIG}{plan}#{resource}")))
+            }
+            ConfigLevel::Plan(plan) => {
+                Some((plans_partition(ns), format!("{LISTED_CONFIG}{plan}#{DEFAULT}")))
+            }
             ConfigLevel::Entity(_) | ConfigLevel::Resource(_) | ConfigLevel::System => None,
         }
     }
@@ -194,10 +182,7 @@ impl EntityKey {
     /// Returns `{ns}/ENTITY#{entity}`, `#META`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
-        ItemKey {
-            pk: format!("{}/ENTITY#{}", self.namespace, self.entity),
-            sk: META.to_owned(),
-        }
+        ItemKey { pk: format!("{}/ENTITY#{}", self.namespace, self.entity), sk: META.to_owned() }
     }
 
     /// Returns the entity that an item is; `None` if the keys are not an entity's.
@@ -263,10 +248,7 @@ impl PlanKey {
     /// Returns `{ns}/PLAN#{plan}`, `#ENTITIES`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
-        ItemKey {
-            pk: format!("{}/PLAN#{}", self.namespace, self.plan),
-            sk: PLAN_COUNT.to_owned(),
-        }
+        ItemKey { pk: format!("{}/PLAN#{}", self.namespace, self.plan), sk: PLAN_COUNT.to_owned() }
     }
 
     /// Returns the plan that an item counts for; `None` if the keys are not those of such an item.
@@ -274,10 +256,7 @@ impl PlanKey {
     pub fn parse(key: &ItemKey) -> Option<Self> {
         let (namespace, plan) = key.pk.split_once("/PLAN#")?;
         (key.sk == PLAN_COUNT).then_some(())?;
-        Some(Self {
-            namespace: Namespace::new(namespace).ok()?,
-            plan: PlanName::new(plan).ok()?,
-        })
+        Some(Self { namespace: Namespace::new(namespace).ok()?, plan: PlanName::new(plan).ok()? })
     }
 
     /// Returns `GSI3PK` and `GSI3SK`: the plans of the namespace.
@@ -315,38 +294,26 @@ pub const LISTED_NAMESPACE: &str = "NAMESPACE#";
 /// Returns `{ns}/SYSTEM#`, `#VERSION`: the item with the schema version of a namespace.
 #[must_use]
 pub fn schema_key(namespace: &Namespace) -> ItemKey {
-    ItemKey {
-        pk: format!("{namespace}/SYSTEM#"),
-        sk: "#VERSION".to_owned(),
-    }
+    ItemKey { pk: format!("{namespace}/SYSTEM#"), sk: "#VERSION".to_owned() }
 }
 
 /// Returns `FUNCTIONS`, `#VERSION`: the item of the table that says what the deployed functions know.
 #[must_use]
 pub fn functions_key() -> ItemKey {
-    ItemKey {
-        pk: "FUNCTIONS".to_owned(),
-        sk: "#VERSION".to_owned(),
-    }
+    ItemKey { pk: "FUNCTIONS".to_owned(), sk: "#VERSION".to_owned() }
 }
 
 /// Returns `{ns}/SYSTEM#`, `#SWITCHES`: the item with the switches of a namespace.
 #[must_use]
 pub fn switches_key(namespace: &Namespace) -> ItemKey {
-    ItemKey {
-        pk: format!("{namespace}/SYSTEM#"),
-        sk: "#SWITCHES".to_owned(),
-    }
+    ItemKey { pk: format!("{namespace}/SYSTEM#"), sk: "#SWITCHES".to_owned() }
 }
 
 /// Returns `{ns}/SYSTEM#`, `#KEY#{key}`: the item that remembers a change made under an idempotency
 /// key.
 #[must_use]
 pub fn operation_key(namespace: &Namespace, key: &IdempotencyKey) -> ItemKey {
-    ItemKey {
-        pk: format!("{namespace}/SYSTEM#"),
-        sk: format!("#KEY#{key}"),
-    }
+    ItemKey { pk: format!("{namespace}/SYSTEM#"), sk: format!("#KEY#{key}") }
 }
 
 #[cfg(test)]

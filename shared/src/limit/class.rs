@@ -33,12 +33,7 @@ impl Class {
     /// # Errors
     /// [`LimitError`] for a bad name, or more than 99 %.
     pub fn new(name: &str, at_least_percent: u8) -> Result<Self, LimitError> {
-        Self {
-            name: ClassName::new(name)?,
-            at_least: at_least_percent,
-            leaves: 0,
-        }
-        .checked()
+        Self { name: ClassName::new(name)?, at_least: at_least_percent, leaves: 0 }.checked()
     }
 
     /// Returns the class that takes from the shared pool only as far as so many percent of that pool's
@@ -47,11 +42,7 @@ impl Class {
     /// # Errors
     /// [`LimitError`] for more than 99 %.
     pub fn leaving(self, percent: u8) -> Result<Self, LimitError> {
-        Self {
-            leaves: percent,
-            ..self
-        }
-        .checked()
+        Self { leaves: percent, ..self }.checked()
     }
 
     fn checked(self) -> Result<Self, LimitError> {
@@ -100,10 +91,7 @@ impl FromStr for Class {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
-        let wrong = || LimitError::Text {
-            text: text.to_owned(),
-            must: CLASS,
-        };
+        let wrong = || LimitError::Text { text: text.to_owned(), must: CLASS };
         let (name, parts) = text.split_once(':').ok_or_else(wrong)?;
         let percent = |text: &str| text.strip_suffix('%')?.parse::<u8>().ok();
         let (at_least, leaves) = parts.split_once(':').unwrap_or((parts, "0%"));
@@ -195,10 +183,7 @@ impl Limit {
     /// shared pool is the first, and has its name.
     #[must_use]
     pub fn pools(&self) -> Vec<Self> {
-        let mut shared = Self {
-            classes: vec![],
-            ..self.clone()
-        };
+        let mut shared = Self { classes: vec![], ..self.clone() };
         let mut pools = vec![];
         for class in self.classes.iter().filter(|class| class.at_least > 0) {
             let part = |whole: MilliTokens| whole.percent(class.at_least);
@@ -212,11 +197,7 @@ impl Limit {
             let Ok(name) = self.name.pool(&class.name) else {
                 continue;
             };
-            pools.push(Self {
-                name,
-                rule,
-                ..shared.clone()
-            });
+            pools.push(Self { name, rule, ..shared.clone() });
         }
         pools.insert(0, shared);
         pools

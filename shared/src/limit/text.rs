@@ -45,10 +45,7 @@ impl Limit {
     /// # Errors
     /// [`LimitError`] for another text, or as the constructors.
     pub fn parse(name: &str, text: &str) -> Result<Self, LimitError> {
-        let wrong = |must| LimitError::Text {
-            text: format!("{name}={text}"),
-            must,
-        };
+        let wrong = |must| LimitError::Text { text: format!("{name}={text}"), must };
         let whole = |number: &str, must| {
             let number = number.replace('_', "").parse::<i64>();
             number.map_err(|_| wrong(must))
@@ -76,11 +73,7 @@ impl Limit {
                 let (tokens, length) = session.split_once('/').ok_or_else(|| wrong(SESSION))?;
                 let tokens = whole(tokens, TOKENS)?;
                 let length = length.parse::<SessionWindow>();
-                Self::quota(
-                    name,
-                    tokens,
-                    length.map_err(|error| window_error(name, error))?,
-                )?
+                Self::quota(name, tokens, length.map_err(|error| window_error(name, error))?)?
             }
             _ => Self::parse_rule(name, rule, &wrong, &whole)?,
         };
@@ -148,13 +141,7 @@ impl Limit {
     /// Returns the text of the limit behind its name, which [`parse`](Self::parse) reads.
     #[must_use]
     pub fn text(&self) -> String {
-        let Self {
-            rule,
-            mode,
-            schedule,
-            classes,
-            ..
-        } = self;
+        let Self { rule, mode, schedule, classes, .. } = self;
         let mut text = match rule.kind() {
             LimitKind::Slots => rule.capacity.to_string(),
             LimitKind::Quota => quota_text(rule),
@@ -200,10 +187,7 @@ impl FromStr for Limit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
-        let wrong = || LimitError::Text {
-            text: text.to_owned(),
-            must: TEXT,
-        };
+        let wrong = || LimitError::Text { text: text.to_owned(), must: TEXT };
         let (name, text) = text.split_once('=').ok_or_else(wrong)?;
         Self::parse(name, text)
     }
@@ -255,10 +239,7 @@ mod tests {
             limit.in_mode(LimitMode::Soft).to_string(),
             "tpm=quota:10000/unknown window (-9223372036854775808),mode=soft"
         );
-        assert_eq!(
-            Limit::of(LimitName::new("tpm").unwrap(), rule).window(),
-            None
-        );
+        assert_eq!(Limit::of(LimitName::new("tpm").unwrap(), rule).window(), None);
     }
 
     #[test]
@@ -268,11 +249,7 @@ mod tests {
             ("rps=5/s", Limit::per_second("rps", 5), Some("rps=5/second")),
             ("slots=20", Limit::concurrent("slots", 20), None),
             ("rpm=9/1m30s", Limit::custom("rpm", 9, 9, 90_000), None),
-            (
-                "rpm=9/60s",
-                Limit::per_minute("rpm", 9),
-                Some("rpm=9/minute"),
-            ),
+            ("rpm=9/60s", Limit::per_minute("rpm", 9), Some("rpm=9/minute")),
             (
                 "tpm=100_000/m,mode=enforced,burst=200_000",
                 Limit::per_minute("tpm", 100_000).and_then(|limit| limit.with_burst(200_000)),
@@ -283,11 +260,7 @@ mod tests {
                 Limit::per_day("rpm", 5).map(|limit| limit.in_mode(LimitMode::Soft)),
                 Some("rpm=5/day,mode=soft"),
             ),
-            (
-                "tpm=quota:10000/month",
-                Limit::quota("tpm", 10_000, Every::month()),
-                None,
-            ),
+            ("tpm=quota:10000/month", Limit::quota("tpm", 10_000, Every::month()), None),
             (
                 "tpm=quota:10_000/month,mode=shadow,tz=europe/berlin,at=09:00,day=15",
                 Every::month()
@@ -314,17 +287,7 @@ mod tests {
     #[test]
     fn a_text_that_is_no_limit_is_refused_with_the_part_that_is_wrong() {
         let refused = |text: &str| text.parse::<Limit>().unwrap_err().to_string();
-        let parts = [
-            TEXT,
-            TOKENS,
-            PERIOD,
-            BURST,
-            MODE,
-            OPTION,
-            QUOTA,
-            QUOTA_OPTION,
-            SESSION,
-        ];
+        let parts = [TEXT, TOKENS, PERIOD, BURST, MODE, OPTION, QUOTA, QUOTA_OPTION, SESSION];
         for (text, part) in [
             ("", TEXT),
             ("rpm", TEXT),
@@ -375,37 +338,19 @@ mod tests {
                 "quota:1/fortnight",
                 r#"every must be hour, day, week, month or year, got "fortnight""#,
             ),
-            (
-                "quota:1/month,tz=Europe/Berln",
-                "tz must be a zone of the IANA time zone database",
-            ),
+            ("quota:1/month,tz=Europe/Berln", "tz must be a zone of the IANA time zone database"),
             ("quota:1/month,day=0", r#"day must be 1 to 31, got "0""#),
             ("quota:1/month,day=32", r#"day must be 1 to 31, got "32""#),
-            (
-                "quota:1/day,at=24:00",
-                r#"at must be a time from 00:00 to 23:59, got "24:00""#,
-            ),
-            (
-                "quota:1/year,month=2,day=30",
-                "day must be a day that the month has in some year",
-            ),
+            ("quota:1/day,at=24:00", r#"at must be a time from 00:00 to 23:59, got "24:00""#),
+            ("quota:1/year,month=2,day=30", "day must be a day that the month has in some year"),
             ("quota:1/month,burst=2", "burst must be left out of a quota"),
-            (
-                "session:1/999ms",
-                r#"session must be a span from 1s to 366d, got "999ms""#,
-            ),
-            (
-                "session:1/367d",
-                r#"session must be a span from 1s to 366d, got "367d""#,
-            ),
+            ("session:1/999ms", r#"session must be a span from 1s to 366d, got "999ms""#),
+            ("session:1/367d", r#"session must be a span from 1s to 366d, got "367d""#),
             ("session:1/5h,burst=2", "burst must be left out of a quota"),
             ("quota:0/month", "capacity must be 1 to 10^12 tokens, got 0"),
         ] {
             let error = refused(&format!("tpm={text}"));
-            assert!(
-                error.starts_with(&format!("limit \"tpm\": {part}")),
-                "{error}"
-            );
+            assert!(error.starts_with(&format!("limit \"tpm\": {part}")), "{error}");
         }
     }
 }

@@ -95,8 +95,6 @@ impl CalendarWindow {
 impl fmt::Display for CalendarWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.period.as_str())?;
-        self.fields()
-            .iter()
-            .try_for_each(|(field, value)| write!(f, ",{field}={value}"))
+        self.fields().iter().try_for_each(|(field, value)| write!(f, ",{field}={value}"))
     }
 }

@@ -80,10 +80,7 @@ impl WindowCode {
         };
         let zone = ZoneName::of_hash(u32::try_from(bits(0, MINUTE)).ok()?)?;
         let minute = bits(MINUTE, MONTH);
-        let (hour, minute) = (
-            u8::try_from(minute / 60).ok()?,
-            u8::try_from(minute % 60).ok()?,
-        );
+        let (hour, minute) = (u8::try_from(minute / 60).ok()?, u8::try_from(minute % 60).ok()?);
         let (month, day) = (number(MONTH, DAY)?, number(DAY, KIND)?);
         let every = Every::period(period).in_zone(zone);
         let every = match period {

@@ -36,12 +36,7 @@ impl WindowError {
         takes: &'static str,
         remedy: &'static str,
     ) -> Self {
-        Self::Field {
-            field,
-            value: value.to_string(),
-            takes,
-            remedy,
-        }
+        Self::Field { field, value: value.to_string(), takes, remedy }
     }
 
     /// Returns the field that is wrong, as the limits file and the command line name it.

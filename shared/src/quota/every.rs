@@ -53,13 +53,7 @@ impl Every {
     /// Returns a window of each `period`, from its start in UTC.
     #[must_use]
     pub const fn period(period: Period) -> Self {
-        Self {
-            period,
-            day: None,
-            month: None,
-            at: None,
-            zone: None,
-        }
+        Self { period, day: None, month: None, at: None, zone: None }
     }
 
     /// Returns a window of each hour, from minute 0.
@@ -149,9 +143,7 @@ impl Every {
     /// # Errors
     /// [`WindowError::Field`] for another name.
     pub fn parse(period: &str) -> Result<Self, WindowError> {
-        let known = Period::ALL
-            .into_iter()
-            .find(|known| known.as_str() == period);
+        let known = Period::ALL.into_iter().find(|known| known.as_str() == period);
         known.map(Self::period).ok_or_else(|| {
             let takes = "hour, day, week, month or year";
             WindowError::field("every", period, takes, "write for example month")
@@ -308,9 +300,7 @@ impl FromStr for CalendarWindow {
 
 /// Reads digits alone: a sign is none.
 fn number(text: &str) -> Option<u8> {
-    text.parse()
-        .ok()
-        .filter(|_| text.bytes().all(|digit| digit.is_ascii_digit()))
+    text.parse().ok().filter(|_| text.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 fn two_digits(text: &str) -> Option<u8> {

@@ -79,8 +79,6 @@ impl Weekday {
 
 /// Returns the name of a day of the week by its number.
 pub(super) fn weekday_name(number: u8) -> &'static str {
-    let day = Weekday::NAMES
-        .iter()
-        .find(|(day, _)| day.number() == number);
+    let day = Weekday::NAMES.iter().find(|(day, _)| day.number() == number);
     day.map_or("", |(_, name)| name)
 }

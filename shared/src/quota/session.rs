@@ -54,12 +54,7 @@ impl SessionWindow {
 }
 
 fn error(value: &str) -> WindowError {
-    WindowError::field(
-        "session",
-        value,
-        "a span from 1s to 366d",
-        "write for example 5h",
-    )
+    WindowError::field("session", value, "a span from 1s to 366d", "write for example 5h")
 }
 
 impl fmt::Display for SessionWindow {

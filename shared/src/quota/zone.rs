@@ -30,9 +30,7 @@ impl ZoneName {
     /// [`WindowError::UnknownZone`] for a name that the zone data of this release does not have.
     pub fn new(name: &str) -> Result<Self, WindowError> {
         let known = names().find(|known| known.eq_ignore_ascii_case(name));
-        known.map(Self).ok_or_else(|| WindowError::UnknownZone {
-            name: name.to_owned(),
-        })
+        known.map(Self).ok_or_else(|| WindowError::UnknownZone { name: name.to_owned() })
     }
 
     /// Returns the name.
@@ -85,9 +83,7 @@ impl fmt::Display for ZoneName {
 
 /// Returns a hash that no release changes: 32-bit FNV-1a.
 pub(crate) fn fnv1a(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    })
+    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]
@@ -108,10 +104,7 @@ mod tests {
             assert_eq!(ZoneName::of_hash(zone.hash()), Some(zone));
         }
         assert_eq!(ZoneName::new("UTC"), Ok(ZoneName::UTC));
-        assert_eq!(
-            ZoneName::new("America/New_York").unwrap().city(),
-            "New York"
-        );
+        assert_eq!(ZoneName::new("America/New_York").unwrap().city(), "New York");
         assert_eq!(ZoneName::of_hash(1), None);
     }
 
@@ -137,9 +130,7 @@ mod tests {
             "posixrules",
         ] {
             let error = ZoneName::new(name).unwrap_err();
-            let expected = WindowError::UnknownZone {
-                name: name.to_owned(),
-            };
+            let expected = WindowError::UnknownZone { name: name.to_owned() };
             assert_eq!(error, expected);
             let message = format!("whose release here is {ZONE_DATA}, got {name:?}; write for");
             assert!(error.to_string().contains(&message), "{error}");

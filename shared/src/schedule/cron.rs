@@ -99,25 +99,20 @@ impl Cron {
 
     /// Returns the first minute of the day from `minute` on.
     fn first_minute(&self, minute: i64) -> Option<i64> {
-        (minute / 60..24)
-            .filter(|hour| has(self.hours, *hour))
-            .find_map(|hour| {
-                let first = (minute - hour * 60).max(0);
-                let minute = (first..60).find(|minute| has(self.minutes, *minute))?;
-                Some(hour * 60 + minute)
-            })
+        (minute / 60..24).filter(|hour| has(self.hours, *hour)).find_map(|hour| {
+            let first = (minute - hour * 60).max(0);
+            let minute = (first..60).find(|minute| has(self.minutes, *minute))?;
+            Some(hour * 60 + minute)
+        })
     }
 
     /// Returns the last minute of the day up to `minute`.
     fn last_minute(&self, minute: i64) -> Option<i64> {
-        (0..=minute / 60)
-            .rev()
-            .filter(|hour| has(self.hours, *hour))
-            .find_map(|hour| {
-                let last = (minute - hour * 60).min(59);
-                let minute = (0..=last).rev().find(|minute| has(self.minutes, *minute))?;
-                Some(hour * 60 + minute)
-            })
+        (0..=minute / 60).rev().filter(|hour| has(self.hours, *hour)).find_map(|hour| {
+            let last = (minute - hour * 60).min(59);
+            let minute = (0..=last).rev().find(|minute| has(self.minutes, *minute))?;
+            Some(hour * 60 + minute)
+        })
     }
 
     /// Returns whether some year has a day of the fields.
@@ -155,8 +150,7 @@ impl fmt::Display for ClockMinute {
 
 fn has(bits: u64, number: impl Into<i64>) -> bool {
     let bit = u32::try_from(number.into()).unwrap_or(u32::MAX);
-    bits.checked_shr(bit)
-        .is_some_and(|shifted| shifted & 1 == 1)
+    bits.checked_shr(bit).is_some_and(|shifted| shifted & 1 == 1)
 }
 
 /// One of the five fields.
@@ -193,9 +187,7 @@ const MONTH: Field = Field {
     name: "month of cron",
     min: 1,
     max: 12,
-    names: &[
-        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
-    ],
+    names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
     takes: "*, or numbers, rising ranges and steps of 1 to 12 or JAN to DEC",
 };
 const WEEKDAY: Field = Field {
@@ -208,9 +200,7 @@ const WEEKDAY: Field = Field {
 
 impl Field {
     fn parse(&self, text: &str) -> Result<u64, WindowError> {
-        let bits = text
-            .split(',')
-            .try_fold(0, |bits, part| Some(bits | self.part(part)?));
+        let bits = text.split(',').try_fold(0, |bits, part| Some(bits | self.part(part)?));
         bits.ok_or_else(|| {
             WindowError::field(self.name, text, self.takes, "write for example 0 8 * * 1-5")
         })
@@ -238,18 +228,14 @@ impl Field {
     }
 
     fn number(&self, text: &str) -> Option<u32> {
-        let named = (self.min..)
-            .zip(self.names)
-            .find(|(_, name)| name.eq_ignore_ascii_case(text));
+        let named = (self.min..).zip(self.names).find(|(_, name)| name.eq_ignore_ascii_case(text));
         let number = named.map(|(number, _)| number).or_else(|| digits(text));
         number.filter(|number| (self.min..=self.max).contains(number))
     }
 }
 
 fn digits(text: &str) -> Option<u32> {
-    text.parse()
-        .ok()
-        .filter(|_| text.bytes().all(|digit| digit.is_ascii_digit()))
+    text.parse().ok().filter(|_| text.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 /// The fields as they were written, each separated by one space.

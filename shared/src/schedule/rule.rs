@@ -38,12 +38,7 @@ impl ScheduleRule {
         if ms % MINUTE_MS != 0 || !(1..=MAX_MINUTES).contains(&minutes) {
             return Err(length_error(&exact_span(length)));
         }
-        Ok(Self {
-            cron,
-            minutes,
-            scale,
-            zone: ZoneName::UTC,
-        })
+        Ok(Self { cron, minutes, scale, zone: ZoneName::UTC })
     }
 
     /// Returns the rule of four texts, as files and JSON have them; without a zone in UTC.

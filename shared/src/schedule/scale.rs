@@ -17,20 +17,14 @@ pub struct Scale {
 
 impl Scale {
     /// The scale while no rule holds.
-    pub const ONE: Self = Self {
-        numerator: 1,
-        denominator: 1,
-    };
+    pub const ONE: Self = Self { numerator: 1, denominator: 1 };
 
     /// Returns the ratio of two numbers.
     ///
     /// # Errors
     /// [`WindowError::Field`] for a number outside 1 to 1,000,000.
     pub fn new(numerator: u32, denominator: u32) -> Result<Self, WindowError> {
-        let scale = Self {
-            numerator,
-            denominator,
-        };
+        let scale = Self { numerator, denominator };
         let is_valid = |number| (1..=MAX_SCALE).contains(&number);
         match is_valid(numerator) && is_valid(denominator) {
             true => Ok(scale),

@@ -51,10 +51,7 @@ impl Shard {
 
     /// Returns the leases that have expired at `now`, by id.
     pub fn expired(&self, now: EpochMillis) -> impl Iterator<Item = (&WriteId, &Lease)> {
-        self.leases
-            .iter()
-            .flatten()
-            .filter(move |(_, lease)| lease.expires_at <= now)
+        self.leases.iter().flatten().filter(move |(_, lease)| lease.expires_at <= now)
     }
 
     /// Returns the balance of `limit` at `at` if no other write takes or returns tokens before.
@@ -64,19 +61,11 @@ impl Shard {
             return MilliTokens::ZERO;
         };
         let tk = state.available
-            + self
-                .lease_return(limit, self.expired(at).map(|(_, lease)| lease))
-                .available;
+            + self.lease_return(limit, self.expired(at).map(|(_, lease)| lease)).available;
         match state.rule.kind() {
             LimitKind::Rate | LimitKind::Quota => {
                 let available = tk;
-                self.balance(
-                    &LimitState {
-                        available,
-                        ..*state
-                    },
-                    at,
-                )
+                self.balance(&LimitState { available, ..*state }, at)
             }
             LimitKind::Slots => tk,
         }
@@ -113,9 +102,7 @@ impl Shard {
     /// for other kinds.
     #[must_use]
     pub fn repaid_at(&self, limit: &LimitName, later: MilliTokens) -> Option<EpochMillis> {
-        let LimitState {
-            available, rule, ..
-        } = self.limits.get(limit)?;
+        let LimitState { available, rule, .. } = self.limits.get(limit)?;
         let (nothing, left) = (MilliTokens::ZERO, *available + later);
         let is_rate = rule.kind() == LimitKind::Rate;
         is_rate
@@ -139,12 +126,7 @@ impl Shard {
         if !state.rule.kind().is_held() && need > self.share(state) {
             return None;
         }
-        let mut ends: Vec<_> = self
-            .leases
-            .iter()
-            .flatten()
-            .map(|(_, lease)| lease)
-            .collect();
+        let mut ends: Vec<_> = self.leases.iter().flatten().map(|(_, lease)| lease).collect();
         ends.sort_by_key(|lease| lease.expires_at);
         let mut tk = state.available;
         let mut best = by_time(tk);
@@ -153,12 +135,13 @@ impl Shard {
                 break;
             }
             tk += self.lease_return(limit, std::iter::once(lease)).available;
-            best = match by_time(tk) {
-                Some(at) => Some(best.map_or(at.max(lease.expires_at), |best| {
-                    best.min(at.max(lease.expires_at))
-                })),
-                None => best,
-            };
+            best =
+                match by_time(tk) {
+                    Some(at) => Some(best.map_or(at.max(lease.expires_at), |best| {
+                        best.min(at.max(lease.expires_at))
+                    })),
+                    None => best,
+                };
         }
         best
     }

@@ -32,9 +32,7 @@ impl<'a> VersionedLimits<'a> {
             known.is_some_and(|state| state.rule != *limit.rule())
                 && shard.other_kind(limit).is_none()
         };
-        let is_changed = self
-            .version
-            .is_some_and(|version| version.changes().is_some());
+        let is_changed = self.version.is_some_and(|version| version.changes().is_some());
         let is_repeated = is_changed && order.is_eq() && self.limits.iter().any(differs);
         (!is_repeated).then_some(order)
     }
@@ -43,18 +41,12 @@ impl<'a> VersionedLimits<'a> {
     /// overrules slots, or slots a rate: what is held or owed would be lost.
     pub fn overruling(self, shard: &Shard, now: EpochMillis) -> impl Iterator<Item = &'a Limit> {
         let overrules = self.overrule(shard, now);
-        self.limits
-            .iter()
-            .filter(move |limit| overrules && shard.other_kind(limit).is_none())
+        self.limits.iter().filter(move |limit| overrules && shard.other_kind(limit).is_none())
     }
 
     /// Returns whether these limits end the pool of a class, which they lack.
     fn ends_pool(self, shard: &Shard, name: &LimitName) -> bool {
-        let has = |name: &str| {
-            self.limits
-                .iter()
-                .any(|limit| limit.name().as_str() == name)
-        };
+        let has = |name: &str| self.limits.iter().any(|limit| limit.name().as_str() == name);
         name.is_pool() && !shard.is_gone(name) && has(name.base()) && !has(name.as_str())
     }
 
@@ -74,10 +66,7 @@ impl<'a> VersionedLimits<'a> {
         has_pools
             && self.overrule(shard, now)
             && (shard.limits.keys().any(|name| self.ends_pool(shard, name))
-                || self
-                    .limits
-                    .iter()
-                    .any(|limit| self.begins_pool(shard, limit)))
+                || self.limits.iter().any(|limit| self.begins_pool(shard, limit)))
     }
 }
 
@@ -102,9 +91,9 @@ impl Shard {
             (LimitKind::Quota, LimitKind::Quota) | (LimitKind::Slots, _) => {
                 state.available + back.available + (new - old)
             }
-            (LimitKind::Rate | LimitKind::Quota, _) => (self.balance(state, now) + back.available)
-                .min(old)
-                .min(new),
+            (LimitKind::Rate | LimitKind::Quota, _) => {
+                (self.balance(state, now) + back.available).min(old).min(new)
+            }
         }
     }
 
@@ -201,9 +190,7 @@ impl Shard {
         let mut next = self.clone();
         let moved = self.moved(terms, now);
         for (name, state) in &mut next.limits {
-            let rule = terms
-                .overruling(self, now)
-                .find(|limit| limit.name() == name);
+            let rule = terms.overruling(self, now).find(|limit| limit.name() == name);
             let mut rule = rule.map_or(state.rule, |limit| *limit.rule());
             let back = self.lease_return(name, self.reclaimable(now).map(|(_, lease)| lease));
             if let Some(moved) = moved.get(name) {
@@ -220,11 +207,7 @@ impl Shard {
             state.consumed -= back.consumed;
             state.rule = rule;
         }
-        for limit in terms
-            .limits
-            .iter()
-            .filter(|limit| !self.limits.contains_key(limit.name()))
-        {
+        for limit in terms.limits.iter().filter(|limit| !self.limits.contains_key(limit.name())) {
             let mut rule = *limit.rule();
             let mut available = self.shard().share(rule.capacity);
             if limit.name().is_pool() && self.limits.contains_key(limit.name().base()) {
@@ -264,14 +247,9 @@ impl Shard {
     ) -> bool {
         let terms = terms.into();
         let is_same = |limit: &Limit| {
-            self.limits
-                .get(limit.name())
-                .is_some_and(|state| state.rule == *limit.rule())
+            self.limits.get(limit.name()).is_some_and(|state| state.rule == *limit.rule())
         };
-        terms
-            .limits
-            .iter()
-            .all(|limit| self.limits.contains_key(limit.name()))
+        terms.limits.iter().all(|limit| self.limits.contains_key(limit.name()))
             && terms.overruling(self, now).all(is_same)
             && !terms.changes_pools(self, now)
     }

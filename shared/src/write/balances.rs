@@ -47,10 +47,7 @@ pub fn change_balances(
         return None;
     }
     // Only refill goes by `rf`, which a clock that was ahead may have set.
-    let (clock, now) = (
-        now,
-        now.max(EpochMillis(view.refilled_at.0.saturating_add(1))),
-    );
+    let (clock, now) = (now, now.max(EpochMillis(view.refilled_at.0.saturating_add(1))));
     let mut update = Update {
         key: view.key.item_key(),
         conditions: require_refilled_at(view).into(),

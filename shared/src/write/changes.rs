@@ -6,10 +6,7 @@ use crate::{LimitName, MilliTokens, RefillRule, WriteId};
 
 /// Returns the change of every write to a shard: `v` rises by one.
 pub(super) fn count_write() -> Vec<AttributeUpdate> {
-    vec![AttributeUpdate::Add(
-        Path::of(attr::WRITE_SEQ),
-        Value::Int(1),
-    )]
+    vec![AttributeUpdate::Add(Path::of(attr::WRITE_SEQ), Value::Int(1))]
 }
 
 /// Sets the write id, by which a writer finds out whether an unconfirmed write was applied. Writes

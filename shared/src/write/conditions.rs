@@ -62,21 +62,11 @@ pub(super) fn same_window(limit: &LimitName, seen: &LimitState) -> Condition {
 /// The item may have been deleted and created again with other limits since `seen`. A write to a
 /// limit that it lacks would create a part of one, which no process could read.
 pub(super) fn require_limits(update: &mut Update, seen: &Shard) {
-    let Update {
-        changes,
-        conditions,
-        ..
-    } = update;
+    let Update { changes, conditions, .. } = update;
     let paths = changes.iter().map(|change| change.path());
-    let changed: BTreeSet<_> = paths
-        .filter_map(|path| Field::parse(&path.0[0]))
-        .map(|(limit, _)| limit)
-        .collect();
-    for (name, state) in seen
-        .limits
-        .iter()
-        .filter(|(name, _)| changed.contains(name.as_str()))
-    {
+    let changed: BTreeSet<_> =
+        paths.filter_map(|path| Field::parse(&path.0[0])).map(|(limit, _)| limit).collect();
+    for (name, state) in seen.limits.iter().filter(|(name, _)| changed.contains(name.as_str())) {
         // A condition on the whole rule, or on the kind.
         let amount = Path::limit(name, Field::RefillAmount);
         let is_known = |known: &Condition| matches!(known, Condition::Equals(path, _) | Condition::AtLeast(path, _) if *path == amount);

@@ -36,10 +36,8 @@ pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Con
         0 => Condition::Absent(version.clone()),
         seen => Condition::Equals(version.clone(), Value::Int(seen)),
     };
-    let mut changes = vec![AttributeUpdate::Set(
-        version,
-        Value::Int(seen.version.saturating_add(1)),
-    )];
+    let mut changes =
+        vec![AttributeUpdate::Set(version, Value::Int(seen.version.saturating_add(1)))];
     let index = key.by_kind();
     match next {
         Some(config) => {
@@ -54,20 +52,11 @@ pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Con
                 (attr::RESOURCE, key.level.resource().map(Resource::as_str)),
             ];
             changes.extend(names.into_iter().filter_map(|(attribute, name)| {
-                Some(AttributeUpdate::Set(
-                    Path::of(attribute),
-                    Value::text(name?),
-                ))
+                Some(AttributeUpdate::Set(Path::of(attribute), Value::text(name?)))
             }));
             if let Some((pk, sk)) = index {
-                changes.push(AttributeUpdate::Set(
-                    Path::of(attr::GSI2PK),
-                    Value::Text(pk),
-                ));
-                changes.push(AttributeUpdate::Set(
-                    Path::of(attr::GSI2SK),
-                    Value::Text(sk),
-                ));
+                changes.push(AttributeUpdate::Set(Path::of(attr::GSI2PK), Value::Text(pk)));
+                changes.push(AttributeUpdate::Set(Path::of(attr::GSI2SK), Value::Text(sk)));
             }
             if let Some((partition, name)) = key.by_namespace() {
                 changes.extend(listed(partition, name));
@@ -77,11 +66,7 @@ pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Con
             changes.extend(REMOVED.map(|name| AttributeUpdate::Remove(Path::of(name))));
         }
     }
-    Action::Update(Update {
-        key: key.item_key(),
-        conditions: vec![condition],
-        changes,
-    })
+    Action::Update(Update { key: key.item_key(), conditions: vec![condition], changes })
 }
 
 /// Deletes the system's configuration in a purge at `now`. Its version becomes larger than every sum of
@@ -89,10 +74,7 @@ pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Con
 /// is below the time.
 #[must_use]
 pub fn purge_config(namespace: &Namespace, now: EpochMillis) -> Action {
-    let key = ConfigKey {
-        namespace: namespace.clone(),
-        level: ConfigLevel::System,
-    };
+    let key = ConfigKey { namespace: namespace.clone(), level: ConfigLevel::System };
     let version = Value::Int(now.0.saturating_mul(1_024));
     let version = AttributeUpdate::Set(Path::of(attr::VERSION), version);
     let removed = REMOVED.map(|name| AttributeUpdate::Remove(Path::of(name)));
@@ -157,10 +139,7 @@ pub fn set_entity(
             changes,
         });
     };
-    changes.push(AttributeUpdate::Set(
-        Path::of(attr::ENTITY_ID),
-        Value::text(key.entity.as_str()),
-    ));
+    changes.push(AttributeUpdate::Set(Path::of(attr::ENTITY_ID), Value::text(key.entity.as_str())));
     changes.extend(set(item::write_entity(entity)));
     let (partition, name) = key.by_namespace();
     changes.extend(listed(partition, name));
@@ -189,11 +168,7 @@ pub fn set_entity(
             }
         }
     }
-    Action::Update(Update {
-        key: key.item_key(),
-        conditions: vec![condition],
-        changes,
-    })
+    Action::Update(Update { key: key.item_key(), conditions: vec![condition], changes })
 }
 
 /// Sets the display name and the labels of an entity. Requires that its last write is the one seen.
@@ -208,17 +183,11 @@ pub fn describe_entity(
     let condition = Condition::Equals(last.clone(), Value::text(seen.as_str()));
     let attributes = item::write_description(next);
     let absent = [attr::DISPLAY_NAME, attr::LABELS];
-    let absent = absent
-        .into_iter()
-        .filter(|name| !attributes.contains_key(*name));
+    let absent = absent.into_iter().filter(|name| !attributes.contains_key(*name));
     let mut changes = vec![AttributeUpdate::Set(last, Value::text(op.as_str()))];
     changes.extend(absent.map(|name| AttributeUpdate::Remove(Path::of(name))));
     changes.extend(set(attributes.clone()));
-    Action::Update(Update {
-        key: key.item_key(),
-        conditions: vec![condition],
-        changes,
-    })
+    Action::Update(Update { key: key.item_key(), conditions: vec![condition], changes })
 }
 
 /// Counts an entity that gets a plan (1), or leaves it (-1).
@@ -246,10 +215,7 @@ fn count(
     conditions: Vec<Condition>,
 ) -> Action {
     // The same keys each time, so only the first write is one of the index too.
-    let key = PlanKey {
-        namespace: namespace.clone(),
-        plan: plan.clone(),
-    };
+    let key = PlanKey { namespace: namespace.clone(), plan: plan.clone() };
     let (partition, name) = key.by_namespace();
     let add = AttributeUpdate::Add(Path::of(counter), Value::Int(by));
     Action::Update(Update {
@@ -292,11 +258,7 @@ pub fn write_audit_event(
     event: &AuditEvent,
     kept: Option<Millis>,
 ) -> Action {
-    let key = AuditKey {
-        namespace: namespace.clone(),
-        of: event.change.of(),
-        id: event.id,
-    };
+    let key = AuditKey { namespace: namespace.clone(), of: event.change.of(), id: event.id };
     let ttl = kept.map(|kept| {
         let EpochSeconds(ttl) = EpochSeconds::not_before(event.id.at().plus(kept));
         AttributeUpdate::Set(Path::of(attr::TTL), Value::Int(ttl))
@@ -306,11 +268,7 @@ pub fn write_audit_event(
     let changes = set(item::write_audit(event)).chain(ttl).chain(listed);
     let changes = changes.collect();
     let conditions = vec![Condition::Absent(Path::of(attr::PK))];
-    Action::Update(Update {
-        key: key.item_key(),
-        conditions,
-        changes,
-    })
+    Action::Update(Update { key: key.item_key(), conditions, changes })
 }
 
 /// Stores the schema version of the namespace, if none is stored yet.
@@ -319,16 +277,10 @@ pub fn write_schema_version(namespace: &Namespace) -> Action {
     Action::Update(Update {
         key: schema_key(namespace),
         conditions: vec![Condition::Absent(Path::of(attr::PK))],
-        changes: listed(
-            NAMESPACES.to_owned(),
-            format!("{LISTED_NAMESPACE}{namespace}"),
-        )
-        .into_iter()
-        .chain([AttributeUpdate::Set(
-            Path::of(attr::SCHEMA),
-            Value::Int(SCHEMA_VERSION),
-        )])
-        .collect(),
+        changes: listed(NAMESPACES.to_owned(), format!("{LISTED_NAMESPACE}{namespace}"))
+            .into_iter()
+            .chain([AttributeUpdate::Set(Path::of(attr::SCHEMA), Value::Int(SCHEMA_VERSION))])
+            .collect(),
     })
 }
 
@@ -350,9 +302,7 @@ fn listed(partition: String, name: String) -> [AttributeUpdate; 2] {
 }
 
 fn set(attributes: BTreeMap<String, Value>) -> impl Iterator<Item = AttributeUpdate> {
-    attributes
-        .into_iter()
-        .map(|(name, value)| AttributeUpdate::Set(Path::of(name), value))
+    attributes.into_iter().map(|(name, value)| AttributeUpdate::Set(Path::of(name), value))
 }
 
 #[cfg(test)]
@@ -365,15 +315,10 @@ mod tests {
         let namespace = Namespace::new("ns").unwrap();
         let [entity, resource] = [("entity_id", "e-1"), ("resource", "gpt-4")];
         let names = [vec![entity, resource], vec![entity], vec![resource], vec![]];
-        let levels = ConfigLevel::of(
-            &EntityId::new("e-1").unwrap(),
-            &Resource::new("gpt-4").unwrap(),
-        );
+        let levels =
+            ConfigLevel::of(&EntityId::new("e-1").unwrap(), &Resource::new("gpt-4").unwrap());
         for (level, names) in levels.into_iter().zip(names) {
-            let key = ConfigKey {
-                namespace: namespace.clone(),
-                level,
-            };
+            let key = ConfigKey { namespace: namespace.clone(), level };
             let Action::Update(update) =
                 write_config(&key, &Versioned::default(), Some(&Config::default()))
             else {
@@ -388,12 +333,7 @@ mod tests {
                     _ => None,
                 };
                 let found = update.changes.iter().find_map(set);
-                assert_eq!(
-                    found,
-                    expected.map(|(_, text)| Value::text(text)),
-                    "{:?}",
-                    key.level
-                );
+                assert_eq!(found, expected.map(|(_, text)| Value::text(text)), "{:?}", key.level);
             }
         }
     }

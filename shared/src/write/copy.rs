@@ -109,10 +109,8 @@ impl UsageCopy {
         let Some(copied) = seen.shards.get(&self.shard) else {
             return Some(self.first());
         };
-        let is_newest = Condition::Equals(
-            Path::of(attr::copied_at(self.shard)),
-            Value::Int(copied.write_seq),
-        );
+        let is_newest =
+            Condition::Equals(Path::of(attr::copied_at(self.shard)), Value::Int(copied.write_seq));
         if copied.write_seq < self.birth {
             let mut conditions = vec![is_newest];
             let mut changes = if copied.is_final {
@@ -132,8 +130,7 @@ impl UsageCopy {
             // A shard keeps its limits for its life, so other limits in the copy are removed.
             return Some(self.update(vec![is_newest], self.others(&copied.usage).collect()));
         }
-        self.late(seen, is_newest)
-            .filter(|_| copied.write_seq > self.v)
+        self.late(seen, is_newest).filter(|_| copied.write_seq > self.v)
     }
 
     /// Returns the copy of an earlier life, late beside a later one; `None` if the snapshot has it.
@@ -160,11 +157,7 @@ impl UsageCopy {
             conditions.push(Condition::Present(older.clone()));
             changes.push(AttributeUpdate::Remove(older));
         }
-        Some(Update {
-            key: self.key.item_key(),
-            conditions,
-            changes,
-        })
+        Some(Update { key: self.key.item_key(), conditions, changes })
     }
 
     /// Returns the write after a copy for which the snapshot has no room: the window is never final.
@@ -174,10 +167,7 @@ impl UsageCopy {
         Update {
             key: self.key.item_key(),
             conditions: vec![is_there],
-            changes: vec![AttributeUpdate::DeleteFrom(
-                Path::of(attr::FINAL),
-                self.shards(),
-            )],
+            changes: vec![AttributeUpdate::DeleteFrom(Path::of(attr::FINAL), self.shards())],
         }
     }
 
@@ -204,21 +194,14 @@ impl UsageCopy {
         };
         let lives: usize = seen.carried.values().map(BTreeSet::len).sum();
         let known = &seen.carry.tokens;
-        let limits = known.len()
-            + carried
-                .tokens
-                .keys()
-                .filter(|limit| !known.contains_key(*limit))
-                .count();
+        let limits =
+            known.len() + carried.tokens.keys().filter(|limit| !known.contains_key(*limit)).count();
         lives < MAX_LIVES && limits <= MAX_CARRIED_LIMITS
     }
 
     /// Removes the copied usage of limits that this copy lacks.
     fn others(&self, copied: &Usage) -> impl Iterator<Item = AttributeUpdate> {
-        let others = copied
-            .tokens
-            .keys()
-            .filter(|limit| !self.usage.tokens.contains_key(*limit));
+        let others = copied.tokens.keys().filter(|limit| !self.usage.tokens.contains_key(*limit));
         others.map(|limit| AttributeUpdate::Remove(Path::of(attr::copied(limit, self.shard))))
     }
 
@@ -250,35 +233,24 @@ impl UsageCopy {
 
     fn update(&self, conditions: Vec<Condition>, mut changes: Vec<AttributeUpdate>) -> Update {
         let amount = |(limit, amount): (&LimitName, &MilliTotal)| {
-            AttributeUpdate::Set(
-                Path::of(attr::copied(limit, self.shard)),
-                Value::Tokens(*amount),
-            )
+            AttributeUpdate::Set(Path::of(attr::copied(limit, self.shard)), Value::Tokens(*amount))
         };
         changes.extend(self.usage.tokens.iter().map(amount));
         changes.push(AttributeUpdate::Set(
             Path::of(attr::copied_takes(self.shard)),
             Value::Count(self.usage.acquires),
         ));
-        changes.push(AttributeUpdate::Set(
-            Path::of(attr::copied_at(self.shard)),
-            Value::Int(self.v),
-        ));
+        changes
+            .push(AttributeUpdate::Set(Path::of(attr::copied_at(self.shard)), Value::Int(self.v)));
         let finals = Path::of(attr::FINAL);
         changes.push(match self.is_final {
             true => AttributeUpdate::Add(finals, self.shards()),
             false => AttributeUpdate::DeleteFrom(finals, self.shards()),
         });
         // Keeps the `ttl` set at creation; a later copy with other settings must not shorten it.
-        changes.push(AttributeUpdate::SetIfAbsent(
-            Path::of(attr::TTL),
-            Value::Int(self.ttl_seconds),
-        ));
-        Update {
-            key: self.key.item_key(),
-            conditions,
-            changes,
-        }
+        changes
+            .push(AttributeUpdate::SetIfAbsent(Path::of(attr::TTL), Value::Int(self.ttl_seconds)));
+        Update { key: self.key.item_key(), conditions, changes }
     }
 
     fn shards(&self) -> Value {
@@ -291,11 +263,7 @@ impl fmt::Display for UsageCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ItemKey { pk, sk } = self.key.item_key();
         let kind = if self.is_final { "final" } else { "interim" };
-        write!(
-            f,
-            "{kind} copy to {pk} {sk} of shard {} at {}",
-            self.shard, self.v
-        )?;
+        write!(f, "{kind} copy to {pk} {sk} of shard {} at {}", self.shard, self.v)?;
         for (limit, amount) in &self.usage.tokens {
             write!(f, ", {limit} {amount}")?;
         }
@@ -310,10 +278,7 @@ mod tests {
 
     #[test]
     fn a_copy_says_what_was_used_where() {
-        let counter = |total| Counter {
-            total,
-            ..Counter::default()
-        };
+        let counter = |total| Counter { total, ..Counter::default() };
         let limits = [("rpm", 3000), ("tpm", -2000)];
         let meter = Meter {
             key: BucketKey::parse("default/BUCKET#e-1#gpt-4#3").unwrap(),

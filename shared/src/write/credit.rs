@@ -52,55 +52,37 @@ impl BalanceUpdate {
     /// Adds the change of the limit, seen as `state`, to `update`.
     pub(super) fn write(&self, update: &mut Update, name: &LimitName, state: &LimitState) {
         let gained = self.refill + self.returned;
-        let credited = if self.moves_refilled_at {
-            gained
-        } else {
-            self.returned
-        };
+        let credited = if self.moves_refilled_at { gained } else { self.returned };
         if self.is_into_debt {
             let least = MIN_BALANCE + (self.taken - credited);
-            update
-                .conditions
-                .push(Condition::AtLeast(tokens(name), Value::Int(least.0)));
+            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(least.0)));
         }
         let is_cut = !state.rule.kind().is_held() && state.available + gained > self.ceiling;
-        let room = self
-            .least
-            .map_or(self.headroom, |least| self.ceiling - least);
+        let room = self.least.map_or(self.headroom, |least| self.ceiling - least);
         if is_cut && room >= MilliTokens::ZERO && !self.assumes_headroom {
             let slack = self.headroom.min(room).max(MilliTokens::ZERO);
-            let full = if self.moves_refilled_at {
-                self.ceiling
-            } else {
-                self.ceiling - self.refill
-            } - slack;
+            let full =
+                if self.moves_refilled_at { self.ceiling } else { self.ceiling - self.refill }
+                    - slack;
             // What the cut leaves may be missing before it.
             let at_least = self.ceiling - gained - slack;
+            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(at_least.0)));
             update
-                .conditions
-                .push(Condition::AtLeast(tokens(name), Value::Int(at_least.0)));
-            update.changes.push(AttributeUpdate::Set(
-                tokens(name),
-                Value::Int((full - self.taken).0),
-            ));
+                .changes
+                .push(AttributeUpdate::Set(tokens(name), Value::Int((full - self.taken).0)));
             return;
         }
         if let Some(least) = self.least {
-            update.conditions.push(Condition::AtLeast(
-                tokens(name),
-                Value::Int((least - gained).0),
-            ));
+            update
+                .conditions
+                .push(Condition::AtLeast(tokens(name), Value::Int((least - gained).0)));
         }
         if !state.rule.kind().is_held() {
             let at_most = self.ceiling - gained;
-            update
-                .conditions
-                .push(Condition::AtMost(tokens(name), Value::Int(at_most.0)));
+            update.conditions.push(Condition::AtMost(tokens(name), Value::Int(at_most.0)));
         }
         if credited != self.taken {
-            update
-                .changes
-                .push(add_tokens(name, Field::Tokens, credited - self.taken));
+            update.changes.push(add_tokens(name, Field::Tokens, credited - self.taken));
         }
     }
 }

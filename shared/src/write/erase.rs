@@ -23,11 +23,7 @@ pub fn erase_shard<'a>(
     now: EpochMillis,
 ) -> Update {
     let nothing: &[Limit] = &[];
-    let left = Shard {
-        write_seq: v,
-        birth_seq: v,
-        ..Shard::full(key.clone(), nothing, now)
-    };
+    let left = Shard { write_seq: v, birth_seq: v, ..Shard::full(key.clone(), nothing, now) };
     let left = tombstone(&left, EpochSeconds::not_before(now.plus(STAYS)));
     let is_gone = |name: &&str| ![attr::PK, attr::SK].contains(name);
     let mut changes: Vec<_> = names
@@ -43,9 +39,5 @@ pub fn erase_shard<'a>(
         Some(v) => vec![Condition::Equals(path, Value::Int(v))],
         None => not_made(v),
     };
-    Update {
-        key: key.item_key(),
-        conditions,
-        changes,
-    }
+    Update { key: key.item_key(), conditions, changes }
 }

@@ -42,18 +42,12 @@ pub fn expire(shard: &Shard, now: EpochMillis) -> Option<(Update, ExpiredLeases)
 pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
     let v = shard.write_seq.saturating_add(1);
     let (mut next, restored) = expired(shard, now);
-    next.scaling.sample = Some(ActivitySample {
-        at: now,
-        write_seq: v,
-    });
+    next.scaling.sample = Some(ActivitySample { at: now, write_seq: v });
     // A mark of an older client has no end of its own.
     next.scaling.hot_at = None;
     let rests = restored.leases == 0 && is_idle(shard, now);
     next.due_at = if rests {
-        first_expiry(&next)
-            .into_iter()
-            .chain([now.plus(REST_INTERVAL)])
-            .min()
+        first_expiry(&next).into_iter().chain([now.plus(REST_INTERVAL)]).min()
     } else {
         next_due(&next, now)
     };
@@ -66,52 +60,25 @@ pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
         require_same_leases(shard),
     ];
     let mut changes = count_write();
-    changes.push(AttributeUpdate::Set(
-        Path::of(attr::SAMPLE_AT),
-        Value::Int(now.0),
-    ));
-    changes.push(AttributeUpdate::Set(
-        Path::of(attr::SAMPLE_WRITE_SEQ),
-        Value::Int(v),
-    ));
-    changes.extend(
-        shard
-            .scaling
-            .hot_at
-            .map(|_| AttributeUpdate::Remove(Path::of(attr::HOT))),
-    );
+    changes.push(AttributeUpdate::Set(Path::of(attr::SAMPLE_AT), Value::Int(now.0)));
+    changes.push(AttributeUpdate::Set(Path::of(attr::SAMPLE_WRITE_SEQ), Value::Int(v)));
+    changes.extend(shard.scaling.hot_at.map(|_| AttributeUpdate::Remove(Path::of(attr::HOT))));
     let (due, partition) = (Path::of(attr::DUE), Path::of(attr::DUE_SHARD));
     match next.due_at {
         Some(at) => {
             changes.push(AttributeUpdate::Set(due, Value::Int(at.0)));
-            changes.push(AttributeUpdate::Set(
-                partition,
-                Value::Text(shard.key.due_shard()),
-            ));
+            changes.push(AttributeUpdate::Set(partition, Value::Text(shard.key.due_shard())));
         }
-        None => changes.extend([
-            AttributeUpdate::Remove(due),
-            AttributeUpdate::Remove(partition),
-        ]),
+        None => changes.extend([AttributeUpdate::Remove(due), AttributeUpdate::Remove(partition)]),
     }
-    (
-        Update {
-            key: shard.key.item_key(),
-            conditions,
-            changes,
-        },
-        restored,
-    )
+    (Update { key: shard.key.item_key(), conditions, changes }, restored)
 }
 
 /// Returns whether no write reached the shard since a sample that is old enough for a merge. The
 /// reason why it was not merged (an operator's number, or a sibling that differs) probably holds.
 /// Reviewing it every minute would cost writes indefinitely.
 fn is_idle(shard: &Shard, now: EpochMillis) -> bool {
-    let sample = shard
-        .scaling
-        .sample
-        .filter(|look| look.at.plus(REVIEW_INTERVAL) <= now);
+    let sample = shard.scaling.sample.filter(|look| look.at.plus(REVIEW_INTERVAL) <= now);
     sample.is_some_and(|sample| shard.write_seq <= sample.write_seq)
 }
 
@@ -122,10 +89,7 @@ fn is_idle(shard: &Shard, now: EpochMillis) -> bool {
 pub(super) fn expired(shard: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases) {
     let mut next = shard.clone();
     let leases: Vec<_> = shard.expired(now).collect();
-    let mut restored = ExpiredLeases {
-        leases: leases.len(),
-        ..ExpiredLeases::default()
-    };
+    let mut restored = ExpiredLeases { leases: leases.len(), ..ExpiredLeases::default() };
     if let Some(left) = &mut next.leases {
         left.retain(|_, lease| lease.expires_at > now);
     }

@@ -31,16 +31,10 @@ pub fn lower_balance(
         changes: count_write(),
     };
     let above = Value::Int(most.0.saturating_add(1));
-    update
-        .conditions
-        .push(Condition::AtLeast(tokens(limit), above));
-    update
-        .changes
-        .push(AttributeUpdate::Set(tokens(limit), Value::Int(most.0)));
+    update.conditions.push(Condition::AtLeast(tokens(limit), above));
+    update.changes.push(AttributeUpdate::Set(tokens(limit), Value::Int(most.0)));
     if view.ttl.is_some() {
-        update
-            .changes
-            .push(AttributeUpdate::Remove(Path::of(attr::TTL)));
+        update.changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
     }
     require_limits(&mut update, view);
     Some(update)

@@ -35,11 +35,7 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
     freed.limits_changed_at = None;
     let is_free = freed.leases.as_ref().is_none_or(BTreeMap::is_empty);
     let kind = |(name, state): (_, &LimitState)| (name, state.rule.kind());
-    let are_same = lower
-        .limits
-        .iter()
-        .map(kind)
-        .eq(upper.limits.iter().map(kind));
+    let are_same = lower.limits.iter().map(kind).eq(upper.limits.iter().map(kind));
     let has_room = freed.limits.len() + freed.departed.len() <= MAX_BUCKET_LIMITS;
     let edit = lower.edit.max(upper.edit);
     let is_half_edited =
@@ -101,10 +97,7 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
     next.write_seq = lower.write_seq.max(upper.write_seq).saturating_add(1);
     let min_shards = next.scaling.min_shards.max(upper.scaling.min_shards);
     next.scaling = Scaling {
-        sample: Some(ActivitySample {
-            at: now,
-            write_seq: next.write_seq,
-        }),
+        sample: Some(ActivitySample { at: now, write_seq: next.write_seq }),
         min_shards,
         ..Scaling::default()
     };
@@ -124,8 +117,7 @@ pub fn merge(lower: &Shard, joined: Shard, gone: &[&Shard]) -> Vec<Action> {
     let now = joined.refilled_at;
     let mut actions = vec![Action::Update(replace(lower, joined))];
     actions.extend(
-        gone.iter()
-            .map(|shard| Action::Update(retire(shard, &expired(shard, now).0, now))),
+        gone.iter().map(|shard| Action::Update(retire(shard, &expired(shard, now).0, now))),
     );
     actions
 }
@@ -142,19 +134,14 @@ pub fn remove_covered(gone: &Shard, whole: &Shard) -> Vec<Action> {
         require_shard_count(gone.shard()),
         require_same_leases(gone),
     ];
-    vec![
-        Action::Delete(gone.key.item_key(), here),
-        require_unchanged(whole),
-    ]
+    vec![Action::Delete(gone.key.item_key(), here), require_unchanged(whole)]
 }
 
 /// Requires that the shard exists and was neither split nor merged.
 #[must_use]
 pub fn require_unchanged(shard: &Shard) -> Action {
-    let same = vec![
-        Condition::Present(Path::of(attr::REFILLED_AT)),
-        require_shard_count(shard.shard()),
-    ];
+    let same =
+        vec![Condition::Present(Path::of(attr::REFILLED_AT)), require_shard_count(shard.shard())];
     Action::Check(shard.key.item_key(), same)
 }
 
@@ -169,11 +156,7 @@ pub fn recreate(
     op: WriteId,
     now: EpochMillis,
 ) -> Vec<Action> {
-    let v = now
-        .0
-        .saturating_mul(1000)
-        .max(other.write_seq)
-        .saturating_add(1);
+    let v = now.0.saturating_mul(1000).max(other.write_seq).saturating_add(1);
     let mut made = Shard {
         key: other.key.with_shard(shard.index),
         shard_count: shard.count,
@@ -187,10 +170,7 @@ pub fn recreate(
         ttl: None,
         leases: Some(BTreeMap::new()),
         scaling: Scaling {
-            sample: Some(ActivitySample {
-                at: now,
-                write_seq: v,
-            }),
+            sample: Some(ActivitySample { at: now, write_seq: v }),
             min_shards: other.scaling.min_shards,
             ..Scaling::default()
         },
@@ -205,10 +185,7 @@ pub fn recreate(
             LimitKind::Quota => MilliTokens::ZERO,
         };
         let window_end = state.window_end;
-        *state = LimitState {
-            window_end,
-            ..LimitState::new(tk, state.rule)
-        };
+        *state = LimitState { window_end, ..LimitState::new(tk, state.rule) };
     }
     made.due_at = next_due(&made, now);
     vec![Action::Update(make(&made)), require_unchanged(other)]

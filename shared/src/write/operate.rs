@@ -69,9 +69,7 @@ pub fn record_operation(
     kept_until: Option<EpochSeconds>,
 ) -> Action {
     let numbers = [(attr::AT, operation.at.0)];
-    let numbers = numbers
-        .into_iter()
-        .chain(kept_until.map(|until| (attr::TTL, until.0)));
+    let numbers = numbers.into_iter().chain(kept_until.map(|until| (attr::TTL, until.0)));
     let numbers =
         numbers.map(|(name, number)| AttributeUpdate::Set(Path::of(name), Value::Int(number)));
     let what = AttributeUpdate::Set(Path::of(attr::WHAT), Value::text(&operation.what));

@@ -28,10 +28,8 @@ fn set(name: &'static str, number: i64) -> AttributeUpdate {
 #[must_use]
 pub fn pause_reported(key: &BucketKey, pause: Pause) -> Update {
     let mut changes = count_write();
-    changes.extend([
-        set(attr::PAUSED_UNTIL, pause.until.0),
-        set(attr::PAUSE_LENGTH, pause.lasts.0),
-    ]);
+    changes
+        .extend([set(attr::PAUSED_UNTIL, pause.until.0), set(attr::PAUSE_LENGTH, pause.lasts.0)]);
     let earlier = EpochMillis(pause.until.0.saturating_sub(1));
     Update {
         key: key.item_key(),
@@ -74,9 +72,5 @@ pub fn pause_ordered(view: &Shard, edit: EditId, until: Option<EpochMillis>) -> 
         conditions.push(Condition::Equals(Path::of(attr::TTL), Value::Int(ttl.0)));
         changes.push(set(attr::TTL, end.0));
     }
-    Some(Update {
-        key: view.key.item_key(),
-        conditions,
-        changes,
-    })
+    Some(Update { key: view.key.item_key(), conditions, changes })
 }

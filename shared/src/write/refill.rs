@@ -43,15 +43,8 @@ pub fn refill(
         conditions: require_refilled_at(image).into(),
         changes: count_write(),
     };
-    update.changes.push(AttributeUpdate::Set(
-        Path::of(attr::REFILLED_AT),
-        Value::Int(now.0),
-    ));
-    for (name, state) in image
-        .limits
-        .iter()
-        .filter(|(_, state)| state.rule.kind().refills())
-    {
+    update.changes.push(AttributeUpdate::Set(Path::of(attr::REFILLED_AT), Value::Int(now.0)));
+    for (name, state) in image.limits.iter().filter(|(_, state)| state.rule.kind().refills()) {
         let credit = BalanceUpdate::credit(flowed(state), image.share(state));
         credit.write(&mut update, name, state);
     }
@@ -69,10 +62,7 @@ mod tests {
     /// A new window begins with a take, which knows its end.
     #[test]
     fn a_quota_is_not_refilled_before_and_after_its_end() {
-        let (start, now) = (
-            EpochMillis(1_700_000_000_000),
-            EpochMillis(1_700_000_001_000),
-        );
+        let (start, now) = (EpochMillis(1_700_000_000_000), EpochMillis(1_700_000_001_000));
         let quotas = [
             Limit::quota("month", 10, Every::month()).unwrap(),
             Limit::session("hours", 10, Duration::from_hours(5)).unwrap(),
@@ -92,19 +82,14 @@ mod tests {
             };
             let used = |shard: &Shard| {
                 let names = shard.limits.keys().cloned();
-                names
-                    .map(|name| (name, MilliTokens::from_tokens(30)))
-                    .collect()
+                names.map(|name| (name, MilliTokens::from_tokens(30))).collect()
             };
             let alone = shard(&quotas);
             assert_eq!(refill(&alone, &used(&alone), now), None, "{end:?}");
             let [month, hours] = quotas.clone();
             let both = shard(&[month, rate.clone(), hours]);
             let update = refill(&both, &used(&both), now).expect("the rate is refilled");
-            let changed = update
-                .changes
-                .iter()
-                .map(|change| change.path().0[0].to_string());
+            let changed = update.changes.iter().map(|change| change.path().0[0].to_string());
             let mut balances: Vec<_> = changed.filter(|name| name.starts_with("b_")).collect();
             balances.dedup();
             assert_eq!(balances, ["b_rpm_tk"], "{end:?}");

@@ -33,10 +33,7 @@ pub(super) fn retire(old: &Shard, freed: &Shard, now: EpochMillis) -> Update {
     freed.write_seq = old.write_seq.saturating_add(1);
     forget_departed(&mut freed, now);
     let mut update = change(old, tombstone(&freed, ttl::of_buried(now)));
-    let gone = old
-        .departed
-        .keys()
-        .filter(|name| !freed.departed.contains_key(*name));
+    let gone = old.departed.keys().filter(|name| !freed.departed.contains_key(*name));
     let counters = [Field::Consumed, Field::HourBase, Field::DayBase];
     let paths = gone.flat_map(|name| counters.map(|field| Path::limit(name, field)));
     update.changes.extend(paths.map(AttributeUpdate::Remove));
@@ -52,10 +49,7 @@ pub(super) fn forget_departed(shard: &mut Shard, now: EpochMillis) {
     }
     shard.departed.clear();
     shard.hour = hour;
-    let begin = |total| Bases {
-        hour: total,
-        day: total,
-    };
+    let begin = |total| Bases { hour: total, day: total };
     shard.acquires.bases = begin(shard.acquires.total);
     for state in shard.limits.values_mut() {
         state.bases = begin(state.consumed.0);
@@ -84,11 +78,7 @@ pub(super) fn make(shard: &Shard) -> Update {
     let mut changes: Vec<_> = attributes(shard).into_iter().map(keep).collect();
     // A shard that was merged away has a `ttl`.
     changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
-    Update {
-        key: shard.key.item_key(),
-        conditions: not_made(shard.write_seq),
-        changes,
-    }
+    Update { key: shard.key.item_key(), conditions: not_made(shard.write_seq), changes }
 }
 
 /// Requires that there is no shard, and no tombstone with this `v` or a later one.
@@ -118,11 +108,7 @@ fn change(old: &Shard, after: BTreeMap<Path, Value>) -> Update {
         .map(|(path, value)| AttributeUpdate::Set(path, value))
         .collect();
     changes.extend(before.into_keys().map(AttributeUpdate::Remove));
-    let mut update = Update {
-        key: old.key.item_key(),
-        conditions: vec![unchanged(old)],
-        changes,
-    };
+    let mut update = Update { key: old.key.item_key(), conditions: vec![unchanged(old)], changes };
     require_limits(&mut update, old);
     update
 }
@@ -137,10 +123,5 @@ pub(super) fn next_due(shard: &Shard, now: EpochMillis) -> Option<EpochMillis> {
 
 /// Returns the first expiry of its leases.
 pub(super) fn first_expiry(shard: &Shard) -> Option<EpochMillis> {
-    shard
-        .leases
-        .iter()
-        .flatten()
-        .map(|(_, lease)| lease.expires_at)
-        .min()
+    shard.leases.iter().flatten().map(|(_, lease)| lease.expires_at).min()
 }

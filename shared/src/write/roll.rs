@@ -18,10 +18,7 @@ impl Roll {
     /// Returns a roll to `hour`, unless the view is in it already.
     #[must_use]
     pub const fn to(hour: Hour) -> Self {
-        Self {
-            hour,
-            by_others: false,
-        }
+        Self { hour, by_others: false }
     }
 
     /// Returns whether a write that counts usage must roll `shard`. A stored hour that no clock can
@@ -37,25 +34,19 @@ impl Roll {
     pub(super) fn write(self, update: &mut Update, view: Option<&Shard>) {
         let hour = Path::of(attr::HOUR);
         let Some(shard) = view.filter(|shard| !(self.by_others && self.is_due(shard))) else {
-            update
-                .conditions
-                .push(Condition::AtLeast(hour, Value::Int(self.hour.0)));
+            update.conditions.push(Condition::AtLeast(hour, Value::Int(self.hour.0)));
             return;
         };
         if !self.is_due(shard) {
             return;
         }
-        update
-            .conditions
-            .push(Condition::Equals(hour.clone(), Value::Int(shard.hour.0)));
+        update.conditions.push(Condition::Equals(hour.clone(), Value::Int(shard.hour.0)));
         for condition in require_refilled_at(shard) {
             if !update.conditions.contains(&condition) {
                 update.conditions.push(condition);
             }
         }
-        update
-            .changes
-            .push(AttributeUpdate::Set(hour, Value::Int(self.hour.0)));
+        update.changes.push(AttributeUpdate::Set(hour, Value::Int(self.hour.0)));
         let mut base = |to: Path, from: Path| update.changes.push(AttributeUpdate::Copy(to, from));
         let is_new_day = !shard.hour.is_same_day(self.hour);
         let takes = Path::of(attr::TAKES);

@@ -88,31 +88,22 @@ impl Settle<'_> {
     }
 
     fn update(&self, seen: Option<&Shard>, view: Option<&Shard>) -> Update {
-        let mut update = Update {
-            key: self.key.item_key(),
-            conditions: vec![],
-            changes: count_write(),
-        };
+        let mut update =
+            Update { key: self.key.item_key(), conditions: vec![], changes: count_write() };
         update.changes.push(set_write_id(&self.write_id));
         if self.acquires != 0 {
-            update.changes.push(AttributeUpdate::Add(
-                Path::of(attr::TAKES),
-                Value::Int(self.acquires),
-            ));
+            update
+                .changes
+                .push(AttributeUpdate::Add(Path::of(attr::TAKES), Value::Int(self.acquires)));
         }
         if self.acquires != 0
-            || self
-                .amounts
-                .values()
-                .any(|settled| settled.consumed != MilliTokens::ZERO)
+            || self.amounts.values().any(|settled| settled.consumed != MilliTokens::ZERO)
         {
             self.roll.write(&mut update, seen);
         }
         match &self.lease {
             None => {
-                update
-                    .conditions
-                    .push(Condition::Present(Path::of(attr::REFILLED_AT)));
+                update.conditions.push(Condition::Present(Path::of(attr::REFILLED_AT)));
                 // Without a lease, only this condition prevents a retransmitted request from
                 // returning twice.
                 update.conditions.push(Condition::Differs(
@@ -170,19 +161,16 @@ impl Settle<'_> {
                     Value::Int(capacity.0),
                 ));
                 if tk > MilliTokens::ZERO {
-                    update.conditions.push(Condition::AtMost(
-                        tokens(limit),
-                        Value::Int((ceiling - tk).0),
-                    ));
+                    update
+                        .conditions
+                        .push(Condition::AtMost(tokens(limit), Value::Int((ceiling - tk).0)));
                 }
             }
             if tk != MilliTokens::ZERO {
                 update.changes.push(add_tokens(limit, Field::Tokens, tk));
             }
             if settled.consumed != MilliTokens::ZERO {
-                update
-                    .changes
-                    .push(add_tokens(limit, Field::Consumed, settled.consumed));
+                update.changes.push(add_tokens(limit, Field::Consumed, settled.consumed));
             }
         }
         if let Some(seen) = seen {
@@ -195,18 +183,13 @@ impl Settle<'_> {
     /// renewed lease.
     fn write_ttl(&self, seen: Option<&Shard>, update: &mut Update) {
         let need = |name: &LimitName| {
-            self.amounts
-                .get(name)
-                .map_or(MilliTokens::ZERO, |settled| -settled.available)
+            self.amounts.get(name).map_or(MilliTokens::ZERO, |settled| -settled.available)
         };
         let expires = match self.lease {
             Some((_, LeaseChange::Renew(expires))) => Some(expires),
             _ => None,
         };
-        let takes = self
-            .amounts
-            .keys()
-            .any(|name| need(name) > MilliTokens::ZERO);
+        let takes = self.amounts.keys().any(|name| need(name) > MilliTokens::ZERO);
         match seen {
             _ if !takes && expires.is_none() => {}
             Some(seen) => {
@@ -223,9 +206,7 @@ impl Settle<'_> {
                 }
                 .write(update);
             }
-            None if takes => update
-                .conditions
-                .push(Condition::Absent(Path::of(attr::TTL))),
+            None if takes => update.conditions.push(Condition::Absent(Path::of(attr::TTL))),
             None => ttl::not_before(update, expires.unwrap_or_default()),
         }
     }
@@ -234,10 +215,8 @@ impl Settle<'_> {
 /// Removes `due` with `update`, which ends `lease`, if that is the only lease of `seen`: the
 /// reconciler then has no work. Requires that the shard still holds no other lease.
 pub fn clear_due(update: &mut Update, seen: &Shard, lease: &WriteId) {
-    let is_last = seen
-        .leases
-        .as_ref()
-        .is_some_and(|leases| leases.len() == 1 && leases.contains_key(lease));
+    let is_last =
+        seen.leases.as_ref().is_some_and(|leases| leases.len() == 1 && leases.contains_key(lease));
     if !is_last || seen.due_at.is_none() || seen.shard().count > 1 {
         return;
     }
@@ -260,18 +239,13 @@ fn change_lease(update: &mut Update, id: &WriteId, change: &LeaseChange) {
         }
         LeaseChange::SetAmounts(amounts) => {
             for (limit, (before, after)) in amounts {
-                let held = lease
-                    .clone()
-                    .then(attr::LEASE_TOKENS)
-                    .then(limit.to_string());
+                let held = lease.clone().then(attr::LEASE_TOKENS).then(limit.to_string());
                 let same = Condition::Equals(held.clone(), Value::Int(before.0));
                 update.conditions.push(match *before {
                     MilliTokens::ZERO => Condition::AbsentOr(held.clone(), Box::new(same)),
                     _ => same,
                 });
-                update
-                    .changes
-                    .push(AttributeUpdate::Set(held, Value::Int(after.0)));
+                update.changes.push(AttributeUpdate::Set(held, Value::Int(after.0)));
             }
         }
     }

@@ -33,11 +33,7 @@ pub fn may_split(
 ) -> bool {
     let (_, smaller) = shard.shard().halves();
     let fits = |(name, state): (&LimitName, &LimitState)| {
-        let asked = largest
-            .get(name)
-            .copied()
-            .unwrap_or_default()
-            .max(MilliTokens::from_tokens(1));
+        let asked = largest.get(name).copied().unwrap_or_default().max(MilliTokens::from_tokens(1));
         let is_enough = smaller.share(state.rule.capacity) >= asked;
         shard.is_gone(name) || is_enough && !state.rule.is_session()
     };
@@ -62,14 +58,8 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
     // Id of the split. It is above every `v` of a former shard of this number, because a merge
     // raises the old shard's `v` above both. No other split of the old shard has the same id,
     // because `v` continues from here.
-    let v = image
-        .write_seq
-        .max(now.0.saturating_mul(1000))
-        .saturating_add(1);
-    let look = ActivitySample {
-        at: now,
-        write_seq: v,
-    };
+    let v = image.write_seq.max(now.0.saturating_mul(1000)).saturating_add(1);
+    let look = ActivitySample { at: now, write_seq: v };
     let count = Value::Int(i64::from(kept.count));
     let mut parent = Update {
         key: image.key.item_key(),
@@ -88,9 +78,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
             AttributeUpdate::Remove(Path::of(attr::TTL)),
         ],
     };
-    parent
-        .conditions
-        .push(Condition::Absent(Path::of(attr::ESCROW)));
+    parent.conditions.push(Condition::Absent(Path::of(attr::ESCROW)));
     // The new half has its copy of both.
     let edit = Path::of(attr::EDIT);
     parent.conditions.push(match image.edit {
@@ -98,19 +86,11 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
         None => Condition::Absent(edit),
     });
     parent.conditions.push(same_pause(image));
-    parent.conditions.push(Condition::AtMost(
-        Path::of(attr::WRITE_SEQ),
-        Value::Int(v.saturating_sub(1)),
-    ));
     parent
-        .changes
-        .extend(set_min_shards(min_shards, image.scaling.min_shards));
-    due::not_after(
-        &mut parent,
-        &image.key,
-        image.due_at,
-        now.plus(REVIEW_INTERVAL),
-    );
+        .conditions
+        .push(Condition::AtMost(Path::of(attr::WRITE_SEQ), Value::Int(v.saturating_sub(1))));
+    parent.changes.extend(set_min_shards(min_shards, image.scaling.min_shards));
+    due::not_after(&mut parent, &image.key, image.due_at, now.plus(REVIEW_INTERVAL));
     let mut child = Shard {
         key: image.key.with_shard(new.index),
         shard_count: new.count,
@@ -129,11 +109,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
         last_write_id: Some(op),
         edit: image.edit,
         pause: image.pause,
-        scaling: Scaling {
-            sample: Some(look),
-            min_shards,
-            ..Scaling::default()
-        },
+        scaling: Scaling { sample: Some(look), min_shards, ..Scaling::default() },
         escrow: None,
         size_bytes: 0,
         lease_bytes: 0,
@@ -145,10 +121,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
         half.window_end = state.window_end;
         child.limits.insert(name.clone(), half);
     }
-    parent.changes.push(AttributeUpdate::Set(
-        Path::of(attr::ESCROW),
-        item::write_escrow(&child),
-    ));
+    parent.changes.push(AttributeUpdate::Set(Path::of(attr::ESCROW), item::write_escrow(&child)));
     require_limits(&mut parent, image);
     parent
 }
@@ -167,28 +140,14 @@ pub fn finish_writes(parent: &Shard) -> Option<[Update; 2]> {
     changes.push(AttributeUpdate::Remove(Path::of(attr::ESCROW)));
     let conditions = vec![Condition::Equals(id, Value::Int(child.write_seq))];
     // The old half may have been paused since.
-    let child = Shard {
-        pause: Pause::later(child.pause, parent.pause),
-        ..child.clone()
-    };
-    Some([
-        make(&child),
-        Update {
-            key: parent.key.item_key(),
-            conditions,
-            changes,
-        },
-    ])
+    let child = Shard { pause: Pause::later(child.pause, parent.pause), ..child.clone() };
+    Some([make(&child), Update { key: parent.key.item_key(), conditions, changes }])
 }
 
 /// Returns whether the split of `parent` seems abandoned: it is unfinished after a second.
 #[must_use]
 pub fn is_abandoned(parent: &Shard, now: EpochMillis) -> bool {
-    let began = parent
-        .escrow
-        .as_ref()
-        .and_then(|child| child.scaling.sample)
-        .map(|look| look.at);
+    let began = parent.escrow.as_ref().and_then(|child| child.scaling.sample).map(|look| look.at);
     began.is_some_and(|began| now.since(began).0.abs() >= UNFINISHED.0)
 }
 
@@ -202,18 +161,9 @@ pub fn update_min_shards(shard: &Shard, min_shards: u32, now: EpochMillis) -> Up
         changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
     }
     let conditions = vec![Condition::Present(Path::of(attr::REFILLED_AT))];
-    let mut update = Update {
-        key: shard.key.item_key(),
-        conditions,
-        changes,
-    };
+    let mut update = Update { key: shard.key.item_key(), conditions, changes };
     if shard.shard().count > 1 {
-        due::not_after(
-            &mut update,
-            &shard.key,
-            shard.due_at,
-            now.plus(REVIEW_INTERVAL),
-        );
+        due::not_after(&mut update, &shard.key, shard.due_at, now.plus(REVIEW_INTERVAL));
     }
     update
 }
@@ -242,20 +192,14 @@ fn divide(
         LimitKind::Quota => {
             parent.conditions.push(same_window(name, state));
             // After it has ended, both halves are whole, whatever they have.
-            Some(if state.has_ended(now) {
-                zero
-            } else {
-                there / two
-            })
+            Some(if state.has_ended(now) { zero } else { there / two })
         }
         // Divides whole slots, so that each can be taken from one shard.
         LimitKind::Slots => Some(MilliTokens::from_tokens((there / two).whole_tokens())),
     };
     if let Some(part) = part {
         if part > zero {
-            parent
-                .conditions
-                .push(Condition::AtLeast(tokens(name), Value::Int(part.0)));
+            parent.conditions.push(Condition::AtLeast(tokens(name), Value::Int(part.0)));
             parent.changes.push(add_tokens(name, Field::Tokens, -part));
         }
         return part;
@@ -267,31 +211,18 @@ fn divide(
     };
     if state.available + flowed > share {
         // Full, and still full after concurrent returns.
-        parent.conditions.push(Condition::AtLeast(
-            tokens(name),
-            Value::Int((share - flowed).0),
-        ));
-        parent
-            .changes
-            .push(AttributeUpdate::Set(tokens(name), Value::Int(kept.0)));
+        parent.conditions.push(Condition::AtLeast(tokens(name), Value::Int((share - flowed).0)));
+        parent.changes.push(AttributeUpdate::Set(tokens(name), Value::Int(kept.0)));
         return new;
     }
     // Of a debt too: those that queue behind it start by the refill of both halves.
     let part = (state.available + flowed) / two;
     if part > zero {
-        parent.conditions.push(Condition::AtLeast(
-            tokens(name),
-            Value::Int((part - flowed).0),
-        ));
+        parent.conditions.push(Condition::AtLeast(tokens(name), Value::Int((part - flowed).0)));
     }
-    parent.conditions.push(Condition::AtMost(
-        tokens(name),
-        Value::Int((kept + part - flowed).0),
-    ));
+    parent.conditions.push(Condition::AtMost(tokens(name), Value::Int((kept + part - flowed).0)));
     if flowed != part {
-        parent
-            .changes
-            .push(add_tokens(name, Field::Tokens, flowed - part));
+        parent.changes.push(add_tokens(name, Field::Tokens, flowed - part));
     }
     part
 }
@@ -304,30 +235,17 @@ mod tests {
     #[test]
     fn a_shard_is_split_while_its_halves_bear_what_is_asked_and_are_not_too_many() {
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap();
-        let limits = [
-            Limit::custom("a", 9, 1, 1000).unwrap(),
-            Limit::concurrent("b", 4).unwrap(),
-        ];
+        let limits = [Limit::custom("a", 9, 1, 1000).unwrap(), Limit::concurrent("b", 4).unwrap()];
         let shard = Shard::full(key, &limits, EpochMillis(0));
         let may = |shard: &Shard, most, of: &str, milli| {
-            may_split(
-                shard,
-                most,
-                &[(LimitName::new(of).unwrap(), MilliTokens(milli))].into(),
-            )
+            may_split(shard, most, &[(LimitName::new(of).unwrap(), MilliTokens(milli))].into())
         };
         assert!(
             may(&shard, 2, "a", 4500) && may(&shard, 2, "b", 2000) && may(&shard, 2, "c", 9000)
         );
         assert!(!may(&shard, 2, "a", 4501) && !may(&shard, 2, "b", 2001));
         assert!(!may(&shard, 1, "a", 1000));
-        let quarter = Shard {
-            shard_count: 4,
-            ..shard.clone()
-        };
-        assert!(
-            !may(&quarter, 64, "a", 0),
-            "an eighth of four slots is none"
-        );
+        let quarter = Shard { shard_count: 4, ..shard.clone() };
+        assert!(!may(&quarter, 64, "a", 0), "an eighth of four slots is none");
     }
 }

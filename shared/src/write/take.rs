@@ -226,11 +226,7 @@ impl Take<'_> {
             return MilliTokens::ZERO;
         }
         let most = refill_within(SECOND, shard, state).min(shard.share(state) / 128);
-        if most < self.need(limit) / 2 {
-            MilliTokens::ZERO
-        } else {
-            most
-        }
+        if most < self.need(limit) / 2 { MilliTokens::ZERO } else { most }
     }
 
     /// Adds the change of `ttl` for a shard that is `next` with its new limits.
@@ -243,21 +239,11 @@ impl Take<'_> {
             true => ttl::TtlWish::Kept,
             false => ttl::TtlWish::Ends,
         };
-        let (need, is_unbounded) = (
-            |name: &LimitName| self.need(name),
-            |name: &LimitName| self.is_into_debt(name),
-        );
+        let (need, is_unbounded) =
+            (|name: &LimitName| self.need(name), |name: &LimitName| self.is_into_debt(name));
         let expires = self.leases.iter().map(|(_, lease)| lease.expires_at).max();
-        ttl::Lowered {
-            seen,
-            next,
-            need: &need,
-            is_unbounded: &is_unbounded,
-            expires,
-            wish,
-            now,
-        }
-        .write(update);
+        ttl::Lowered { seen, next, need: &need, is_unbounded: &is_unbounded, expires, wish, now }
+            .write(update);
     }
 
     /// Returns the amount taken of a limit.
@@ -283,10 +269,7 @@ impl Take<'_> {
             self.request_split
                 .then(|| AttributeUpdate::Set(Path::of(attr::HOT), Value::Int(now.0))),
         );
-        changes.push(AttributeUpdate::Add(
-            Path::of(attr::TAKES),
-            Value::Int(self.acquires),
-        ));
+        changes.push(AttributeUpdate::Add(Path::of(attr::TAKES), Value::Int(self.acquires)));
         let differs = |op: &WriteId| {
             Condition::Differs(Path::of(attr::LAST_WRITE_ID), Value::text(op.as_str()))
         };
@@ -294,11 +277,7 @@ impl Take<'_> {
         // Of all: some may have ended since an earlier copy of this write was applied.
         let absent = |(id, _): &(WriteId, Lease)| Condition::Absent(Path::lease(id));
         conditions.extend(self.leases.iter().map(absent));
-        let mut update = Update {
-            key: self.key.item_key(),
-            conditions,
-            changes,
-        };
+        let mut update = Update { key: self.key.item_key(), conditions, changes };
         self.roll.write(&mut update, Some(view));
         update
     }
@@ -338,11 +317,7 @@ impl Take<'_> {
             changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
         }
         let conditions = vec![Condition::Absent(Path::of(attr::REFILLED_AT))];
-        Update {
-            key: self.key.item_key(),
-            conditions,
-            changes,
-        }
+        Update { key: self.key.item_key(), conditions, changes }
     }
 
     /// Adds the leases to a shard that has `limits` after the write. Keeps `due` at or before the

@@ -87,13 +87,9 @@ pub(super) fn of_buried(now: EpochMillis) -> EpochSeconds {
 /// Requires that `ttl`, if the bucket has one, is not before `at`.
 pub(super) fn not_before(update: &mut Update, at: EpochMillis) {
     let ttl = Path::of(attr::TTL);
-    let late = Condition::AtLeast(
-        ttl.clone(),
-        Value::Int(EpochSeconds::not_before(at.plus(CLOCKS)).0),
-    );
-    update
-        .conditions
-        .push(Condition::AbsentOr(ttl, Box::new(late)));
+    let late =
+        Condition::AtLeast(ttl.clone(), Value::Int(EpochSeconds::not_before(at.plus(CLOCKS)).0));
+    update.conditions.push(Condition::AbsentOr(ttl, Box::new(late)));
 }
 
 /// Returns when a rate with balance `floor` at `now` is full, and a quota at the latest; `None` for
@@ -122,12 +118,7 @@ fn needed(
 
 fn ahead_of(needed: EpochMillis) -> EpochSeconds {
     let EpochSeconds(seconds) = EpochSeconds::not_before(needed.plus(AHEAD));
-    EpochSeconds(
-        seconds
-            .saturating_add(STEP_SECONDS - 1)
-            .div_euclid(STEP_SECONDS)
-            * STEP_SECONDS,
-    )
+    EpochSeconds(seconds.saturating_add(STEP_SECONDS - 1).div_euclid(STEP_SECONDS) * STEP_SECONDS)
 }
 
 impl Lowered<'_> {
@@ -136,19 +127,8 @@ impl Lowered<'_> {
         let (seen, ttl) = (self.seen, Path::of(attr::TTL));
         let is_one_of_several = seen.shard().count > 1 || seen.scaling.min_shards > 0;
         let has_room = update.conditions.len() + seen.limits.len() < MOST_CONDITIONS;
-        let wish = if self.wish == TtlWish::Ends && !has_room {
-            TtlWish::Same
-        } else {
-            self.wish
-        };
-        match (
-            if is_one_of_several {
-                TtlWish::Kept
-            } else {
-                wish
-            },
-            seen.ttl,
-        ) {
+        let wish = if self.wish == TtlWish::Ends && !has_room { TtlWish::Same } else { self.wish };
+        match (if is_one_of_several { TtlWish::Kept } else { wish }, seen.ttl) {
             (TtlWish::Kept, Some(_)) => update.changes.push(AttributeUpdate::Remove(ttl)),
             (TtlWish::Kept | TtlWish::Same, None) => {
                 if self.limits().any(|(name, _)| self.takes_unbounded(name)) {
@@ -164,18 +144,12 @@ impl Lowered<'_> {
                     let value = Value::Int(ahead_of(needed).0);
                     push_new(update, require_shard_count(seen.shard()));
                     // Fails if another process has set a later `ttl`, or removed it.
-                    update
-                        .conditions
-                        .push(Condition::AtMost(ttl.clone(), value.clone()));
+                    update.conditions.push(Condition::AtMost(ttl.clone(), value.clone()));
                     update.changes.push(AttributeUpdate::Set(ttl, value));
                 }
             }
             (TtlWish::Ends, None) => {
-                let leases = seen
-                    .leases
-                    .iter()
-                    .flatten()
-                    .map(|(_, lease)| lease.expires_at);
+                let leases = seen.leases.iter().flatten().map(|(_, lease)| lease.expires_at);
                 let value = Value::Int(ahead_of(leases.fold(self.needed(), EpochMillis::max)).0);
                 push_new(update, require_shard_count(seen.shard()));
                 for (name, state) in self.limits() {
@@ -186,9 +160,7 @@ impl Lowered<'_> {
                     push_new(update, same_window(name, state));
                 }
                 let early = Condition::AtMost(ttl.clone(), value.clone());
-                update
-                    .conditions
-                    .push(Condition::AbsentOr(ttl.clone(), Box::new(early)));
+                update.conditions.push(Condition::AbsentOr(ttl.clone(), Box::new(early)));
                 update.changes.push(AttributeUpdate::Set(ttl, value));
             }
         }
@@ -196,10 +168,7 @@ impl Lowered<'_> {
 
     /// Returns the rates of the shard as seen.
     fn limits(&self) -> impl Iterator<Item = (&LimitName, &LimitState)> {
-        self.seen
-            .limits
-            .iter()
-            .filter(|(_, state)| state.rule.kind().refills())
+        self.seen.limits.iter().filter(|(_, state)| state.rule.kind().refills())
     }
 
     fn takes_unbounded(&self, name: &LimitName) -> bool {
@@ -216,20 +185,14 @@ impl Lowered<'_> {
                 .map_or(MilliTokens::ZERO, |state| self.floor(name, state));
             full_at(self.next, next, floor.min(-self.next.share(next)), self.now)
         };
-        needed(
-            self.next.limits.iter().filter_map(full),
-            self.expires,
-            self.now,
-        )
+        needed(self.next.limits.iter().filter_map(full), self.expires, self.now)
     }
 
     /// Returns the minimum balance of a limit after the write: a debt of one share, or one share
     /// below the known balance.
     fn floor(&self, name: &LimitName, state: &LimitState) -> MilliTokens {
-        let (share, left) = (
-            self.seen.share(state),
-            self.seen.balance(state, self.now) - (self.need)(name),
-        );
+        let (share, left) =
+            (self.seen.share(state), self.seen.balance(state, self.now) - (self.need)(name));
         if left >= -share { -share } else { left - share }
     }
 
@@ -251,9 +214,6 @@ impl Lowered<'_> {
             );
             (self.floor(name, state) + need - flowed).min(state.available)
         };
-        push_new(
-            update,
-            Condition::AtLeast(tokens(name), Value::Int(at_least.0)),
-        );
+        push_new(update, Condition::AtLeast(tokens(name), Value::Int(at_least.0)));
     }
 }

@@ -55,11 +55,7 @@ fn parse(files: &[TextFile]) -> Result<String, FileError> {
 }
 
 fn what(takes_folders: bool) -> What<String> {
-    What {
-        name: "texts",
-        takes_folders,
-        parse,
-    }
+    What { name: "texts", takes_folders, parse }
 }
 
 fn watched(path: &Path) -> Watched<String> {
@@ -97,9 +93,7 @@ type Loss = (&'static str, fn(&Path));
 
 /// The ways in which a file gets another content.
 const REPLACEMENTS: [Replacement; 8] = [
-    ("written in place", |path, text| {
-        fs::write(path, text).unwrap()
-    }),
+    ("written in place", |path, text| fs::write(path, text).unwrap()),
     ("with the same stamp", |path, text| {
         let stamps = stamps(path);
         fs::write(path, text).unwrap();
@@ -131,22 +125,19 @@ const REPLACEMENTS: [Replacement; 8] = [
         fs::remove_file(path).unwrap();
         symlink(&other, path).unwrap();
     }),
-    (
-        "as a link that is switched, as in a volume of Kubernetes",
-        |path, text| {
-            let folder = path.parent().unwrap();
-            let version = format!("..version-{}", text.len());
-            let _ = fs::create_dir(folder.join(&version));
-            fs::write(folder.join(&version).join("f.yaml"), text).unwrap();
-            let _ = fs::remove_file(folder.join("..new"));
-            symlink(&version, folder.join("..new")).unwrap();
-            fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
-            if !path.is_symlink() {
-                fs::remove_file(path).unwrap();
-                symlink("..data/f.yaml", path).unwrap();
-            }
-        },
-    ),
+    ("as a link that is switched, as in a volume of Kubernetes", |path, text| {
+        let folder = path.parent().unwrap();
+        let version = format!("..version-{}", text.len());
+        let _ = fs::create_dir(folder.join(&version));
+        fs::write(folder.join(&version).join("f.yaml"), text).unwrap();
+        let _ = fs::remove_file(folder.join("..new"));
+        symlink(&version, folder.join("..new")).unwrap();
+        fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+        if !path.is_symlink() {
+            fs::remove_file(path).unwrap();
+            symlink("..data/f.yaml", path).unwrap();
+        }
+    }),
 ];
 
 #[tokio::test(start_paused = true)]
@@ -172,9 +163,7 @@ async fn a_replacement_of_any_stamp_counts_by_its_content() {
 /// The ways in which files are gone or cannot be read.
 const LOSSES: [Loss; 9] = [
     ("no file", |path| fs::remove_file(path).unwrap()),
-    ("no folder", |path| {
-        fs::remove_dir_all(path.parent().unwrap()).unwrap()
-    }),
+    ("no folder", |path| fs::remove_dir_all(path.parent().unwrap()).unwrap()),
     ("an empty file", |path| fs::write(path, "").unwrap()),
     ("a blank file", |path| fs::write(path, "\n \n").unwrap()),
     ("a folder in its place", |path| {
@@ -253,12 +242,7 @@ fn nothing_starts_with_files_that_are_lost() {
     folder.write(".hidden.yaml", "one");
     folder.write("notes.txt", "one");
     let error = Watched::open(what(true), vec![folder.0.clone()], 0).expect_err("no rules");
-    assert!(
-        error
-            .message
-            .contains("must have a file that ends in .yaml"),
-        "{error}"
-    );
+    assert!(error.message.contains("must have a file that ends in .yaml"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -276,11 +260,7 @@ async fn what_may_start_with_nothing_waits_for_files_and_refuses_broken_ones() {
     folder.write("f.yaml", "one");
     assert_eq!(*settled(&watched).await, "one");
     fs::remove_file(folder.path("f.yaml")).unwrap();
-    assert_eq!(
-        *settled(&watched).await,
-        "one",
-        "only the start is without files"
-    );
+    assert_eq!(*settled(&watched).await, "one", "only the start is without files");
     folder.write("f.yaml", "broken");
     assert!(open().is_err());
     // One of several that is missing is not nothing.
@@ -331,18 +311,11 @@ async fn one_call_is_enough_to_notice_a_change_and_a_wall_clock_shows_a_freeze()
     folder.write("f.yaml", "two");
     assert_eq!(*watched.get(999), "one");
     sleep(SECOND / 2).await;
-    assert_eq!(
-        *watched.get(1_000),
-        "one",
-        "the process was frozen: a check begins"
-    );
+    assert_eq!(*watched.get(1_000), "one", "the process was frozen: a check begins");
     sleep(SECOND / 2).await;
     for wall in 2..9 {
         let found = watched.get(wall * 1_000);
-        assert_eq!(
-            *found, "one",
-            "two reads that follow each other at once are one"
-        );
+        assert_eq!(*found, "one", "two reads that follow each other at once are one");
         sleep(SECOND / 100).await;
     }
     sleep(SECOND * 11 / 10).await;

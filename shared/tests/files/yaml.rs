@@ -5,10 +5,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use weirgate_shared::files::{FileError, Format, Node, Source, with_document};
 
-const FORMAT: Format = Format {
-    needs: "something",
-    depth: 20,
-};
+const FORMAT: Format = Format { needs: "something", depth: 20 };
 
 fn read<T>(
     text: &str,
@@ -46,18 +43,8 @@ const WRITTEN: &[Written<'_>] = &[
     ("1.10", Some("1.10"), None, None),
     ("1e3", Some("1e3"), None, None),
     ("1_000", Some("1_000"), Some(1_000), None),
-    (
-        "9223372036854775807",
-        Some("9223372036854775807"),
-        Some(i64::MAX),
-        None,
-    ),
-    (
-        "9223372036854775808",
-        Some("9223372036854775808"),
-        None,
-        None,
-    ),
+    ("9223372036854775807", Some("9223372036854775807"), Some(i64::MAX), None),
+    ("9223372036854775808", Some("9223372036854775808"), None, None),
     ("'404'", Some("404"), None, None),
     ("\"404\"", Some("404"), None, None),
     ("!!str 404", Some("404"), None, None),
@@ -123,17 +110,8 @@ fn a_value_is_the_same_however_it_is_written() {
 }
 
 /// One name, as YAML can write it.
-const KEYS: [&str; 9] = [
-    "7",
-    "'7'",
-    "\"7\"",
-    "!!str 7",
-    "!!int 7",
-    "! 7",
-    "&x 7",
-    "? 7\n",
-    "\"\\x37\"",
-];
+const KEYS: [&str; 9] =
+    ["7", "'7'", "\"7\"", "!!str 7", "!!int 7", "! 7", "&x 7", "? 7\n", "\"\\x37\""];
 
 #[test]
 fn a_name_is_once_in_a_map_however_it_is_written() {
@@ -141,19 +119,11 @@ fn a_name_is_once_in_a_map_however_it_is_written() {
     for one in KEYS {
         for other in KEYS.into_iter().chain(["*y "]) {
             let text = twice(one, other);
-            let error = read(&text, |source, file| {
-                source.entries(&file, "a map").map(|_| ())
-            });
+            let error = read(&text, |source, file| source.entries(&file, "a map").map(|_| ()));
             let error = error.expect_err(&text).to_string();
-            let line = text[..text.rfind(other.trim_end()).unwrap()]
-                .lines()
-                .count()
-                + 1;
+            let line = text[..text.rfind(other.trim_end()).unwrap()].lines().count() + 1;
             assert!(error.contains("duplicated key"), "{text}{error}");
-            assert!(
-                error.starts_with(&format!("f.yaml:{line}:")),
-                "{text}{error}"
-            );
+            assert!(error.starts_with(&format!("f.yaml:{line}:")), "{text}{error}");
         }
     }
 }
@@ -161,26 +131,15 @@ fn a_name_is_once_in_a_map_however_it_is_written() {
 #[test]
 fn merges_and_aliases_that_mean_nothing_are_refused_with_their_place() {
     let of = |text: &str| {
-        let read = read(text, |source, file| {
-            source.entries(&file, "a map").map(|_| ())
-        });
+        let read = read(text, |source, file| source.entries(&file, "a map").map(|_| ()));
         read.unwrap_err().to_string()
     };
     for (text, says) in [
-        (
-            "x: &a {b: 1}\n<<: *a",
-            "f.yaml:2:1: the file: << does not merge maps",
-        ),
+        ("x: &a {b: 1}\n<<: *a", "f.yaml:2:1: the file: << does not merge maps"),
         ("x: &a {b: 1}\n!!merge <<: *a", "<< does not merge maps"),
-        (
-            "a: &a {b: *a}",
-            "f.yaml:1:11: an alias must not stand within",
-        ),
+        ("a: &a {b: *a}", "f.yaml:1:11: an alias must not stand within"),
         ("a: &a [*a]", "f.yaml:1:8: an alias must not stand within"),
-        (
-            "&a {*a : 1, b: 2}",
-            "f.yaml:1:5: an alias must not stand within",
-        ),
+        ("&a {*a : 1, b: 2}", "f.yaml:1:5: an alias must not stand within"),
         ("a: *b", "f.yaml:1:4: "),
         ("? [a]\n: 1", "a key is a list, must be a name"),
         ("~: 1", "a key is nothing, must be a name"),
@@ -203,20 +162,14 @@ fn a_few_aliases_cannot_stand_for_millions_of_nodes_nor_nest_deeply() {
             let entries: Vec<_> = (0..10).map(|at| format!("k{at}: {of}")).collect();
             format!("{{{}}}", entries.join(","))
         }),
-        ("key", |of| {
-            format!("{{? {of} : 1, k: [{}]}}", [of; 9].join(","))
-        }),
+        ("key", |of| format!("{{? {of} : 1, k: [{}]}}", [of; 9].join(","))),
     ];
     for (kind, layer) in bombs {
         let line = |at: usize| format!("a{at}: &a{at} {}\n", layer(&format!("*a{}", at - 1)));
-        let text: String = std::iter::once("a0: &a0 [x]\n".to_owned())
-            .chain((1..12).map(line))
-            .collect();
+        let text: String =
+            std::iter::once("a0: &a0 [x]\n".to_owned()).chain((1..12).map(line)).collect();
         let error = read(&text, |_, _| Ok(())).expect_err(kind);
-        assert!(
-            error.to_string().contains("alias expansion"),
-            "{kind}: {error}"
-        );
+        assert!(error.to_string().contains("alias expansion"), "{kind}: {error}");
         assert!(error.place.is_some());
     }
     // Anchors that nest in each other, each by a step.

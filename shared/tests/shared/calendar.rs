@@ -12,19 +12,13 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
 fn window(text: &str) -> CalendarWindow {
-    text.parse()
-        .unwrap_or_else(|error| panic!("{text}: {error}"))
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 /// Returns an instant from its text in UTC, `2026-03-08T05:00`.
 fn utc(text: &str) -> EpochMillis {
     let civil: jiff::civil::DateTime = text.parse().unwrap();
-    EpochMillis(
-        jiff::tz::TimeZone::UTC
-            .to_timestamp(civil)
-            .unwrap()
-            .as_millisecond(),
-    )
+    EpochMillis(jiff::tz::TimeZone::UTC.to_timestamp(civil).unwrap().as_millisecond())
 }
 
 /// The boundaries of a window whose zone the database has.

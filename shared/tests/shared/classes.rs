@@ -24,10 +24,7 @@ const CLASSES: [&[(&str, u8, u8)]; 6] = [
 
 fn limit_with(limit: &Limit, classes: &[(&str, u8, u8)]) -> Limit {
     let class = |(name, at_least, leaves): &(&str, u8, u8)| {
-        Class::new(name, *at_least)
-            .unwrap()
-            .leaving(*leaves)
-            .unwrap()
+        Class::new(name, *at_least).unwrap().leaving(*leaves).unwrap()
     };
     let classes = classes.iter().map(class);
     limit.clone().with_classes(classes).unwrap()
@@ -65,26 +62,16 @@ fn step() -> impl Strategy<Value = Step> {
     let class = select(vec![None, Some("a"), Some("b"), Some("c")]);
     let time = prop_oneof![3 => 0..50_i64, 2 => 0..1_500_i64];
     let changes = prop_oneof![5 => Just(0_usize), 1 => 1..3_usize];
-    (
-        0..3_usize,
-        time,
-        changes,
-        any::<bool>(),
-        class,
-        0..=700_i64,
-        prop::bool::weighted(0.1),
-    )
-        .prop_map(
-            |(process, passed, changes, is_current, class, part, is_into_debt)| Step {
-                process,
-                passed,
-                changes,
-                is_current,
-                class,
-                part,
-                is_into_debt,
-            },
-        )
+    (0..3_usize, time, changes, any::<bool>(), class, 0..=700_i64, prop::bool::weighted(0.1))
+        .prop_map(|(process, passed, changes, is_current, class, part, is_into_debt)| Step {
+            process,
+            passed,
+            changes,
+            is_current,
+            class,
+            part,
+            is_into_debt,
+        })
 }
 
 /// Asks one pool for an amount.
@@ -94,16 +81,8 @@ fn asks(choice: &weirgate_shared::PoolChoice, amount: MilliTokens, is_into_debt:
         limit: choice.pool.clone(),
         amount,
         most: amount,
-        effect: if is_into_debt {
-            Effect::IntoDebt
-        } else {
-            Effect::Enforce
-        },
-        floor: if is_into_debt {
-            MilliTokens::ZERO
-        } else {
-            choice.floor
-        },
+        effect: if is_into_debt { Effect::IntoDebt } else { Effect::Enforce },
+        floor: if is_into_debt { MilliTokens::ZERO } else { choice.floor },
     });
     asks
 }
@@ -309,31 +288,13 @@ fn classes_that_cannot_be_are_refused_with_the_reason() {
         ("tpm=9/m,class=a:10", "its class must be NAME:AT_LEAST%"),
         ("tpm=9/m,class=a:-1%", "its class must be NAME:AT_LEAST%"),
         ("tpm=9/m,class=a:10%:x", "its class must be NAME:AT_LEAST%"),
-        (
-            "tpm=9/m,class=a:100%",
-            "class \"a\": at_least must be 0 to 99 %, got 100 %",
-        ),
-        (
-            "tpm=9/m,class=a:1%:100%",
-            "class \"a\": leaves must be 0 to 99 %, got 100 %",
-        ),
-        (
-            "tpm=9/m,class=a:50%,class=b:50%",
-            "classes of 100 % together",
-        ),
-        (
-            "tpm=9/m,class=a:1%,class=a:2%",
-            "class \"a\": limit \"tpm\" has it twice",
-        ),
+        ("tpm=9/m,class=a:100%", "class \"a\": at_least must be 0 to 99 %, got 100 %"),
+        ("tpm=9/m,class=a:1%:100%", "class \"a\": leaves must be 0 to 99 %, got 100 %"),
+        ("tpm=9/m,class=a:50%,class=b:50%", "classes of 100 % together"),
+        ("tpm=9/m,class=a:1%,class=a:2%", "class \"a\": limit \"tpm\" has it twice"),
         ("tpm=9/m,class=1a:1%", "class \"1a\" is not a valid name"),
-        (
-            "slots=9,class=a:1%",
-            "is no rate, and only rates have classes",
-        ),
-        (
-            "tpm=quota:9/month,class=a:1%",
-            "is no rate, and only rates have classes",
-        ),
+        ("slots=9,class=a:1%", "is no rate, and only rates have classes"),
+        ("tpm=quota:9/month,class=a:1%", "is no rate, and only rates have classes"),
         (
             "tpm=9/m,class=a:10%",
             "class \"a\": its pool of limit \"tpm\" must have at least 1 token, got 0.9",
@@ -342,28 +303,21 @@ fn classes_that_cannot_be_are_refused_with_the_reason() {
             "tpm=9/m,class=a:95%",
             "class \"shared\": its pool of limit \"tpm\" must have at least 1 token",
         ),
-        (
-            "tpm=100/m,class=a:1%,schedule=0 8 * * * for 1h scale 1/2",
-            "each of its classes 1",
-        ),
+        ("tpm=100/m,class=a:1%,schedule=0 8 * * * for 1h scale 1/2", "each of its classes 1"),
         ("tpm@a=9/m", "limit \"tpm@a\" is not a valid name"),
     ] {
         let error = text.parse::<Limit>().unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
     }
     let long = "l".repeat(60);
-    let error = format!("{long}=9/m,class=batch:1%")
-        .parse::<Limit>()
-        .unwrap_err();
+    let error = format!("{long}=9/m,class=batch:1%").parse::<Limit>().unwrap_err();
     assert!(error.to_string().contains("is not a valid name"), "{error}");
 }
 
 /// The preferred pool of a class is its own, that of others the shared one.
 #[test]
 fn a_caller_takes_from_its_own_pool_first() {
-    let limit: Limit = "tpm=1000/m,class=batch:10%:30%,class=rest:0%:50%"
-        .parse()
-        .unwrap();
+    let limit: Limit = "tpm=1000/m,class=batch:10%:30%,class=rest:0%:50%".parse().unwrap();
     let choices = |class: Option<&str>| {
         let class = class.map(|class| ClassName::new(class).unwrap());
         let choices = limit.choices(class.as_ref())?.into_iter();
@@ -374,16 +328,9 @@ fn a_caller_takes_from_its_own_pool_first() {
         )
     };
     let of = |all: &[(&str, i64)]| {
-        Some(
-            all.iter()
-                .map(|(name, floor)| ((*name).to_owned(), *floor))
-                .collect(),
-        )
+        Some(all.iter().map(|(name, floor)| ((*name).to_owned(), *floor)).collect())
     };
-    assert_eq!(
-        choices(Some("batch")),
-        of(&[("tpm@batch", 0), ("tpm", 270)])
-    );
+    assert_eq!(choices(Some("batch")), of(&[("tpm@batch", 0), ("tpm", 270)]));
     assert_eq!(choices(Some("rest")), of(&[("tpm", 450)]));
     assert_eq!(choices(None), of(&[("tpm", 0), ("tpm@batch", 50)]));
     assert_eq!(choices(Some("other")), None);

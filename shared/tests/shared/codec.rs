@@ -33,12 +33,7 @@ fn write_id() -> impl Strategy<Value = WriteId> {
 fn bucket_key() -> impl Strategy<Value = BucketKey> {
     let shard = prop_oneof![Just(0), 0..64u32, any::<u32>()];
     (namespace(), entity(), resource(), shard).prop_map(|(namespace, entity, resource, shard)| {
-        BucketKey {
-            namespace,
-            entity,
-            resource,
-            shard,
-        }
+        BucketKey { namespace, entity, resource, shard }
     })
 }
 
@@ -78,11 +73,7 @@ fn limit_state() -> impl Strategy<Value = LimitState> {
             consumed: MilliTotal(tc),
             bases,
             rule,
-            window_end: if rule.kind().has_window() {
-                end
-            } else {
-                EpochMillis::default()
-            },
+            window_end: if rule.kind().has_window() { end } else { EpochMillis::default() },
         }
     })
 }
@@ -138,15 +129,9 @@ const NUMBERS: &str = "rt ttl rf v birth uh takes th td due shard_count b_rpm_tk
 
 fn whole_item() -> Item {
     let limit = Limit::per_minute("rpm", 1000).unwrap();
-    let bucket = crate::model::bucket(
-        ShardIndex::UNSPLIT,
-        &[limit],
-        EpochMillis(1_700_000_000_000),
-    );
-    Item::of_bucket(&Shard {
-        due_at: Some(EpochMillis(1)),
-        ..bucket
-    })
+    let bucket =
+        crate::model::bucket(ShardIndex::UNSPLIT, &[limit], EpochMillis(1_700_000_000_000));
+    Item::of_bucket(&Shard { due_at: Some(EpochMillis(1)), ..bucket })
 }
 
 proptest! {
@@ -298,10 +283,7 @@ fn what_every_bucket_has_is_named_when_it_is_missing() {
             "ttl" => assert_eq!(read.unwrap().ttl, None),
             _ => {
                 let error = read.unwrap_err();
-                assert_eq!(
-                    (error.attribute.as_str(), error.value.as_str()),
-                    (name, "missing")
-                );
+                assert_eq!((error.attribute.as_str(), error.value.as_str()), (name, "missing"));
             }
         }
     }
@@ -311,10 +293,7 @@ fn what_every_bucket_has_is_named_when_it_is_missing() {
 fn a_lease_without_an_expiry_is_an_error() {
     let mut item = whole_item();
     let lease = BTreeMap::from([("t".to_owned(), Held::Map(BTreeMap::new()))]);
-    item.0.insert(
-        "h".to_owned(),
-        Held::Map(BTreeMap::from([("a1".to_owned(), Held::Map(lease))])),
-    );
+    item.0.insert("h".to_owned(), Held::Map(BTreeMap::from([("a1".to_owned(), Held::Map(lease))])));
     assert_eq!(read_shard(item.attributes()).unwrap_err().attribute, "h.e");
 }
 
@@ -322,10 +301,7 @@ fn a_lease_without_an_expiry_is_an_error() {
 #[test]
 fn the_last_shard_number_is_no_overflow() {
     let mut item = whole_item();
-    item.0.insert(
-        "PK".to_owned(),
-        Held::Text("default/BUCKET#e-1#gpt-4#4294967295".to_owned()),
-    );
+    item.0.insert("PK".to_owned(), Held::Text("default/BUCKET#e-1#gpt-4#4294967295".to_owned()));
     let bucket = item.bucket();
     assert!(
         bucket.share(&bucket.limits[&crate::model::limit_name("rpm")])

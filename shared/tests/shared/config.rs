@@ -34,11 +34,7 @@ fn level() -> impl Strategy<Value = ConfigLevel> {
 }
 
 fn mode() -> impl Strategy<Value = LimitMode> {
-    prop::sample::select(vec![
-        LimitMode::Enforced,
-        LimitMode::Shadow,
-        LimitMode::Soft,
-    ])
+    prop::sample::select(vec![LimitMode::Enforced, LimitMode::Shadow, LimitMode::Soft])
 }
 
 fn limit() -> impl Strategy<Value = Limit> {
@@ -80,52 +76,28 @@ fn configuration() -> impl Strategy<Value = Config> {
         ConfigStatus::Disabled,
         ConfigStatus::Unlimited,
     ]);
-    let parts = (
-        vec(limit(), 0..6),
-        status,
-        any::<bool>(),
-        option::of(class()),
-    );
+    let parts = (vec(limit(), 0..6), status, any::<bool>(), option::of(class()));
     parts.prop_map(|(mut limits, status, is_shadow, class)| {
         limits.sort_by(|one, other| one.name().cmp(other.name()));
         limits.dedup_by(|one, other| one.name() == other.name());
-        Config {
-            class,
-            limits,
-            status,
-            is_shadow,
-        }
+        Config { class, limits, status, is_shadow }
     })
 }
 
 fn of_parent() -> impl Strategy<Value = Entity> {
-    let parts = (
-        entity(),
-        option::of(entity()),
-        any::<bool>(),
-        option::of(plan()),
-    );
-    parts.prop_map(|(id, parent, cascades, plan)| Entity {
-        id,
-        parent,
-        cascades,
-        plan,
-    })
+    let parts = (entity(), option::of(entity()), any::<bool>(), option::of(plan()));
+    parts.prop_map(|(id, parent, cascades, plan)| Entity { id, parent, cascades, plan })
 }
 
 fn description() -> impl Strategy<Value = EntityDescription> {
     let labels = btree_map("[A-Za-z0-9_./-]{1,64}", "\\PC{0,40}", 0..5);
     (option::of("\\PC{1,60}"), labels).prop_map(|(name, labels)| {
-        let named = name
-            .into_iter()
-            .fold(EntityDescription::default(), |description, name| {
-                description.named(name).unwrap()
-            });
+        let named = name.into_iter().fold(EntityDescription::default(), |description, name| {
+            description.named(name).unwrap()
+        });
         labels
             .into_iter()
-            .fold(named, |description, (name, value)| {
-                description.labelled(name, value).unwrap()
-            })
+            .fold(named, |description, (name, value)| description.labelled(name, value).unwrap())
     })
 }
 

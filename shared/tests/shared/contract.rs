@@ -58,18 +58,11 @@ fn value(held: &Held) -> Value {
         Held::Bool(is) => Value::Bool(*is),
         Held::Map(map) => {
             let entries = map.iter();
-            Value::Map(
-                entries
-                    .map(|(name, held)| (name.clone(), value(held)))
-                    .collect(),
-            )
+            Value::Map(entries.map(|(name, held)| (name.clone(), value(held))).collect())
         }
-        Held::Numbers(numbers) => Value::Numbers(
-            numbers
-                .iter()
-                .map(|number| number.parse().unwrap())
-                .collect(),
-        ),
+        Held::Numbers(numbers) => {
+            Value::Numbers(numbers.iter().map(|number| number.parse().unwrap()).collect())
+        }
     }
 }
 
@@ -79,18 +72,14 @@ fn patch(before: &Item, after: &Item) -> Patch {
     let changed = names.into_iter().filter(|name| {
         before.0.get(*name) != after.0.get(*name) && !matches!(name.as_str(), "PK" | "SK")
     });
-    changed
-        .map(|name| (name.clone(), after.0.get(name).map(value)))
-        .collect()
+    changed.map(|name| (name.clone(), after.0.get(name).map(value))).collect()
 }
 
 /// Sets or removes what is at a path, with the maps above it.
 fn put(item: &mut Item, path: &Path, held: Option<Held>) {
     let (last, above) = path.0.split_last().unwrap();
     let map = above.iter().fold(&mut item.0, |map, name| {
-        let inner = map
-            .entry(name.to_string())
-            .or_insert_with(|| Held::Map(BTreeMap::new()));
+        let inner = map.entry(name.to_string()).or_insert_with(|| Held::Map(BTreeMap::new()));
         if !matches!(inner, Held::Map(_)) {
             *inner = Held::Map(BTreeMap::new());
         }
@@ -141,11 +130,7 @@ fn violate(item: &mut Item, condition: &Condition) {
         Condition::Absent(path) => put(item, path, Some(Held::from(&Value::Int(0)))),
         Condition::Present(path) => put(item, path, None),
         Condition::Equals(path, Value::Text(text)) => {
-            put(
-                item,
-                path,
-                Some(Held::from(&Value::Text(format!("{text}x")))),
-            );
+            put(item, path, Some(Held::from(&Value::Text(format!("{text}x")))));
         }
         Condition::Equals(path, Value::Map(map)) => {
             let mut other = map.clone();
@@ -170,11 +155,7 @@ fn prepare(item: &mut Item, changes: &[AttributeUpdate]) {
     for change in changes {
         let path = change.path();
         if path.0.len() > 1 && item.get(&Path(path.0[..1].to_vec())).is_none() {
-            put(
-                item,
-                &Path(path.0[..1].to_vec()),
-                Some(Held::Map(BTreeMap::new())),
-            );
+            put(item, &Path(path.0[..1].to_vec()), Some(Held::Map(BTreeMap::new())));
         }
         if let AttributeUpdate::Copy(_, from) = change
             && item.get(from).is_none()
@@ -192,14 +173,8 @@ fn applied(item: &Item, action: &Action) -> Option<Item> {
             // The key is the store's.
             after.0.remove("PK");
             after.0.remove("SK");
-            let key = ItemKey {
-                pk: "p".to_owned(),
-                sk: "s".to_owned(),
-            };
-            let update = Update {
-                key,
-                ..update.clone()
-            };
+            let key = ItemKey { pk: "p".to_owned(), sk: "s".to_owned() };
+            let update = Update { key, ..update.clone() };
             after.apply(&update).then_some(after)
         }
         Action::Delete(_, conditions) => {
@@ -228,21 +203,13 @@ fn the_contract_has_every_write() {
         let attributes = patch(&Item::default(), &item).into_iter();
         let given = Given {
             item: name,
-            attributes: attributes
-                .filter_map(|(name, value)| Some((name, value?)))
-                .collect(),
+            attributes: attributes.filter_map(|(name, value)| Some((name, value?))).collect(),
         };
         page += &(serde_json::to_string(&given).unwrap() + "\n");
         for (number, action) in (1..).zip(actions) {
             let (conditions, changes) = parts(&action);
-            let is_new = conditions
-                .iter()
-                .any(|known| *known == Condition::Absent(Path::of("rf")));
-            let base = if is_new {
-                Item::default()
-            } else {
-                item.clone()
-            };
+            let is_new = conditions.iter().any(|known| *known == Condition::Absent(Path::of("rf")));
+            let base = if is_new { Item::default() } else { item.clone() };
             let mut before = base.clone();
             prepare(&mut before, changes.unwrap_or_default());
             for condition in conditions.iter().chain(conditions) {
@@ -272,12 +239,8 @@ fn the_contract_has_every_write() {
                 checks: matches!(action, Action::Check(..)),
                 after: after.map(|after| patch(&before, &after)),
             };
-            let case = Case {
-                group: "writes",
-                case: format!("{name} {number}"),
-                items: [part],
-                fails,
-            };
+            let case =
+                Case { group: "writes", case: format!("{name} {number}"), items: [part], fails };
             page += &(serde_json::to_string(&case).unwrap() + "\n");
         }
     }
@@ -287,9 +250,5 @@ fn the_contract_has_every_write() {
     }
     let known = std::fs::read_to_string(&file).unwrap();
     let is_current = page == known;
-    assert!(
-        is_current,
-        "{} is not current: run this with WRITTEN=1",
-        file.display()
-    );
+    assert!(is_current, "{} is not current: run this with WRITTEN=1", file.display());
 }

@@ -16,32 +16,19 @@ use weirgate_shared::{
 
 fn bucket(at: EpochMillis) -> Shard {
     let limit = Limit::per_day("rpm", 1).unwrap();
-    Shard::full(
-        BucketKey::parse("d/BUCKET#e#r#0").unwrap(),
-        std::slice::from_ref(&limit),
-        at,
-    )
+    Shard::full(BucketKey::parse("d/BUCKET#e#r#0").unwrap(), std::slice::from_ref(&limit), at)
 }
 
 /// A tenant that writes its own items can let counters jump as far as they go.
 #[test]
 fn usage_past_all_numbers_is_a_sum_that_stops_there() {
     for (most, least) in [(i128::MAX, i128::MIN), (i128::MIN, i128::MAX)] {
-        let counter = Counter {
-            total: most,
-            bases: Bases {
-                hour: least,
-                day: least,
-            },
-        };
+        let counter = Counter { total: most, bases: Bases { hour: least, day: least } };
         // As many digits as a number of DynamoDB has.
         let used = (10_i128.pow(38) - 1) * most.signum();
         assert_eq!(Window::ALL.map(|window| counter.used(window)), [used; 2]);
         let tokens = [(LimitName::new("rpm").unwrap(), MilliTotal(most))].into();
-        let one = Usage {
-            tokens,
-            acquires: most,
-        };
+        let one = Usage { tokens, acquires: most };
         let mut both = one.clone();
         both.add(&one);
         assert_eq!(both, one);
@@ -51,13 +38,9 @@ fn usage_past_all_numbers_is_a_sum_that_stops_there() {
 /// Its snapshots are of the last day that keys can be written of.
 #[test]
 fn the_last_hour_that_an_item_may_count_has_snapshots() {
-    let bucket = Shard {
-        hour: Hour(70_380_767),
-        ..bucket(EpochMillis(0))
-    };
-    for (window, start) in Window::ALL
-        .into_iter()
-        .zip(["9998-12-31T23:00:00Z", "9998-12-31T00:00:00Z"])
+    let bucket = Shard { hour: Hour(70_380_767), ..bucket(EpochMillis(0)) };
+    for (window, start) in
+        Window::ALL.into_iter().zip(["9998-12-31T23:00:00Z", "9998-12-31T00:00:00Z"])
     {
         let key = UsageCopy::of(&bucket.meter(), window, true, i64::MAX).key;
         assert!(key.item_key().sk.ends_with(start), "{:?}", key.item_key());
@@ -74,10 +57,7 @@ fn an_hour_of_the_far_future_ends_with_the_next_take() {
         let hour = Hour(Hour::of(hours(1)).0 + ahead);
         let damaged = Shard {
             hour,
-            acquires: Counter {
-                total: 1,
-                ..Counter::default()
-            },
+            acquires: Counter { total: 1, ..Counter::default() },
             ..crate::model::bucket(ShardIndex::UNSPLIT, limits, START)
         };
         let update =
@@ -85,15 +65,8 @@ fn an_hour_of_the_far_future_ends_with_the_next_take() {
         let mut item = Item::of_bucket(&damaged);
         assert!(item.apply(&update));
         let healed = item.bucket();
-        assert_eq!(
-            healed.meter().usage(Window::Hourly).acquires,
-            expected,
-            "{ahead} hours ahead"
-        );
-        assert_eq!(
-            healed.hour,
-            if ahead == 1 { hour } else { Hour::of(hours(1)) }
-        );
+        assert_eq!(healed.meter().usage(Window::Hourly).acquires, expected, "{ahead} hours ahead");
+        assert_eq!(healed.hour, if ahead == 1 { hour } else { Hour::of(hours(1)) });
         assert!(!item.apply(&update) || ahead == 1, "once");
     }
 }
@@ -101,14 +74,9 @@ fn an_hour_of_the_far_future_ends_with_the_next_take() {
 /// A shard's index is in its key, so any key may contain any index.
 #[test]
 fn a_shard_of_any_number_has_a_count_above_it() {
-    for (index, count) in [
-        (0, 1),
-        (1, 2),
-        (2, 4),
-        (63, 64),
-        (1 << 31, u32::MAX),
-        (u32::MAX - 1, u32::MAX),
-    ] {
+    for (index, count) in
+        [(0, 1), (1, 2), (2, 4), (63, 64), (1 << 31, u32::MAX), (u32::MAX - 1, u32::MAX)]
+    {
         assert_eq!(ShardIndex::at_creation(index), ShardIndex { index, count });
     }
 }

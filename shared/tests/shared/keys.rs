@@ -16,20 +16,14 @@ pub fn namespace() -> impl Strategy<Value = Namespace> {
     let near = prop::sample::select(vec![
         "a", "A", "a-b", "a_b", "ab", "a-", "a_", "aa", "BUCKET", "ENTITY", "0",
     ]);
-    prop_oneof![
-        near.prop_map(str::to_owned),
-        "[A-Za-z0-9][A-Za-z0-9_-]{0,31}"
-    ]
-    .prop_map(|name| Namespace::new(name).unwrap())
+    prop_oneof![near.prop_map(str::to_owned), "[A-Za-z0-9][A-Za-z0-9_-]{0,31}"]
+        .prop_map(|name| Namespace::new(name).unwrap())
 }
 
 pub fn plan() -> impl Strategy<Value = PlanName> {
     let near = prop::sample::select(vec!["a", "a-b", "0", "_default_", "CONFIG", "00"]);
-    prop_oneof![
-        near.prop_map(str::to_owned),
-        "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
-    ]
-    .prop_filter_map("a name", |name| PlanName::new(name).ok())
+    prop_oneof![near.prop_map(str::to_owned), "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"]
+        .prop_filter_map("a name", |name| PlanName::new(name).ok())
 }
 
 pub fn entity() -> impl Strategy<Value = EntityId> {
@@ -87,10 +81,7 @@ impl Thing {
             PlanKey::parse(&key).map(Self::Plan),
             AuditKey::parse(&key).map(Self::Audit),
         ];
-        bucket
-            .into_iter()
-            .chain(others.into_iter().flatten())
-            .collect()
+        bucket.into_iter().chain(others.into_iter().flatten()).collect()
     }
 
     /// Partitions of the indexes that it stands in.
@@ -104,10 +95,9 @@ impl Thing {
                 .collect(),
             Self::Entity(key) => vec![key.children()],
             Self::Plan(key) => vec![key.by_namespace().0],
-            Self::Audit(key) => vec![
-                AuditKey::partition(&key.namespace, &key.of),
-                key.by_namespace().0,
-            ],
+            Self::Audit(key) => {
+                vec![AuditKey::partition(&key.namespace, &key.of), key.by_namespace().0]
+            }
             Self::Snapshot(_) | Self::Schema(_) => vec![],
         }
     }
@@ -115,47 +105,18 @@ impl Thing {
 
 /// Something of a namespace.
 fn thing(namespace: Namespace) -> impl Strategy<Value = Thing> {
-    (
-        entity(),
-        resource(),
-        any::<u32>(),
-        0..253_370_000_000_000_i64,
-        plan(),
-        0..15_usize,
-    )
-        .prop_map(move |(entity, resource, number, at, plan, kind)| {
+    (entity(), resource(), any::<u32>(), 0..253_370_000_000_000_i64, plan(), 0..15_usize).prop_map(
+        move |(entity, resource, number, at, plan, kind)| {
             let namespace = namespace.clone();
-            let config = |level| {
-                Thing::Config(ConfigKey {
-                    namespace: namespace.clone(),
-                    level,
-                })
-            };
+            let config = |level| Thing::Config(ConfigKey { namespace: namespace.clone(), level });
             let id = AuditId::new(EpochMillis(at), u128::from(number));
-            let audit = |of| {
-                Thing::Audit(AuditKey {
-                    namespace: namespace.clone(),
-                    of,
-                    id,
-                })
-            };
+            let audit = |of| Thing::Audit(AuditKey { namespace: namespace.clone(), of, id });
             let window = Window::ALL[kind % 2];
             match kind {
-                0 => Thing::Bucket(BucketKey {
-                    namespace,
-                    entity,
-                    resource,
-                    shard: number % 70,
-                }),
+                0 => Thing::Bucket(BucketKey { namespace, entity, resource, shard: number % 70 }),
                 1 => {
                     let start = window.start(EpochMillis(at));
-                    Thing::Snapshot(SnapshotKey {
-                        namespace,
-                        entity,
-                        resource,
-                        window,
-                        start,
-                    })
+                    Thing::Snapshot(SnapshotKey { namespace, entity, resource, window, start })
                 }
                 2 => config(ConfigLevel::EntityResource(entity, resource)),
                 3 => config(ConfigLevel::Entity(entity)),
@@ -171,7 +132,8 @@ fn thing(namespace: Namespace) -> impl Strategy<Value = Thing> {
                 13 => Thing::Plan(PlanKey { namespace, plan }),
                 _ => Thing::Schema(namespace),
             }
-        })
+        },
+    )
 }
 
 fn anything() -> impl Strategy<Value = Thing> {

@@ -20,10 +20,8 @@ fn asked() -> impl Strategy<Value = Asked> {
         6 => 0..=600_i64,
         1 => 900..=1_100_i64,
     ];
-    let amounts = [
-        prop::option::weighted(0.8, amount.clone()),
-        prop::option::weighted(0.4, amount),
-    ];
+    let amounts =
+        [prop::option::weighted(0.8, amount.clone()), prop::option::weighted(0.4, amount)];
     (amounts, prop_oneof![1 => Just(0), 3 => 0..4_000_i64])
 }
 
@@ -45,10 +43,7 @@ fn places(asked: &[Asked], limits: &[Limit], shard: ShardIndex) -> Vec<Place> {
             let share = shard.share(limit.rule().capacity).0;
             Some((limit.name().clone(), MilliTokens(share * (*part)? / 1_000)))
         });
-        Place {
-            asks: Asks::of(Effect::Enforce, amounts),
-            wait: Millis(*wait),
-        }
+        Place { asks: Asks::of(Effect::Enforce, amounts), wait: Millis(*wait) }
     };
     asked.iter().map(place).collect()
 }
@@ -59,12 +54,7 @@ fn take_of<'a>(take: Take<'a>, places: &[Place]) -> Take<'a> {
     for ask in places.iter().flat_map(|place| &place.asks) {
         asks.add(ask.clone());
     }
-    Take {
-        asks,
-        line: places.to_vec(),
-        acquires: i64::try_from(places.len()).unwrap(),
-        ..take
-    }
+    Take { asks, line: places.to_vec(), acquires: i64::try_from(places.len()).unwrap(), ..take }
 }
 
 /// When each place starts by one limit, as a line that is served tick by tick: `None` if that is
@@ -108,10 +98,7 @@ fn assert_starts(
 ) -> Result<(), TestCaseError> {
     let mut later = MilliTokens::ZERO;
     for (start, amount, _) in served.iter().rev() {
-        prop_assert_eq!(
-            after.repaid_at(name, later).map(|at| at.max(now)),
-            Some(*start)
-        );
+        prop_assert_eq!(after.repaid_at(name, later).map(|at| at.max(now)), Some(*start));
         later += *amount;
     }
     Ok(())

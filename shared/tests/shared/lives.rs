@@ -39,9 +39,7 @@ fn limits() -> impl Strategy<Value = Vec<Limit>> {
         ]
         .prop_map(Result::unwrap)
     };
-    ["x", "y", "z"]
-        .map(limit)
-        .prop_flat_map(|all| subsequence(all.to_vec(), 1..=3))
+    ["x", "y", "z"].map(limit).prop_flat_map(|all| subsequence(all.to_vec(), 1..=3))
 }
 
 /// Returns a shard with these limits, of which a lease holds a part.
@@ -54,11 +52,7 @@ fn life(limits: &[Limit], shard: ShardIndex, id: u64, at: EpochMillis, parts: i6
         state.consumed = part.into();
         tokens.insert(name.clone(), part);
     }
-    let lease = Lease {
-        expires_at: at.plus(Millis(500)),
-        tokens,
-        ..Lease::default()
-    };
+    let lease = Lease { expires_at: at.plus(Millis(500)), tokens, ..Lease::default() };
     bucket.due_at = Some(lease.expires_at);
     bucket.leases = Some([(WriteId::from_bits(id), lease)].into());
     bucket
@@ -85,11 +79,8 @@ fn unguarded(update: &Update) -> BTreeSet<String> {
             _ => {}
         }
     }
-    let changed: BTreeSet<_> = update
-        .changes
-        .iter()
-        .filter_map(|change| limit(change.path()))
-        .collect();
+    let changed: BTreeSet<_> =
+        update.changes.iter().filter_map(|change| limit(change.path())).collect();
     &changed - &guarded
 }
 

@@ -12,10 +12,7 @@ use weirgate_shared::write::{
 use weirgate_shared::{EpochMillis, Limit, MilliTokens, Shard, ShardIndex, WriteId};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::custom("rpm", 100, 100, 1000).unwrap(),
-        Limit::concurrent("slots", 6).unwrap(),
-    ]
+    [Limit::custom("rpm", 100, 100, 1000).unwrap(), Limit::concurrent("slots", 6).unwrap()]
 }
 
 fn id(bits: u64) -> WriteId {
@@ -31,11 +28,7 @@ fn merged_after(takes: &[(u32, i64, i64)]) -> (Table, Shard) {
     let limits = limits();
     let mut last = hours(1);
     for (shard, tokens, hour) in takes {
-        let (key, view, at) = (
-            bucket_key(*shard),
-            table.shards()[shard].clone(),
-            hours(*hour),
-        );
+        let (key, view, at) = (bucket_key(*shard), table.shards()[shard].clone(), hours(*hour));
         table.update(take(&key, &limits, rpm(*tokens), id(1), at).plan(&view, at));
         last = last.max(at);
     }
@@ -56,14 +49,10 @@ fn resharding(table: &Table, view: &Shard, at: EpochMillis) -> Vec<Vec<Action>> 
         vec![require_unchanged(view)],
     ];
     plans.extend(
-        finish_writes(view)
-            .into_iter()
-            .flatten()
-            .map(|update| vec![Action::Update(update)]),
+        finish_writes(view).into_iter().flatten().map(|update| vec![Action::Update(update)]),
     );
-    if let Some(lower) = whole
-        .and_then(|whole| image(whole.index))
-        .filter(|lower| lower.key != view.key)
+    if let Some(lower) =
+        whole.and_then(|whole| image(whole.index)).filter(|lower| lower.key != view.key)
     {
         plans.extend(merged(&lower, view, at).map(|next| merge(&lower, next, &[view])));
         plans.push(remove_covered(view, &lower));

@@ -26,9 +26,7 @@ pub fn hours(after: i64) -> EpochMillis {
 /// Returns a configuration with `cases` cases, or `PROPTEST_CASES` if that is fewer. Seeds of
 /// failures are kept beside the test's source, to be checked in.
 pub fn config(cases: u32) -> Config {
-    let asked = std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|cases| cases.parse().ok());
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     Config {
         cases: asked.map_or(cases, |asked: u32| asked.min(cases)),
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
@@ -82,14 +80,7 @@ pub fn settle<'a>(
     amounts: BTreeMap<LimitName, LimitDelta>,
     now: EpochMillis,
 ) -> Settle<'a> {
-    Settle {
-        key,
-        write_id: op,
-        lease,
-        amounts,
-        acquires: 0,
-        roll: Roll::to(Hour::of(now)),
-    }
+    Settle { key, write_id: op, lease, amounts, acquires: 0, roll: Roll::to(Hour::of(now)) }
 }
 
 /// Returns an amount of the limit `rpm`.
@@ -99,21 +90,13 @@ pub fn rpm(tokens: i64) -> BTreeMap<LimitName, MilliTokens> {
 
 /// Returns the sum of `name` in the leases of `bucket`.
 pub fn held(bucket: &Shard, name: &LimitName) -> MilliTokens {
-    bucket
-        .leases
-        .iter()
-        .flatten()
-        .filter_map(|(_, lease)| lease.tokens.get(name))
-        .copied()
-        .sum()
+    bucket.leases.iter().flatten().filter_map(|(_, lease)| lease.tokens.get(name)).copied().sum()
 }
 
 /// A shard of a bucket with these limits, full, that was made at `at`.
 pub fn bucket(shard: ShardIndex, limits: &[Limit], at: EpochMillis) -> Shard {
-    let mut bucket = Shard {
-        shard_count: shard.count,
-        ..Shard::full(bucket_key(shard.index), limits, at)
-    };
+    let mut bucket =
+        Shard { shard_count: shard.count, ..Shard::full(bucket_key(shard.index), limits, at) };
     for state in bucket.limits.values_mut() {
         state.available = shard.share(state.rule.capacity);
     }

@@ -98,10 +98,7 @@ impl World {
         for shard in self.shards() {
             let asked = retry_after.map(Millis);
             if let Some(pause) = Pause::reported(&shard.key, shard.pause, asked, self.now) {
-                assert!(
-                    self.table.update(pause_reported(&shard.key, pause)),
-                    "{pause:?}"
-                );
+                assert!(self.table.update(pause_reported(&shard.key, pause)), "{pause:?}");
                 let asked = retry_after.unwrap_or_default().min(3_600_000);
                 let asked = EpochMillis(self.now.0 + asked.max(pause.lasts.0));
                 self.paused_until = self.paused_until.max(asked);
@@ -133,11 +130,7 @@ impl World {
     }
 
     fn take(&mut self, view: &Shard, enforced: bool) -> bool {
-        let effect = if enforced {
-            Effect::Enforce
-        } else {
-            Effect::IntoDebt
-        };
+        let effect = if enforced { Effect::Enforce } else { Effect::IntoDebt };
         let id = self.id();
         let take = Take {
             asks: Asks::of(effect, [(limit_name("rpm"), MilliTokens(1))]),
@@ -152,11 +145,7 @@ impl World {
             Step::Pass(time) => self.now = self.now.plus(Millis(time)),
             Step::Report(retry_after) => self.report(retry_after),
             Step::Order(lasts) => self.order(lasts),
-            Step::Take {
-                shard,
-                back,
-                enforced,
-            } => {
+            Step::Take { shard, back, enforced } => {
                 let (shard, view) = self.seen(shard, back);
                 let is_applied = self.take(&view, enforced);
                 let is_paused = self.now < self.paused_until;
@@ -184,9 +173,8 @@ impl World {
             Step::Merge => {
                 self.finish();
                 let shards = self.shards();
-                let pairs = shards
-                    .iter()
-                    .flat_map(|lower| shards.iter().map(move |upper| (lower, upper)));
+                let pairs =
+                    shards.iter().flat_map(|lower| shards.iter().map(move |upper| (lower, upper)));
                 for (lower, upper) in pairs {
                     if let Some(joined) = merged(lower, upper, self.now) {
                         prop_assert!(self.table.transact(&merge(lower, joined, &[upper])));
@@ -273,20 +261,11 @@ fn without_a_retry_after_a_pause_doubles_while_it_is_too_short() {
     let (mut now, mut known, mut lengths) = (START, None, vec![]);
     for _ in 0..9 {
         let pause = Pause::reported(&key, known, None, now).unwrap();
-        assert_eq!(
-            Pause::reported(&key, Some(pause), None, now),
-            None,
-            "in force"
-        );
+        assert_eq!(Pause::reported(&key, Some(pause), None, now), None, "in force");
         lengths.push(pause.lasts.0);
         (now, known) = (pause.until, Some(pause));
     }
-    assert_eq!(
-        lengths,
-        [
-            1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000
-        ]
-    );
+    assert_eq!(lengths, [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]);
     // The vendor named an end, which says nothing of the next one.
     let named = Pause::reported(&key, known, Some(Millis(3_600_000)), now).unwrap();
     let next = Pause::reported(&key, Some(named), None, named.until).unwrap();

@@ -10,19 +10,11 @@ use weirgate_shared::{
 };
 
 /// Days of the week, as the text of a window names them.
-const WEEKDAYS: [&str; 7] = [
-    "monday",
-    "tuesday",
-    "wednesday",
-    "thursday",
-    "friday",
-    "saturday",
-    "sunday",
-];
+const WEEKDAYS: [&str; 7] =
+    ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
 
 fn window(text: &str) -> CalendarWindow {
-    text.parse()
-        .unwrap_or_else(|error| panic!("{text}: {error}"))
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 fn code(window: impl Into<QuotaWindow>) -> WindowCode {
@@ -33,14 +25,8 @@ fn code(window: impl Into<QuotaWindow>) -> WindowCode {
 fn a_text_leaves_defaults_out() {
     for (text, shown) in [
         ("month", "month"),
-        (
-            "month,day=15,at=09:00,tz=Europe/Berlin",
-            "month,day=15,at=09:00,tz=Europe/Berlin",
-        ),
-        (
-            "month,tz=europe/berlin,at=09:00,day=15",
-            "month,day=15,at=09:00,tz=Europe/Berlin",
-        ),
+        ("month,day=15,at=09:00,tz=Europe/Berlin", "month,day=15,at=09:00,tz=Europe/Berlin"),
+        ("month,tz=europe/berlin,at=09:00,day=15", "month,day=15,at=09:00,tz=Europe/Berlin"),
         ("week,day=sunday,at=00:30", "week,day=sunday,at=00:30"),
         ("week,day=monday,at=00:00,tz=utc", "week"),
         ("year,month=4,day=6", "year,month=4,day=6"),
@@ -51,18 +37,9 @@ fn a_text_leaves_defaults_out() {
     ] {
         assert_eq!(window(text).to_string(), shown);
     }
-    assert_eq!(
-        Every::year().in_month(4).on_day(6).window().unwrap(),
-        window("year,month=4,day=6")
-    );
-    assert_eq!(
-        Every::hour().at_minute(30).window().unwrap(),
-        window("hour,at=:30")
-    );
-    assert_eq!(
-        Every::week().on(Weekday::Sunday).window().unwrap(),
-        window("week,day=sunday")
-    );
+    assert_eq!(Every::year().in_month(4).on_day(6).window().unwrap(), window("year,month=4,day=6"));
+    assert_eq!(Every::hour().at_minute(30).window().unwrap(), window("hour,at=:30"));
+    assert_eq!(Every::week().on(Weekday::Sunday).window().unwrap(), window("week,day=sunday"));
 }
 
 /// Texts of windows with a wrong field, and what the error begins with.
@@ -113,16 +90,8 @@ fn a_wrong_field_is_named_with_its_value_and_what_it_takes() {
 /// Returns some window in a zone.
 pub fn any_window(zone: impl Strategy<Value = String>) -> impl Strategy<Value = CalendarWindow> {
     let period = prop::sample::select(Period::ALL.to_vec());
-    (
-        period,
-        1..=31_u8,
-        1..=12_u8,
-        0..24_u8,
-        0..60_u8,
-        0..7_usize,
-        zone,
-    )
-        .prop_map(|(period, day, month, hour, minute, weekday, zone)| {
+    (period, 1..=31_u8, 1..=12_u8, 0..24_u8, 0..60_u8, 0..7_usize, zone).prop_map(
+        |(period, day, month, hour, minute, weekday, zone)| {
             let every = Every::period(period).zone(&zone).unwrap();
             let every = match period {
                 Period::Hour => every.at_minute(minute),
@@ -135,16 +104,14 @@ pub fn any_window(zone: impl Strategy<Value = String>) -> impl Strategy<Value = 
                 Period::Year => every.at(hour, minute).in_month(month).on_day(day.min(29)),
             };
             every.window().unwrap()
-        })
+        },
+    )
 }
 
 /// Returns some window of any kind.
 pub fn any_quota() -> impl Strategy<Value = QuotaWindow> {
-    let session = (1_000..=31_622_400_000_u64).prop_map(|ms| {
-        SessionWindow::new(Duration::from_millis(ms))
-            .unwrap()
-            .into()
-    });
+    let session = (1_000..=31_622_400_000_u64)
+        .prop_map(|ms| SessionWindow::new(Duration::from_millis(ms)).unwrap().into());
     let names: Vec<_> = ZoneName::all().map(|zone| zone.to_string()).collect();
     let calendar = any_window(prop::sample::select(names)).prop_map(QuotaWindow::Calendar);
     prop_oneof![3 => calendar, 1 => session]
@@ -156,14 +123,8 @@ fn codes_never_change() {
         ("month", -18_155_139_226_293_885),
         ("hour,at=:30", -4_503_731_704_845_949),
         ("week,day=sunday,at=18:00", -14_500_603_093_735_037),
-        (
-            "month,day=15,at=09:00,tz=Europe/Berlin",
-            -20_127_780_943_453_396,
-        ),
-        (
-            "year,month=4,day=6,tz=Europe/London",
-            -23_397_610_635_149_134,
-        ),
+        ("month,day=15,at=09:00,tz=Europe/Berlin", -20_127_780_943_453_396),
+        ("year,month=4,day=6,tz=Europe/London", -23_397_610_635_149_134),
     ] {
         assert_eq!(code(window(text)), WindowCode(number), "{text}");
     }
@@ -227,20 +188,14 @@ fn distinct_windows_have_distinct_codes() {
         for (hour, minute) in (0..24).flat_map(|hour| (0..60).map(move |minute| (hour, minute))) {
             add(zoned(Every::day()).at(hour, minute));
             for day in WEEKDAYS {
-                add(zoned(Every::week())
-                    .at(hour, minute)
-                    .set("day", day)
-                    .unwrap());
+                add(zoned(Every::week()).at(hour, minute).set("day", day).unwrap());
             }
             (1..=31).for_each(|day| add(zoned(Every::month()).at(hour, minute).on_day(day)));
         }
         for month in 1..=12 {
             for day in 1..=29 {
                 for minute in 0..60 {
-                    add(zoned(Every::year())
-                        .in_month(month)
-                        .on_day(day)
-                        .at(minute % 24, minute));
+                    add(zoned(Every::year()).in_month(month).on_day(day).at(minute % 24, minute));
                 }
             }
         }

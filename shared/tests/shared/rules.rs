@@ -83,20 +83,14 @@ fn take_of(
 ) -> weirgate_shared::write::Update {
     let (key, limits) = (bucket_key(0), std::slice::from_ref(limit));
     let needs = BTreeMap::from([(limit.name().clone(), MilliTokens::from_tokens(need))]);
-    let needs = needs
-        .into_iter()
-        .filter(|(_, need)| *need > MilliTokens::ZERO)
-        .collect();
+    let needs = needs.into_iter().filter(|(_, need)| *need > MilliTokens::ZERO).collect();
     take(&key, limits, needs, WriteId::from_bits(1), now).plan(view, now)
 }
 
 /// A lower limit removes the balance above the new capacity; other processes took it in between.
 #[test]
 fn a_limit_lowered_by_a_take_of_another_one_makes_no_debt() {
-    let (high, low) = (
-        Limit::per_hour("rpm", 10).unwrap(),
-        Limit::per_hour("rpm", 4).unwrap(),
-    );
+    let (high, low) = (Limit::per_hour("rpm", 10).unwrap(), Limit::per_hour("rpm", 4).unwrap());
     let view = bucket(ShardIndex::UNSPLIT, std::slice::from_ref(&high), START);
     let mut item = Item::of_bucket(&view);
     assert!(item.apply(&take_of(&high, 8, &view, START)));
@@ -105,20 +99,14 @@ fn a_limit_lowered_by_a_take_of_another_one_makes_no_debt() {
         "of the 10 seen, only 2 are left to take 6 away from"
     );
     assert!(item.apply(&take_of(&low, 0, &item.bucket(), START)));
-    assert_eq!(
-        item.bucket().limits[low.name()].available,
-        MilliTokens::from_tokens(2)
-    );
+    assert_eq!(item.bucket().limits[low.name()].available, MilliTokens::from_tokens(2));
 }
 
 /// Within the millisecond of the last refill `rf` would stay, and the old capacity would be filled
 /// up once more.
 #[test]
 fn a_process_with_the_old_limit_cannot_credit_by_it_after_a_change() {
-    let (high, low) = (
-        Limit::per_second("rpm", 10).unwrap(),
-        Limit::per_second("rpm", 4).unwrap(),
-    );
+    let (high, low) = (Limit::per_second("rpm", 10).unwrap(), Limit::per_second("rpm", 4).unwrap());
     let mut view = bucket(ShardIndex::UNSPLIT, std::slice::from_ref(&high), START);
     view.limits.get_mut(high.name()).unwrap().available = MilliTokens::ZERO;
     let mut item = Item::of_bucket(&view);
@@ -132,22 +120,10 @@ fn of_two_changes_with_one_number_each_takes_effect_once_in_half_a_minute() {
     let limits = [30, 60].map(|rate| [Limit::per_minute("rpm", rate).unwrap()]);
     let key = bucket_key(0);
     let take_by = |at: usize, number: i64, view: &Shard, now: EpochMillis| {
-        let plain = take(
-            &key,
-            &limits[at],
-            BTreeMap::new(),
-            WriteId::from_bits(1),
-            now,
-        );
-        let terms = VersionedLimits {
-            version: Some(LimitsVersion::new(number)),
-            ..(&limits[at]).into()
-        };
-        Take {
-            limits: terms,
-            ..plain
-        }
-        .plan(view, now)
+        let plain = take(&key, &limits[at], BTreeMap::new(), WriteId::from_bits(1), now);
+        let terms =
+            VersionedLimits { version: Some(LimitsVersion::new(number)), ..(&limits[at]).into() };
+        Take { limits: terms, ..plain }.plan(view, now)
     };
     let cp = |item: &Item| item.bucket().limits["rpm"].rule.capacity.whole_tokens();
     let mut item = Item::of_bucket(&bucket(ShardIndex::UNSPLIT, &limits[0], START));
@@ -168,10 +144,6 @@ fn of_two_changes_with_one_number_each_takes_effect_once_in_half_a_minute() {
     ] {
         now = now.plus(Millis(wait));
         assert!(item.apply(&take_by(at, number, &item.bucket(), now)));
-        assert_eq!(
-            cp(&item),
-            expected,
-            "change {number} to {at} after {wait} ms"
-        );
+        assert_eq!(cp(&item), expected, "change {number} to {at} after {wait} ms");
     }
 }

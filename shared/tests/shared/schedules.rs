@@ -15,9 +15,7 @@ fn rule(cron: &str, length: &str, scale: &str, zone: &str) -> Result<ScheduleRul
 
 /// Returns the schedule of the texts of its rules.
 pub fn schedule(rules: &[(&str, &str, &str, &str)]) -> Result<Schedule, WindowError> {
-    let rules = rules
-        .iter()
-        .map(|(cron, length, scale, zone)| rule(cron, length, scale, zone));
+    let rules = rules.iter().map(|(cron, length, scale, zone)| rule(cron, length, scale, zone));
     Schedule::new(rules.collect::<Result<Vec<_>, _>>()?)
 }
 
@@ -81,10 +79,7 @@ fn a_wrong_field_of_a_rule_is_named_with_its_value_and_what_it_takes() {
 #[test]
 fn overlaps_are_refused() {
     let berlin = "Europe/Berlin";
-    let (day, night) = (
-        ("0 8 * * *", "12h", "2/1", berlin),
-        ("0 20 * * *", "12h", "1/2", berlin),
-    );
+    let (day, night) = (("0 8 * * *", "12h", "2/1", berlin), ("0 20 * * *", "12h", "1/2", berlin));
     // They meet, also in the nights in which the clock changes.
     assert!(schedule(&[day, night]).is_ok() && schedule(&[night, day]).is_ok());
     assert!(schedule(&[("0 0 * * *", "24h", "2/1", berlin)]).is_ok());
@@ -100,20 +95,14 @@ fn overlaps_are_refused() {
         let expected =
             format!("{takes}\"{cron} for {length} scale 1/1 tz {berlin} at {at}\"; shorten it");
         let length = parse_span(length).unwrap();
-        let rule = ScheduleRule::new(cron, length, Scale::ONE)
-            .unwrap()
-            .zone(berlin)
-            .unwrap();
+        let rule = ScheduleRule::new(cron, length, Scale::ONE).unwrap().zone(berlin).unwrap();
         let error = Schedule::new(vec![rule]).unwrap_err().to_string();
         assert_eq!(error.replace("1d1m", "24h1m"), expected);
     }
     let takes = "schedule must be rules of which one holds at a time, got ";
     let both = error(&[day, ("59 19 * * 3", "1m", "1/1", berlin)]);
     let rules = "0 8 * * * for 12h scale 2/1 tz Europe/Berlin, and 59 19 * * 3 for 1m scale 1/1 tz Europe/Berlin, both at 2020-01-01 19:59";
-    assert_eq!(
-        both,
-        format!("{takes}\"{rules}\"; shorten or move one of them")
-    );
+    assert_eq!(both, format!("{takes}\"{rules}\"; shorten or move one of them"));
     // 29 February is a Sunday once in 28 years.
     let leap = ("0 0 29 2 *", "1h", "2/1", berlin);
     let sundays = ("0 0 * * 0", "1h", "2/1", berlin);
@@ -125,12 +114,7 @@ fn overlaps_are_refused() {
          times of one of them by the clock of the other"
     );
     assert!(schedule(&[]).is_err());
-    assert!(
-        schedule(&[leap; 17])
-            .unwrap_err()
-            .to_string()
-            .contains("17 rules")
-    );
+    assert!(schedule(&[leap; 17]).unwrap_err().to_string().contains("17 rules"));
 }
 
 #[test]
@@ -156,8 +140,7 @@ fn a_rule_given_twice_is_no_overlap_with_itself() {
 }
 
 fn limit(text: &str) -> Limit {
-    text.parse()
-        .unwrap_or_else(|error| panic!("{text}: {error}"))
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 #[test]
@@ -170,11 +153,7 @@ fn a_scale_is_exact_for_refill_and_rounds_a_capacity_down() {
         ("l=3/minute,mode=soft", "3/2", "l=9/2m,burst=4,mode=soft"),
         ("l=5", "1/2", "l=2"),
         ("l=quota:10/day", "3/2", "l=quota:15/day"),
-        (
-            "l=session:9/5h,mode=shadow",
-            "1/2",
-            "l=session:4/5h,mode=shadow",
-        ),
+        ("l=session:9/5h,mode=shadow", "1/2", "l=session:4/5h,mode=shadow"),
         ("l=1000000000000/day", "1/1", "l=1000000000000/day"),
     ] {
         let scaled = limit(text).scaled(scale.parse().unwrap()).unwrap();
@@ -226,14 +205,8 @@ fn a_text_that_is_no_schedule_is_refused_with_the_part_that_is_wrong() {
         ("0 8 30 2 * for 1h scale 2/1", "cron must be a day that"),
         ("0 8 * * * for 1 scale 2/1", "for must be whole minutes"),
         ("0 8 * * * for 1h scale 2", "scale must be a ratio"),
-        (
-            "0 8 * * * for 1h scale 2/1 tz Mars/Base",
-            "tz must be a zone",
-        ),
-        (
-            "0 8 * * * for 25h scale 2/1",
-            "for must be no longer than until the next time",
-        ),
+        ("0 8 * * * for 1h scale 2/1 tz Mars/Base", "tz must be a zone"),
+        ("0 8 * * * for 25h scale 2/1", "for must be no longer than until the next time"),
         (
             "0 8 * * * for 2h scale 2/1; 0 9 * * * for 1m scale 1/2",
             "schedule must be rules of which one holds at a time",
@@ -246,10 +219,7 @@ fn a_text_that_is_no_schedule_is_refused_with_the_part_that_is_wrong() {
         let error = text.parse::<Schedule>().unwrap_err().to_string();
         assert!(error.starts_with(start), "{text}: {error}");
         let of_limit = format!("l=5,schedule={text}").parse::<Limit>();
-        assert_eq!(
-            of_limit.unwrap_err().to_string(),
-            format!("limit \"l\": {error}")
-        );
+        assert_eq!(of_limit.unwrap_err().to_string(), format!("limit \"l\": {error}"));
     }
     let twice = "l=5,schedule=0 8 * * * for 1h scale 2/1,schedule=0 8 * * * for 1h scale 2/1";
     assert!(twice.parse::<Limit>().is_err());
@@ -269,9 +239,8 @@ fn any_rule() -> impl Strategy<Value = ScheduleRule> {
         Just("*".to_owned()),
         Just("8-18/2".to_owned())
     ];
-    let days = prop::sample::select(vec![
-        "* * *", "* * 1-5", "1 * *", "31 1,3 *", "* 2 SUN", "13 * FRI",
-    ]);
+    let days =
+        prop::sample::select(vec!["* * *", "* * 1-5", "1 * *", "31 1,3 *", "* 2 SUN", "13 * FRI"]);
     let length = prop_oneof![1..30_u64, 1..3 * 24 * 60_u64];
     let scale = (1..5_u32, 1..5_u32);
     (minute, hour, days, length, scale).prop_filter_map(
@@ -306,10 +275,7 @@ fn held(rules: &[ScheduleRule]) -> Vec<u8> {
 }
 
 fn version(number: i64, boundary: i64) -> LimitsVersion {
-    LimitsVersion {
-        number,
-        boundary: EpochMillis(boundary),
-    }
+    LimitsVersion { number, boundary: EpochMillis(boundary) }
 }
 
 proptest! {
@@ -439,11 +405,7 @@ proptest! {
 }
 
 fn brought((limits, version): &(Vec<Limit>, LimitsVersion)) -> VersionedLimits<'_> {
-    VersionedLimits {
-        limits,
-        version: Some(*version),
-        ..VersionedLimits::default()
-    }
+    VersionedLimits { limits, version: Some(*version), ..VersionedLimits::default() }
 }
 
 #[test]

@@ -87,18 +87,12 @@ fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> O
     let tokens = MilliTokens::from_tokens;
     match *op {
         Op::Take { rate, soft, is_own } => {
-            plain.limits = VersionedLimits {
-                is_own,
-                ..limits.into()
-            };
+            plain.limits = VersionedLimits { is_own, ..limits.into() };
             plain.asks = Asks::of(Effect::Enforce, [(limit_name("rate"), tokens(rate))])
                 .and(Effect::IntoDebt, [(limit_name("soft"), tokens(soft))]);
         }
         Op::Lease(hours) => {
-            let held = [
-                (limit_name("slots"), tokens(1)),
-                (limit_name("rate"), tokens(1)),
-            ];
+            let held = [(limit_name("slots"), tokens(1)), (limit_name("rate"), tokens(1))];
             plain.asks = Asks::of(Effect::Enforce, held.clone());
             let lease = Lease {
                 expires_at: now.plus(Millis(hours * HOUR)),
@@ -150,14 +144,7 @@ fn assert_nothing_is_lost(bucket: &Shard) -> Result<(), TestCaseError> {
     let is_rate = |state: &LimitState| state.rule.kind().refills();
     for (name, state) in bucket.limits.iter().filter(|(_, state)| is_rate(state)) {
         let left = bucket.balance_at(name, end);
-        prop_assert_eq!(
-            left,
-            state.rule.capacity,
-            "{} at its end {:?}: {:?}",
-            name,
-            end,
-            bucket
-        );
+        prop_assert_eq!(left, state.rule.capacity, "{} at its end {:?}: {:?}", name, end, bucket);
     }
     for (id, lease) in bucket.leases.iter().flatten() {
         prop_assert!(

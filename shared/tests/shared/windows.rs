@@ -38,10 +38,7 @@ pub fn session(ms: i64) -> WindowCode {
 }
 
 fn limits_of(limits: &[Limit]) -> VersionedLimits<'_> {
-    VersionedLimits {
-        calendar: CALENDAR,
-        ..limits.into()
-    }
+    VersionedLimits { calendar: CALENDAR, ..limits.into() }
 }
 
 proptest! {
@@ -188,11 +185,7 @@ fn i1_what_was_taken_from_a_rate_returns_to_no_quota() {
     let (name, id) = (limit_name("l"), WriteId::from_bits(1));
     let mut shard = bucket(ShardIndex::UNSPLIT, std::slice::from_ref(&quota), START);
     let tokens = [(name.clone(), MilliTokens(5_000))].into();
-    let lease = Lease {
-        expires_at: START.plus(Millis(9_000)),
-        tokens,
-        ..Lease::default()
-    };
+    let lease = Lease { expires_at: START.plus(Millis(9_000)), tokens, ..Lease::default() };
     shard.leases = Some([(id.clone(), lease)].into());
     let state = shard.limits.get_mut(&name).unwrap();
     (state.available, state.window_end) = (MilliTokens(2_000), START.plus(Millis(60_000)));
@@ -215,10 +208,7 @@ fn i1_what_was_taken_from_a_rate_returns_to_no_quota() {
     );
     assert!(!table.update(settled.full(Some(&shard))));
     assert!(table.update(settled.capped(&shard)));
-    assert_eq!(
-        table.shards()[&0].limits[&name].available,
-        MilliTokens(2_000)
-    );
+    assert_eq!(table.shards()[&0].limits[&name].available, MilliTokens(2_000));
 }
 
 /// A clock that was ahead has left `rf` in the future; windows go by the present clock.
@@ -228,14 +218,8 @@ fn an_operator_begins_the_window_of_the_clock_and_not_of_the_refill() {
     let mut shard = bucket(ShardIndex::UNSPLIT, std::slice::from_ref(&quota), START);
     shard.refilled_at = START.plus(Millis(40 * 86_400_000));
     let changes = [(limit_name("q"), BalanceChange::Raise(MilliTokens(1_000)))].into();
-    let update = change_balances(
-        &shard,
-        EditId::new(START, 0, None),
-        &changes,
-        CALENDAR,
-        START,
-    )
-    .unwrap();
+    let update =
+        change_balances(&shard, EditId::new(START, 0, None), &changes, CALENDAR, START).unwrap();
     let mut table = Table::of(&shard);
     assert!(table.update(update));
     let end = CALENDAR.end_after(window(3_600_000), START);
@@ -248,18 +232,12 @@ fn i1_a_session_that_begins_with_new_limits_keeps_its_bucket_and_its_lease() {
     const WEEK: i64 = 7 * 86_400_000;
     let rate = Limit::per_minute("rate", 10).unwrap();
     let quota = Limit::quota_of("s", 10, window(60_000)).unwrap();
-    let brought = [
-        rate.clone(),
-        Limit::quota_of("s", 10, session(WEEK)).unwrap(),
-    ];
+    let brought = [rate.clone(), Limit::quota_of("s", 10, session(WEEK)).unwrap()];
     for before in [vec![rate.clone()], vec![rate, quota]] {
         let (key, now) = (bucket_key(0), START.plus(Millis(3_600_000)));
         let mut table = Table::default();
         let create = take(&key, &before, BTreeMap::new(), WriteId::from_bits(1), START);
-        let create = Take {
-            limits: limits_of(&before),
-            ..create
-        };
+        let create = Take { limits: limits_of(&before), ..create };
         assert!(table.update(create.create(START)));
         let seen = table.shards()[&0].clone();
         assert!(seen.ttl.is_some());
@@ -305,18 +283,9 @@ fn nothing_is_granted_of_a_debt() {
     seen.limits.get_mut(&name).unwrap().window_end = START.plus(Millis(60_000));
     let mut there = seen.clone();
     there.limits.get_mut(&name).unwrap().available = MilliTokens(-1);
-    let nothing = take(
-        &key,
-        &quota,
-        [(name, MilliTokens::ZERO)].into(),
-        WriteId::from_bits(1),
-        START,
-    );
-    let update = Take {
-        limits: limits_of(&quota),
-        ..nothing
-    }
-    .plan(&seen, START);
+    let nothing =
+        take(&key, &quota, [(name, MilliTokens::ZERO)].into(), WriteId::from_bits(1), START);
+    let update = Take { limits: limits_of(&quota), ..nothing }.plan(&seen, START);
     assert!(!Table::of(&there).update(update.clone()));
     assert!(Table::of(&seen).update(update));
 }

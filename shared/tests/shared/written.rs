@@ -20,10 +20,7 @@ use crate::model::{START, bucket, hours, limit_name, settle, take};
 use crate::windows::{session, window};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::custom("rpm", 10, 1, 100).unwrap(),
-        Limit::concurrent("slots", 6).unwrap(),
-    ]
+    [Limit::custom("rpm", 10, 1, 100).unwrap(), Limit::concurrent("slots", 6).unwrap()]
 }
 
 /// A quota of windows that begin with a second, and a session, under the names of the others: what does
@@ -44,10 +41,7 @@ fn views() -> Vec<(&'static str, Shard, [Vec<Limit>; 3])> {
     let changed = vec![Limit::custom("rpm", 20, 3, 100).unwrap()];
     let rates = [limits().to_vec(), changed, vec![]];
     // From a quota to a rate, too.
-    let other = vec![
-        quotas(20)[0].clone(),
-        Limit::custom("slots", 20, 3, 100).unwrap(),
-    ];
+    let other = vec![quotas(20)[0].clone(), Limit::custom("slots", 20, 3, 100).unwrap()];
     let of_quotas = [quotas(10).to_vec(), other, vec![]];
     let with_rates = views_of_rates().into_iter();
     let with_quotas = views_of_quotas().into_iter();
@@ -98,38 +92,20 @@ fn views_of_rates() -> Vec<(&'static str, Shard)> {
     };
     let lease = |ms| Lease {
         expires_at: START.plus(Millis(ms)),
-        tokens: ["rpm", "slots"]
-            .map(|name| (limit_name(name), MilliTokens(1_000)))
-            .into(),
+        tokens: ["rpm", "slots"].map(|name| (limit_name(name), MilliTokens(1_000))).into(),
         ..Lease::default()
     };
     let leases =
         BTreeMap::from([(1, 0), (300, 300)].map(|(id, ms)| (WriteId::from_bits(id), lease(ms))));
-    let held = Shard {
-        due_at: Some(START),
-        leases: Some(leases),
-        ..with(5_000, &full)
-    };
+    let held = Shard { due_at: Some(START), leases: Some(leases), ..with(5_000, &full) };
     let departed = [(limit_name("tpm"), Counter::default())].into();
     let half = bucket(ShardIndex { index: 0, count: 2 }, &limits(), START);
     vec![
         ("half full", with(5_000, &full)),
         ("empty", with(0, &full)),
         ("with leases", held),
-        (
-            "with a limit that is gone",
-            Shard {
-                departed,
-                ..full.clone()
-            },
-        ),
-        (
-            "without a map of leases",
-            Shard {
-                leases: None,
-                ..full.clone()
-            },
-        ),
+        ("with a limit that is gone", Shard { departed, ..full.clone() }),
+        ("without a map of leases", Shard { leases: None, ..full.clone() }),
         ("half", with(2_000, &half)),
         ("full", full),
     ]
@@ -143,40 +119,24 @@ fn actions(view: &Shard, limits: &[Vec<Limit>], at: EpochMillis, by_others: bool
         updates.extend(planned(view, brought, at, by_others));
         updates.push(take(&view.key, brought, BTreeMap::new(), id.clone(), at).create(at));
     }
-    let end = settle(
-        &view.key,
-        id.clone(),
-        Some((&id, LeaseChange::End)),
-        BTreeMap::new(),
-        at,
-    );
+    let end = settle(&view.key, id.clone(), Some((&id, LeaseChange::End)), BTreeMap::new(), at);
     let mut end = end.full(Some(view));
     clear_due(&mut end, view, &id);
     let names = ["v", "rf", "b_rpm_tk"].into_iter();
     let erased = [None, Some(view.write_seq)]
         .map(|v| erase_shard(&view.key, v, names.clone(), view.write_seq + 1, at));
     updates.extend(erased.into_iter().chain([end]));
-    let pause = Pause {
-        until: at.plus(Millis(9_000)),
-        lasts: Millis(9_000),
-    };
+    let pause = Pause { until: at.plus(Millis(9_000)), lasts: Millis(9_000) };
     updates.push(pause_reported(&view.key, pause));
     let ordered = [Some(pause.until), None].map(|until| pause_ordered(view, EditId(7), until));
     updates.extend(ordered.into_iter().flatten());
     for (is_final, birth) in [(false, 0), (true, 0), (false, 9), (true, 9)] {
-        let copy = UsageCopy {
-            v: 10,
-            birth,
-            ..UsageCopy::of(&view.meter(), Window::Hourly, is_final, 1)
-        };
+        let copy =
+            UsageCopy { v: 10, birth, ..UsageCopy::of(&view.meter(), Window::Hourly, is_final, 1) };
         updates.push(copy.first());
         for (write_seq, is_final) in [(5, false), (5, true), (10, false), (15, true)] {
             let usage = copy.usage.clone();
-            let known = ShardUsageCopy {
-                write_seq,
-                usage: usage.clone(),
-                is_final,
-            };
+            let known = ShardUsageCopy { write_seq, usage: usage.clone(), is_final };
             let snapshot = Snapshot {
                 shards: [(copy.shard, known)].into(),
                 unfinished: [((copy.shard, 9), usage)].into(),
@@ -188,10 +148,7 @@ fn actions(view: &Shard, limits: &[Vec<Limit>], at: EpochMillis, by_others: bool
     let (hole, slots) = (view.shard().halves().1, |_: &Limit| MilliTokens::ZERO);
     let updates = updates.into_iter().map(Action::Update);
     let repairs = recreate(hole, view, slots, id, at).into_iter();
-    updates
-        .chain(repairs)
-        .chain(remove_covered(view, view))
-        .collect()
+    updates.chain(repairs).chain(remove_covered(view, view)).collect()
 }
 
 fn at(Path(parts): &Path) -> String {
@@ -235,13 +192,8 @@ fn change(of: &AttributeUpdate) -> String {
 }
 
 fn line(action: &Action) -> String {
-    let of = |conditions: &[Condition]| {
-        conditions
-            .iter()
-            .map(condition)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
+    let of =
+        |conditions: &[Condition]| conditions.iter().map(condition).collect::<Vec<_>>().join(", ");
     match action {
         Action::Update(update) => {
             let changes: Vec<_> = update.changes.iter().map(change).collect();
@@ -297,10 +249,5 @@ fn every_write_is_what_it_was() {
     for (number, (known, made)) in (1..).zip(known.lines().zip(page.lines())) {
         assert_eq!(made, known, "line {number} of {}", file.display());
     }
-    assert_eq!(
-        page.len(),
-        known.len(),
-        "{} is of another length",
-        file.display()
-    );
+    assert_eq!(page.len(), known.len(), "{} is of another length", file.display());
 }

@@ -22,24 +22,15 @@ fn any_size(most: i64) -> impl Strategy<Value = i64> {
 }
 
 fn rate(name: &'static str) -> impl Strategy<Value = Limit> {
-    (
-        any_size(MAX_TOKENS),
-        any_size(MAX_TOKENS),
-        any_size(MAX_PERIOD_MS),
+    (any_size(MAX_TOKENS), any_size(MAX_TOKENS), any_size(MAX_PERIOD_MS)).prop_map(
+        move |(capacity, amount, period)| Limit::custom(name, capacity, amount, period).unwrap(),
     )
-        .prop_map(move |(capacity, amount, period)| {
-            Limit::custom(name, capacity, amount, period).unwrap()
-        })
 }
 
 #[derive(Debug, Clone)]
 enum Op {
     /// Thousandths of the share, or as many millitokens below zero, by a view of this age in writes.
-    Take {
-        parts: i64,
-        back: usize,
-        contention: Contention,
-    },
+    Take { parts: i64, back: usize, contention: Contention },
     /// All that is there and so many millitokens, by the current view.
     There(i64),
     /// An amount into debt, in tokens.

@@ -29,11 +29,9 @@ where
         "ThrottlingException"
         | "ProvisionedThroughputExceededException"
         | "RequestLimitExceeded"
-        | "LimitExceededException" => throttled(
-            reasons(service.err())
-                .iter()
-                .filter_map(ThrottlingReason::reason),
-        ),
+        | "LimitExceededException" => {
+            throttled(reasons(service.err()).iter().filter_map(ThrottlingReason::reason))
+        }
         "TransactionConflictException" | "ReplicatedWriteConflictException" => ErrorKind::Conflict,
         "TransactionCanceledException" => cancelled(service.err()),
         // The first request with this token is still in progress; repeating it returns the outcome.
@@ -88,21 +86,16 @@ fn is_untimely(message: Option<&str>) -> bool {
 /// connections themselves, so credentials are checked first.
 fn unanswered(error: &(dyn Error + 'static)) -> ErrorKind {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
-    if let Some(error) = causes
-        .clone()
-        .find_map(|cause| cause.downcast_ref::<CredentialsError>())
-    {
+    if let Some(error) = causes.clone().find_map(|cause| cause.downcast_ref::<CredentialsError>()) {
         // Not loaded means that no source has credentials; other failures are temporary.
         match error {
             CredentialsError::CredentialsNotLoaded(_)
             | CredentialsError::InvalidConfiguration(_) => ErrorKind::MissingCredentials,
             _ => ErrorKind::CredentialsUnavailable,
         }
-    } else if causes.any(|cause| {
-        cause
-            .downcast_ref::<HttpError>()
-            .is_some_and(HttpError::is_connect)
-    }) {
+    } else if causes
+        .any(|cause| cause.downcast_ref::<HttpError>().is_some_and(HttpError::is_connect))
+    {
         ErrorKind::Unreachable
     } else {
         ErrorKind::Unconfirmed
@@ -123,10 +116,7 @@ const ANY_KEY_RANGE: &str = "KeyRangeThroughputExceeded";
 /// `AccountLimitExceeded`, `ProvisionedThroughputExceeded`, `MaxOnDemandThroughputExceeded`).
 fn throttled<'a>(reasons: impl Iterator<Item = &'a str> + Clone) -> ErrorKind {
     let is_local = |reason: &str| reason.ends_with(ANY_KEY_RANGE) || reason.starts_with("Index");
-    if reasons
-        .clone()
-        .any(|reason| [KEY_RANGE, READ_KEY_RANGE].contains(&reason))
-    {
+    if reasons.clone().any(|reason| [KEY_RANGE, READ_KEY_RANGE].contains(&reason)) {
         ErrorKind::Throttled { key_range: true }
     } else if reasons.clone().next().is_some() && reasons.clone().all(is_local) {
         ErrorKind::IndexThrottled
@@ -149,13 +139,7 @@ fn reasons<E: Error + 'static>(error: &E) -> &[ThrottlingReason] {
             }
         )*};
     }
-    of!(
-        UpdateItemError,
-        TransactWriteItemsError,
-        BatchGetItemError,
-        GetItemError,
-        QueryError
-    );
+    of!(UpdateItemError, TransactWriteItemsError, BatchGetItemError, GetItemError, QueryError);
     &[]
 }
 
@@ -173,9 +157,7 @@ fn cancelled<E: Error + 'static>(error: &E) -> ErrorKind {
 /// precedence over a throttle, because it passes as soon as the other transaction ends.
 fn cancelled_by(reasons: &[CancellationReason]) -> ErrorKind {
     let any = |codes: &[&str]| {
-        reasons
-            .iter()
-            .any(|reason| reason.code().is_some_and(|code| codes.contains(&code)))
+        reasons.iter().any(|reason| reason.code().is_some_and(|code| codes.contains(&code)))
     };
     if any(&["TransactionConflict"]) {
         ErrorKind::Conflict
@@ -183,16 +165,10 @@ fn cancelled_by(reasons: &[CancellationReason]) -> ErrorKind {
         // A cancellation reason has no field for the exceeded quota, and its documented text says
         // "your table or index". One hot bucket causes it too, so it says nothing about other
         // buckets.
-        let key_range = reasons.iter().any(|reason| {
-            reason
-                .message()
-                .is_some_and(|text| text.contains(KEY_RANGE))
-        });
-        if key_range {
-            ErrorKind::Throttled { key_range }
-        } else {
-            ErrorKind::IndexThrottled
-        }
+        let key_range = reasons
+            .iter()
+            .any(|reason| reason.message().is_some_and(|text| text.contains(KEY_RANGE)));
+        if key_range { ErrorKind::Throttled { key_range } } else { ErrorKind::IndexThrottled }
     } else if any(&["ValidationError", "ItemCollectionSizeLimitExceeded"]) {
         ErrorKind::Invalid
     } else {

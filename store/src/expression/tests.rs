@@ -16,10 +16,7 @@ use weirgate_shared::{
 fn names_and_values_stand_behind_placeholders_and_are_sent_once() {
     let (dotted, lease) = (Path::of("b_a.b-c_tk"), Path::of("h").then("x"));
     let rendered = render(&Update {
-        key: ItemKey {
-            pk: "p".into(),
-            sk: "s".into(),
-        },
+        key: ItemKey { pk: "p".into(), sk: "s".into() },
         conditions: vec![
             Condition::AtLeast(dotted.clone(), Value::Int(5)),
             Condition::AbsentOr(
@@ -37,10 +34,7 @@ fn names_and_values_stand_behind_placeholders_and_are_sent_once() {
             AttributeUpdate::DeleteFrom(Path::of("final"), Value::Numbers([3].into())),
         ],
     });
-    assert_eq!(
-        rendered.condition.unwrap(),
-        "#0 >= :0 AND (attribute_not_exists(#1) OR #1 <= :1)"
-    );
+    assert_eq!(rendered.condition.unwrap(), "#0 >= :0 AND (attribute_not_exists(#1) OR #1 <= :1)");
     assert_eq!(
         rendered.update,
         "SET #2.#3 = :2,#1 = if_not_exists(#1, :1),#5 = #6,#7 = if_not_exists(#8, :4) + :5 \
@@ -58,9 +52,8 @@ const NOW: EpochMillis = EpochMillis(1_795_219_200_000 - 2_000);
 fn limits(first: usize, count: usize) -> Vec<Limit> {
     let letter = |at: usize| char::from(b'a' + u8::try_from(at).expect("there are few"));
     let limit = |at: usize| {
-        let name: String = std::iter::repeat_n('n', 62)
-            .chain([letter(at / 10), letter(at % 10)])
-            .collect();
+        let name: String =
+            std::iter::repeat_n('n', 62).chain([letter(at / 10), letter(at % 10)]).collect();
         let number = i64::try_from(at).expect("there are few") + 1;
         Limit::custom(&name, 1_000_000 * number, 1_000 * number, 3_000 + number)
             .expect("it is sound")
@@ -98,17 +91,12 @@ fn crowded(index: u32) -> Shard {
             (MilliTokens(7_000 * at), MilliTotal(11_000 * i128::from(at)));
     }
     let others = limits(MAX_BUCKET_LIMITS, MAX_BUCKET_LIMITS);
-    shard.departed = others
-        .iter()
-        .map(|limit| (limit.name().clone(), Counter::default()))
-        .collect();
+    shard.departed =
+        others.iter().map(|limit| (limit.name().clone(), Counter::default())).collect();
     shard.shard_count = 2;
     shard.scaling = Scaling {
         hot_at: Some(NOW),
-        sample: Some(ActivitySample {
-            at: NOW,
-            write_seq: 5,
-        }),
+        sample: Some(ActivitySample { at: NOW, write_seq: 5 }),
         ..Scaling::default()
     };
     shard
@@ -120,11 +108,7 @@ fn id(bits: u64) -> WriteId {
 
 fn updates(actions: impl IntoIterator<Item = Action>) -> Vec<Update> {
     let update = |action| {
-        if let Action::Update(update) = action {
-            Some(update)
-        } else {
-            None
-        }
+        if let Action::Update(update) = action { Some(update) } else { None }
     };
     actions.into_iter().filter_map(update).collect()
 }
@@ -132,17 +116,11 @@ fn updates(actions: impl IntoIterator<Item = Action>) -> Vec<Update> {
 /// A take that brings as many limits as a call can, all of them changed, and takes of all of
 /// them.
 fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
-    let needs = brought
-        .iter()
-        .map(|limit| (limit.name().clone(), MilliTokens(1)));
+    let needs = brought.iter().map(|limit| (limit.name().clone(), MilliTokens(1)));
     let needs = Asks::of(Effect::Enforce, needs);
     let op = id(1);
     let lease = |at| {
-        let lease = Lease {
-            expires_at: later,
-            tokens: BTreeMap::new(),
-            ..Lease::default()
-        };
+        let lease = Lease { expires_at: later, tokens: BTreeMap::new(), ..Lease::default() };
         (id(at), lease)
     };
     let take = Take {
@@ -152,10 +130,7 @@ fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         line: vec![],
         acquires: 1,
         // As many as a client puts into one write.
-        leases: (100..)
-            .map(lease)
-            .take(max_leases(view.limit_count_with(brought)))
-            .collect(),
+        leases: (100..).map(lease).take(max_leases(view.limit_count_with(brought))).collect(),
         roll: Roll::to(Hour::of(later)),
         write_id: op.clone(),
         request_split: true,
@@ -175,19 +150,9 @@ fn copies() -> Vec<Update> {
         .zip(1..)
         .map(|(limit, at)| (limit.name().clone(), MilliTotal(at)))
         .collect();
-    let earlier = ShardUsageCopy {
-        write_seq: copy.birth - 1,
-        usage,
-        is_final: false,
-    };
-    let seen = Snapshot {
-        shards: [(copy.shard, earlier)].into(),
-        ..Snapshot::default()
-    };
-    vec![
-        copy.first(),
-        copy.after(&seen).expect("it is of a later life"),
-    ]
+    let earlier = ShardUsageCopy { write_seq: copy.birth - 1, usage, is_final: false };
+    let seen = Snapshot { shards: [(copy.shard, earlier)].into(), ..Snapshot::default() };
+    vec![copy.first(), copy.after(&seen).expect("it is of a later life")]
 }
 
 /// A settlement of as many limits as a call can take from.
@@ -198,20 +163,9 @@ fn settle(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         ceiling: Some(MilliTokens(1)),
         ..LimitDelta::default()
     };
-    let amounts = brought
-        .iter()
-        .map(|limit| (limit.name().clone(), settled))
-        .collect();
+    let amounts = brought.iter().map(|limit| (limit.name().clone(), settled)).collect();
     let roll = Roll::to(Hour::of(later));
-    Settle {
-        key: &view.key,
-        write_id: id(1),
-        lease: None,
-        amounts,
-        acquires: 1,
-        roll,
-    }
-    .capped(view)
+    Settle { key: &view.key, write_id: id(1), lease: None, amounts, acquires: 1, roll }.capped(view)
 }
 
 /// What DynamoDB takes: 4 KB of each expression, and 300 operators and functions.
@@ -243,15 +197,9 @@ fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
             },
         )
     };
-    let forgotten = Shard {
-        leases: Some((0..30).map(lease).collect()),
-        shard_count: 1,
-        ..lower.clone()
-    };
-    let half_made = Shard {
-        escrow: Some(Box::new(upper.clone())),
-        ..lower.clone()
-    };
+    let forgotten =
+        Shard { leases: Some((0..30).map(lease).collect()), shard_count: 1, ..lower.clone() };
+    let half_made = Shard { escrow: Some(Box::new(upper.clone())), ..lower.clone() };
     let mut rich = lower.clone();
     rich.refilled_at = NOW.plus(Millis(3_600_000));
     let new = Shard {
@@ -264,46 +212,18 @@ fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
             "new half of a split",
             vec![finish_writes(&half_made).expect("it is not finished")[0].clone()],
         ),
-        (
-            "refill",
-            vec![refill(&lower, &used, later).expect("it is dry")],
-        ),
+        ("refill", vec![refill(&lower, &used, later).expect("it is dry")]),
         ("copy", copies()),
         ("merge", updates(merge(&lower, joined, &[&upper]))),
-        (
-            "fill",
-            updates(recreate(
-                upper.shard(),
-                &lower,
-                |_| MilliTokens::ZERO,
-                id(2),
-                later,
-            )),
-        ),
+        ("fill", updates(recreate(upper.shard(), &lower, |_| MilliTokens::ZERO, id(2), later))),
         (
             "take of what is there, in a new hour",
-            vec![take(
-                &rich,
-                &limits(10, MAX_LIMITS),
-                NOW.plus(Millis(3_600_000)),
-            )],
+            vec![take(&rich, &limits(10, MAX_LIMITS), NOW.plus(Millis(3_600_000)))],
         ),
-        (
-            "take of changed limits",
-            vec![take(&lower, &changed, later)],
-        ),
-        (
-            "take of changed limits and what leases held",
-            vec![take(&forgotten, &changed, later)],
-        ),
-        (
-            "take of new limits",
-            vec![take(&new, &limits(MAX_LIMITS, MAX_LIMITS), later)],
-        ),
-        (
-            "settlement",
-            vec![settle(&lower, &limits(10, MAX_LIMITS), later)],
-        ),
+        ("take of changed limits", vec![take(&lower, &changed, later)]),
+        ("take of changed limits and what leases held", vec![take(&forgotten, &changed, later)]),
+        ("take of new limits", vec![take(&new, &limits(MAX_LIMITS, MAX_LIMITS), later)]),
+        ("settlement", vec![settle(&lower, &limits(10, MAX_LIMITS), later)]),
         (
             "take of quotas, whose windows it begins, and what leases held",
             vec![take(
@@ -327,12 +247,7 @@ fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
     for (kind, updates) in writes.into_iter().chain(few) {
         assert!(!updates.is_empty(), "{kind}");
         for update in updates {
-            let Expression {
-                update,
-                condition,
-                names,
-                ..
-            } = render(&update);
+            let Expression { update, condition, names, .. } = render(&update);
             let condition = condition.unwrap_or_default();
             let longest = update.len().max(condition.len());
             assert!(longest <= 4096, "{kind}: {longest} bytes");
@@ -347,8 +262,5 @@ fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
 
 fn operators(condition: &str) -> usize {
     let words = ["AND", "OR", "=", "<>", ">=", "<="];
-    condition
-        .split(' ')
-        .filter(|word| words.contains(word) || word.contains("attribute_"))
-        .count()
+    condition.split(' ').filter(|word| words.contains(word) || word.contains("attribute_")).count()
 }

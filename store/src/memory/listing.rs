@@ -77,17 +77,12 @@ impl MemoryTable {
             item.0.retain(|name, _| keys.contains(&name.as_str()));
             item
         };
-        let last = found
-            .last()
-            .filter(|_| most.is_some_and(|most| found.len() >= most));
+        let last = found.last().filter(|_| most.is_some_and(|most| found.len() >= most));
         let last = last.map(|(_, item)| only_keys(item.clone()));
         let items = found.into_iter().map(|(_, item)| match listing.index {
             Some(_) => only_keys(item),
             None => item,
         });
-        Ok(Listed {
-            items: items.collect(),
-            last,
-        })
+        Ok(Listed { items: items.collect(), last })
     }
 }

@@ -128,11 +128,7 @@ impl Opened {
     pub(super) fn said(&self, writes: u64) {
         self.known.writes.fetch_max(writes, Ordering::Relaxed);
         if writes > 0 {
-            let Known {
-                written_ms,
-                written_epoch_ms,
-                ..
-            } = &*self.known;
+            let Known { written_ms, written_epoch_ms, .. } = &*self.known;
             written_ms.store(self.asked_ms(), Ordering::Relaxed);
             written_epoch_ms.store(self.asked.0, Ordering::Relaxed);
         }
@@ -170,9 +166,7 @@ struct Open {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("server", &self.server)
-            .finish_non_exhaustive()
+        f.debug_struct("Connection").field("server", &self.server).finish_non_exhaustive()
     }
 }
 
@@ -247,8 +241,7 @@ impl Connection {
         request: &impl Fn() -> String,
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     ) -> Result<T, StoreError> {
-        self.send_on(request, async |opened| send(&mut opened.connection).await)
-            .await
+        self.send_on(request, async |opened| send(&mut opened.connection).await).await
     }
 
     /// Sends a command that needs to know what the server said before, or says something.
@@ -318,10 +311,7 @@ impl Connection {
             _ if error.kind.is_transient() => error,
             // One that was accepted before has changed, or has a successor with other settings and users: what the
             // caller has set is right.
-            _ => StoreError {
-                kind: ErrorKind::Unavailable,
-                ..error
-            },
+            _ => StoreError { kind: ErrorKind::Unavailable, ..error },
         });
         let opened = connected.inspect_err(|error| {
             open.failed = Some((Instant::now(), error.without_source()));
@@ -399,11 +389,7 @@ impl Connection {
         };
         let host = host.to_owned();
         Some(match self.info.addr() {
-            ConnectionAddr::TcpTls {
-                insecure,
-                tls_params,
-                ..
-            } => ConnectionAddr::TcpTls {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
                 host,
                 port,
                 insecure: *insecure,
@@ -456,9 +442,8 @@ impl Connection {
         let name = server.to_string();
         let connecting = async {
             let client = Client::open(self.info.clone().set_addr(server))?;
-            let mut connection = client
-                .get_multiplexed_async_connection_with_config(&self.config)
-                .await?;
+            let mut connection =
+                client.get_multiplexed_async_connection_with_config(&self.config).await?;
             if self.database != 0 {
                 let select = cmd("SELECT").arg(self.database).to_owned();
                 match select.exec_async(&mut connection).await {
@@ -492,10 +477,7 @@ impl Connection {
                 Err(error) if error.code() == Some("MOVED") => {
                     let moved = error.redirect_node().map(|(server, _)| server);
                     let moved = moved.and_then(|server| self.address(server));
-                    return moved
-                        .map(Connected::Moved)
-                        .ok_or(error)
-                        .map(|moved| (Ok(moved), info));
+                    return moved.map(Connected::Moved).ok_or(error).map(|moved| (Ok(moved), info));
                 }
                 Err(error) if error::needs_connection(&error) => return Err(error),
                 // Whatever else is wrong with this key is an error of the first write.
@@ -580,10 +562,7 @@ fn unfit(info: &str, accept_eviction: bool) -> Option<(ErrorKind, String)> {
         Some(version) => ("Valkey", version),
         None => ("Redis", field("redis_version")?),
     };
-    let major = version
-        .split('.')
-        .next()
-        .and_then(|major| major.parse().ok());
+    let major = version.split('.').next().and_then(|major| major.parse().ok());
     if major.is_some_and(|major: u64| major < LEAST_VERSION) {
         return rejected(format!(
             "must have version {LEAST_VERSION}.0 or newer, got {name} {version}; upgrade it"
@@ -638,10 +617,7 @@ fn text_of(value: Value) -> Option<String> {
 fn node(line: &str) -> Option<String> {
     let mut columns = line.split(' ');
     let (address, flags) = (columns.nth(1)?, columns.next()?);
-    if flags
-        .split(',')
-        .any(|flag| flag.starts_with("fail") || flag == "noaddr")
-    {
+    if flags.split(',').any(|flag| flag.starts_with("fail") || flag == "noaddr") {
         return None;
     }
     let (address, more) = address.split_once('@')?;
@@ -719,10 +695,7 @@ mod tests {
     #[test]
     fn a_server_of_a_cluster_is_known_by_its_name_if_it_has_one() {
         for (line, expected) in [
-            (
-                "07c 10.0.0.1:7000@17000 master - 0 0 1 connected 0-5460",
-                Some("10.0.0.1:7000"),
-            ),
+            ("07c 10.0.0.1:7000@17000 master - 0 0 1 connected 0-5460", Some("10.0.0.1:7000")),
             (
                 "07c 10.0.0.1:7000@17000,redis-failover-0 myself,master - 0 0 1 connected",
                 Some("redis-failover-0:7000"),
@@ -731,18 +704,9 @@ mod tests {
                 "07c 10.0.0.1:7000@17000,,shard-id=1 slave 08d 0 0 1 connected",
                 Some("10.0.0.1:7000"),
             ),
-            (
-                "07c ::1:7000@17000,,tls-port=0 master - 0 0 1 connected",
-                Some("::1:7000"),
-            ),
-            (
-                "07c 10.0.0.1:7000@17000 master,fail? - 0 0 1 connected",
-                None,
-            ),
-            (
-                "07c 10.0.0.1:7000@17000 master,fail - 0 0 1 connected",
-                None,
-            ),
+            ("07c ::1:7000@17000,,tls-port=0 master - 0 0 1 connected", Some("::1:7000")),
+            ("07c 10.0.0.1:7000@17000 master,fail? - 0 0 1 connected", None),
+            ("07c 10.0.0.1:7000@17000 master,fail - 0 0 1 connected", None),
             ("07c :0@0 slave,noaddr - 0 0 1 disconnected", None),
             ("", None),
         ] {

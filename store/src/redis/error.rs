@@ -37,10 +37,7 @@ pub(super) fn is_denied(error: &RedisError) -> bool {
 fn told(error: &RedisError) -> Option<(String, String)> {
     let errors = error.clone().into_server_errors()?;
     let (_, first) = errors.first()?;
-    Some((
-        first.code().to_owned(),
-        first.details().unwrap_or_default().to_owned(),
-    ))
+    Some((first.code().to_owned(), first.details().unwrap_or_default().to_owned()))
 }
 
 /// Returns what to do about an error of TLS, of which the text alone tells which one it is.
@@ -61,10 +58,7 @@ fn remedy_of_tls(error: &RedisError) -> &'static str {
 /// answer is unknown.
 pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) {
     if error.is_connection_refusal() {
-        return (
-            ErrorKind::Unreachable,
-            format!("{server} refuses connections"),
-        );
+        return (ErrorKind::Unreachable, format!("{server} refuses connections"));
     }
     if error.is_timeout() {
         return (ErrorKind::Unconfirmed, format!("{server} timed out"));
@@ -72,10 +66,7 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
     if error.is_io_error() {
         return (
             ErrorKind::Unconfirmed,
-            format!(
-                "the connection to {server} failed ({error}){}",
-                remedy_of_tls(error)
-            ),
+            format!("the connection to {server} failed ({error}){}", remedy_of_tls(error)),
         );
     }
     let (code, text) = told(error).unwrap_or_default();
@@ -110,23 +101,17 @@ pub(super) fn classify(error: &RedisError, server: &str) -> (ErrorKind, String) 
             "OOM" | "READONLY" | "MOVED" | "ASK" | "TRYAGAIN" | "LOADING" | "CLUSTERDOWN"
             | "MASTERDOWN" | "BUSY" | "NOREPLICAS" | "MISCONF",
             _,
-        ) => (
-            ErrorKind::Unavailable,
-            format!("{server} answered {message}"),
-        ),
-        _ if is_killed || is_crowded => (
-            ErrorKind::Unavailable,
-            format!("{server} answered {message}"),
-        ),
-        ("", RedisKind::Client | RedisKind::InvalidClientConfig) => (
-            ErrorKind::Rejected,
-            format!("the request cannot be sent to {server}: {message}"),
-        ),
+        ) => (ErrorKind::Unavailable, format!("{server} answered {message}")),
+        _ if is_killed || is_crowded => {
+            (ErrorKind::Unavailable, format!("{server} answered {message}"))
+        }
+        ("", RedisKind::Client | RedisKind::InvalidClientConfig) => {
+            (ErrorKind::Rejected, format!("the request cannot be sent to {server}: {message}"))
+        }
         // A server that applied it may have answered so.
-        ("", _) => (
-            ErrorKind::Unconfirmed,
-            format!("the answer of {server} cannot be read ({message})"),
-        ),
+        ("", _) => {
+            (ErrorKind::Unconfirmed, format!("the answer of {server} cannot be read ({message})"))
+        }
         _ => (ErrorKind::Rejected, format!("{server} answered {message}")),
     }
 }
@@ -148,23 +133,11 @@ mod tests {
     #[test]
     fn an_error_of_a_server_tells_whether_it_passes_and_what_to_do() {
         for (line, kind, part) in [
-            (
-                "LOADING Redis is loading the dataset in memory",
-                ErrorKind::Unavailable,
-                "LOADING",
-            ),
+            ("LOADING Redis is loading the dataset in memory", ErrorKind::Unavailable, "LOADING"),
             ("BUSY Redis is busy", ErrorKind::Unavailable, "BUSY"),
             ("MISCONF Errors writing", ErrorKind::Unavailable, "MISCONF"),
-            (
-                "NOREPLICAS Not enough",
-                ErrorKind::Unavailable,
-                "NOREPLICAS",
-            ),
-            (
-                "CLUSTERDOWN Hash slot not served",
-                ErrorKind::Unavailable,
-                "CLUSTERDOWN",
-            ),
+            ("NOREPLICAS Not enough", ErrorKind::Unavailable, "NOREPLICAS"),
+            ("CLUSTERDOWN Hash slot not served", ErrorKind::Unavailable, "CLUSTERDOWN"),
             ("MASTERDOWN Link", ErrorKind::Unavailable, "MASTERDOWN"),
             ("READONLY You can't", ErrorKind::Unavailable, "READONLY"),
             ("OOM command not allowed", ErrorKind::Unavailable, "OOM"),
@@ -174,11 +147,7 @@ mod tests {
                 ErrorKind::Unavailable,
                 "killed",
             ),
-            (
-                "ERR max number of clients reached",
-                ErrorKind::Unavailable,
-                "clients",
-            ),
+            ("ERR max number of clients reached", ErrorKind::Unavailable, "clients"),
             (
                 "NOPERM User some has no permissions to run the 'hset' command",
                 ErrorKind::AccessDenied,
@@ -194,31 +163,11 @@ mod tests {
                 ErrorKind::MissingCredentials,
                 "in the URL",
             ),
-            (
-                "NOAUTH Authentication required.",
-                ErrorKind::MissingCredentials,
-                "in the URL",
-            ),
-            (
-                "WRONGTYPE Operation against a key",
-                ErrorKind::Invalid,
-                "another application",
-            ),
-            (
-                "INVALID no number at a",
-                ErrorKind::Invalid,
-                "no number at a",
-            ),
-            (
-                "UNDECIDED more writes",
-                ErrorKind::Unconfirmed,
-                "more writes",
-            ),
-            (
-                "ERR unknown command",
-                ErrorKind::Rejected,
-                "host answered ERR",
-            ),
+            ("NOAUTH Authentication required.", ErrorKind::MissingCredentials, "in the URL"),
+            ("WRONGTYPE Operation against a key", ErrorKind::Invalid, "another application"),
+            ("INVALID no number at a", ErrorKind::Invalid, "no number at a"),
+            ("UNDECIDED more writes", ErrorKind::Unconfirmed, "more writes"),
+            ("ERR unknown command", ErrorKind::Rejected, "host answered ERR"),
         ] {
             let (found, reason) = classify(&answered(line), "host");
             assert_eq!(found, kind, "{line}");
@@ -242,11 +191,7 @@ mod tests {
         let kinds = [RedisKind::Parse, RedisKind::UnexpectedReturnType];
         let errors = kinds.map(|kind| RedisError::from((kind, "expected another one")));
         for error in errors.into_iter().chain([other.into()]) {
-            assert_eq!(
-                classify(&error, "host").0,
-                ErrorKind::Unconfirmed,
-                "{error}"
-            );
+            assert_eq!(classify(&error, "host").0, ErrorKind::Unconfirmed, "{error}");
         }
         let before = RedisError::from((RedisKind::Client, "it cannot be sent"));
         assert_eq!(classify(&before, "host").0, ErrorKind::Rejected);

@@ -72,11 +72,7 @@ pub struct StreamFacts {
 }
 
 /// Settings that a server may tell.
-const SETTINGS: [&str; 3] = [
-    "appendfsync",
-    "no-appendfsync-on-rewrite",
-    "min-replicas-to-write",
-];
+const SETTINGS: [&str; 3] = ["appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write"];
 /// All commands that requests and scripts use, on a key of the table.
 const NEEDED: [&str; 27] = [
     "DEL key",
@@ -317,9 +313,7 @@ mod tests {
         ];
         let mut used = BTreeSet::new();
         for (before, end) in [("call('", '\''), ("cmd(\"", '"')] {
-            let parts = sources
-                .iter()
-                .flat_map(|source| source.split(before).skip(1));
+            let parts = sources.iter().flat_map(|source| source.split(before).skip(1));
             used.extend(parts.filter_map(|rest| rest.split(end).next()));
         }
         assert!(used.len() > 20, "{used:?}");

@@ -22,15 +22,11 @@ pub(super) fn constants() -> String {
     let all = [(attr::PK, attr::SK)].into_iter();
     let all = all.chain(indexes().map(|index| (index.hash, index.range.0)));
     let all: Vec<_> = all.collect();
-    let pairs: Vec<_> = all
-        .iter()
-        .map(|(hash, range)| format!("{{ '{hash}', '{range}' }}"))
-        .collect();
+    let pairs: Vec<_> =
+        all.iter().map(|(hash, range)| format!("{{ '{hash}', '{range}' }}")).collect();
     let listed = all.iter().flat_map(|(hash, range)| [*hash, *range]);
-    let listed: Vec<_> = listed
-        .chain([attr::TTL])
-        .map(|name| format!("changed['{name}'] ~= nil"))
-        .collect();
+    let listed: Vec<_> =
+        listed.chain([attr::TTL]).map(|name| format!("changed['{name}'] ~= nil")).collect();
     let names = [
         ("TTL", attr::TTL),
         ("BUCKET_SK", BUCKET_SK),
@@ -130,11 +126,7 @@ pub(super) fn bounds(listing: &Listing<'_>) -> [Vec<u8>; 2] {
         Range::Between(first, last) => [within(first), below(last.to_owned(), 1)],
         Range::UpTo(last) => [within(""), below(padded(last), 1)],
     };
-    if let Some(after) = listing
-        .after
-        .as_ref()
-        .and_then(|item| member(item, listing))
-    {
+    if let Some(after) = listing.after.as_ref().and_then(|item| member(item, listing)) {
         let bound = format!("({after}").into_bytes();
         match listing.is_descending {
             true => upper = bound,
@@ -146,15 +138,10 @@ pub(super) fn bounds(listing: &Listing<'_>) -> [Vec<u8>; 2] {
 
 /// Returns the bounds of all items whose partition key begins with `prefix`, after this one.
 pub(super) fn bounds_of_scan(prefix: &str, after: Option<&Item>) -> [Vec<u8>; 2] {
-    let after = after
-        .and_then(Item::key)
-        .map(|key| format!("({}{END}{}", key.pk, key.sk));
+    let after = after.and_then(Item::key).map(|key| format!("({}{END}{}", key.pk, key.sk));
     let mut upper = format!("({prefix}").into_bytes();
     upper.push(ABOVE);
-    [
-        after.unwrap_or_else(|| format!("[{prefix}")).into_bytes(),
-        upper,
-    ]
+    [after.unwrap_or_else(|| format!("[{prefix}")).into_bytes(), upper]
 }
 
 fn padded(number: i64) -> String {
@@ -169,19 +156,13 @@ fn member(item: &Item, listing: &Listing<'_>) -> Option<String> {
     }
     let (hash, range) = listing.names();
     let text = |wanted: &str| {
-        item.attributes()
-            .find(|(name, _)| *name == wanted)
-            .and_then(|(_, value)| match value {
-                Attr::S(text) => Some(text.to_owned()),
-                Attr::N(number) => number.parse().ok().map(padded),
-                _ => None,
-            })
+        item.attributes().find(|(name, _)| *name == wanted).and_then(|(_, value)| match value {
+            Attr::S(text) => Some(text.to_owned()),
+            Attr::N(number) => number.parse().ok().map(padded),
+            _ => None,
+        })
     };
-    Some(format!(
-        "{}{END}{}{END}{pk}{END}{sk}",
-        text(hash)?,
-        text(range)?
-    ))
+    Some(format!("{}{END}{}{END}{pk}{END}{sk}", text(hash)?, text(range)?))
 }
 
 /// Returns whether an entry of an index is of an item with these fields of the index's keys. It may be of an
@@ -217,10 +198,7 @@ pub(super) fn parse(member: &str, index: Option<Index>) -> Option<(ItemKey, Item
         shown.insert(index.hash.to_owned(), AttributeValue::S(hash));
         shown.insert(index.range.0.to_owned(), range);
     }
-    let key = ItemKey {
-        pk: parts.next()?,
-        sk: parts.next()?,
-    };
+    let key = ItemKey { pk: parts.next()?, sk: parts.next()? };
     shown.extend(attribute::key(&key));
     Some((key, Item(shown)))
 }

@@ -50,11 +50,7 @@ const LIST: u8 = 0xdd;
 
 impl List {
     fn new() -> Self {
-        Self {
-            bytes: vec![LIST, 0, 0, 0, 0],
-            length: 0,
-            text: String::new(),
-        }
+        Self { bytes: vec![LIST, 0, 0, 0, 0], length: 0, text: String::new() }
     }
 
     fn packed(mut self) -> Vec<u8> {

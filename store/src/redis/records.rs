@@ -156,11 +156,7 @@ impl RecordStream {
         open.arg(GROUP);
         let request = || self.request("EVAL");
         let connection = &self.table.0.connection;
-        connection
-            .send(&request, async |connection| {
-                open.exec_async(connection).await
-            })
-            .await
+        connection.send(&request, async |connection| open.exec_async(connection).await).await
     }
 
     /// Takes the lock of the stream for this time, or keeps it so long from now on. Returns whether this process
@@ -187,11 +183,7 @@ impl RecordStream {
         command.arg(&self.reader).arg(argument);
         let request = || self.request("EVAL");
         let connection = &self.table.0.connection;
-        connection
-            .send(&request, async |connection| {
-                command.query_async(connection).await
-            })
-            .await
+        connection.send(&request, async |connection| command.query_async(connection).await).await
     }
 
     /// Reads the next records, at most so many, in their order. They come again until they are finished.
@@ -206,16 +198,12 @@ impl RecordStream {
         let mut read = cmd("XREADGROUP");
         read.arg("GROUP").arg(GROUP).arg(GROUP);
         read.arg("COUNT").arg(most);
-        read.arg("STREAMS")
-            .arg(&self.table.0.keys.records)
-            .arg(from);
+        read.arg("STREAMS").arg(&self.table.0.keys.records).arg(from);
         let request = || self.request("XREADGROUP");
         let connection = &self.table.0.connection;
         loop {
             let found: Streams = connection
-                .send(&request, async |connection| {
-                    read.query_async(connection).await
-                })
+                .send(&request, async |connection| read.query_async(connection).await)
                 .await?;
             let (mut records, mut dropped) = (vec![], vec![]);
             for (id, fields) in found.into_iter().flatten().flat_map(|(_, entries)| entries) {
@@ -236,9 +224,7 @@ impl RecordStream {
             acknowledge.arg(key).arg(GROUP).arg(dropped);
             let request = || self.request("XACK");
             connection
-                .send(&request, async |connection| {
-                    acknowledge.exec_async(connection).await
-                })
+                .send(&request, async |connection| acknowledge.exec_async(connection).await)
                 .await?;
             if !records.is_empty() {
                 return Ok(records);
@@ -260,11 +246,7 @@ impl RecordStream {
         finish.arg(GROUP).arg(ids);
         let request = || self.request("EVAL");
         let connection = &self.table.0.connection;
-        connection
-            .send(&request, async |connection| {
-                finish.query_async(connection).await
-            })
-            .await
+        connection.send(&request, async |connection| finish.query_async(connection).await).await
     }
 
     fn request(&self, command: &str) -> String {
@@ -284,9 +266,7 @@ impl RedisTable {
         delivered.arg(self.facts_of_records());
         let (connection, request) = (&self.0.connection, || self.request_of_records("XINFO"));
         let facts: Vec<String> = connection
-            .send(&request, async |connection| {
-                delivered.query_async(connection).await
-            })
+            .send(&request, async |connection| delivered.query_async(connection).await)
             .await?;
         let mut times = facts.iter().map(|fact| milliseconds(fact));
         let Some(Some(since)) = times.next() else {
@@ -308,9 +288,7 @@ impl RedisTable {
 /// Returns a script with the stream and its facts as keys, which follow.
 fn script(text: &str) -> redis::Cmd {
     let mut script = cmd("EVAL");
-    script
-        .arg(text.replace("{NOW}", NOW).replace("{STREAM}", STREAM))
-        .arg(2);
+    script.arg(text.replace("{NOW}", NOW).replace("{STREAM}", STREAM)).arg(2);
     script
 }
 
@@ -332,10 +310,7 @@ fn record(id: String, fields: Vec<(String, String)>) -> Result<StreamRecord, Red
     let mut record = StreamRecord {
         id,
         at,
-        key: ItemKey {
-            pk: String::new(),
-            sk: String::new(),
-        },
+        key: ItemKey { pk: String::new(), sk: String::new() },
         old: None,
         new: None,
     };

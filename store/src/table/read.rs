@@ -48,8 +48,7 @@ impl Table {
         keys: &[ItemKey],
         consistency: Consistency,
     ) -> Result<Vec<Item>, StoreError> {
-        self.read_until_complete(keys, consistency, None, None)
-            .await
+        self.read_until_complete(keys, consistency, None, None).await
     }
 
     /// Runs [`Self::read`] with this consistency. With a `deadline`, repeats a throttled read until
@@ -63,9 +62,7 @@ impl Table {
         consistency: Consistency,
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
-        let mut items = self
-            .read_until_complete(keys, consistency, deadline, None)
-            .await?;
+        let mut items = self.read_until_complete(keys, consistency, deadline, None).await?;
         items.retain(|item| !item.is_merged());
         Ok(items)
     }
@@ -78,17 +75,9 @@ impl Table {
     /// As [`Self::read`].
     pub async fn read_within(&self, keys: &[ItemKey], most: u64) -> Result<ReadWithin, StoreError> {
         let bound = Bound::new(most);
-        match self
-            .read_until_complete(keys, Consistency::Strong, None, Some(&bound))
-            .await
-        {
-            Ok(items) => Ok(ReadWithin::Items {
-                items,
-                bytes: bound.bytes(),
-            }),
-            Err(_) if bound.is_passed() => Ok(ReadWithin::TooLarge {
-                bytes: bound.bytes(),
-            }),
+        match self.read_until_complete(keys, Consistency::Strong, None, Some(&bound)).await {
+            Ok(items) => Ok(ReadWithin::Items { items, bytes: bound.bytes() }),
+            Err(_) if bound.is_passed() => Ok(ReadWithin::TooLarge { bytes: bound.bytes() }),
             Err(error) => Err(error),
         }
     }
@@ -161,10 +150,7 @@ impl DynamoTable {
             .consistent_read(is_strong)
             .build();
         let wanted = wanted.map_err(|error| self.refused("BatchGetItem", error.into()))?;
-        let request = self
-            .client
-            .batch_get_item()
-            .request_items(&self.name, wanted);
+        let request = self.client.batch_get_item().request_items(&self.name, wanted);
         let request = request.set_return_consumed_capacity(self.report());
         let found = match bound {
             Some(bound) => request.customize().interceptor(bound.clone()).send().await,
@@ -172,19 +158,10 @@ impl DynamoTable {
         };
         let mut found = found.map_err(|error| self.failed("BatchGetItem".to_owned(), error))?;
         if let Some(meter) = &self.meter {
-            found
-                .consumed_capacity()
-                .iter()
-                .for_each(|capacity| meter.count_read(capacity));
+            found.consumed_capacity().iter().for_each(|capacity| meter.count_read(capacity));
         }
-        let items = found
-            .responses
-            .take()
-            .unwrap_or_default()
-            .into_values()
-            .flatten()
-            .map(Item)
-            .collect();
+        let items =
+            found.responses.take().unwrap_or_default().into_values().flatten().map(Item).collect();
         let kept_back = found.unprocessed_keys.take().unwrap_or_default();
         let kept_back: Vec<_> = kept_back
             .into_values()
@@ -205,10 +182,7 @@ impl DynamoTable {
         let kind = ErrorKind::Throttled { key_range: true };
         StoreError {
             kind,
-            ..self.refused(
-                "BatchGetItem",
-                format!("DynamoDB kept {items} items back").into(),
-            )
+            ..self.refused("BatchGetItem", format!("DynamoDB kept {items} items back").into())
         }
     }
 }

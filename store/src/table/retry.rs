@@ -63,7 +63,5 @@ async fn pause(attempt: u32) {
 #[must_use]
 pub fn backoff(failures: u32) -> Duration {
     let most = FIRST_DELAY.saturating_mul(1 << failures.saturating_sub(1).min(5));
-    Duration::from_micros(fastrand::u64(
-        0..=u64::try_from(most.as_micros()).unwrap_or(u64::MAX),
-    ))
+    Duration::from_micros(fastrand::u64(0..=u64::try_from(most.as_micros()).unwrap_or(u64::MAX)))
 }

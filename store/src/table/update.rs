@@ -35,8 +35,7 @@ impl Table {
         answer: ReturnValues,
         retry: RetryPolicy,
     ) -> Result<WriteOutcome, StoreError> {
-        self.again(retry.of_plans(), || self.update(update, answer))
-            .await
+        self.again(retry.of_plans(), || self.update(update, answer)).await
     }
 }
 
@@ -86,14 +85,12 @@ impl DynamoTable {
                 if let Some(meter) = &self.meter {
                     meter.count_lost(old.as_ref());
                 }
-                Ok(WriteOutcome::ConditionFailed(
-                    old.filter(|item| !item.is_merged()),
-                ))
+                Ok(WriteOutcome::ConditionFailed(old.filter(|item| !item.is_merged())))
             }
-            Err(error) => Err(self.failed(
-                format!("UpdateItem of {} {}", update.key.pk, update.key.sk),
-                error,
-            )),
+            Err(error) => {
+                Err(self
+                    .failed(format!("UpdateItem of {} {}", update.key.pk, update.key.sk), error))
+            }
         }
     }
 }

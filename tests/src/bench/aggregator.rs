@@ -50,10 +50,7 @@ async fn an_hour_ends() -> String {
 }
 
 fn config() -> Config {
-    Config {
-        refill_writes: 1,
-        ..deployed()
-    }
+    Config { refill_writes: 1, ..deployed() }
 }
 
 fn parse_and_plan(load: &str, event: &str) -> Rounds {
@@ -157,11 +154,7 @@ async fn handled(dynamo: &Dynamo, records: &[Value], table: &Table) -> Handled {
     for _ in 0..BATCHES {
         times.push(handle_once(dynamo, records, &event, table).await);
     }
-    Handled {
-        seconds: median(times),
-        units: consumed.total,
-        requests: count(consumed.requests),
-    }
+    Handled { seconds: median(times), units: consumed.total, requests: count(consumed.requests) }
 }
 
 async fn handle_once(dynamo: &Dynamo, records: &[Value], event: &str, table: &Table) -> Duration {
@@ -169,10 +162,8 @@ async fn handle_once(dynamo: &Dynamo, records: &[Value], event: &str, table: &Ta
     for record in records {
         dynamo.put(&record["dynamodb"]["NewImage"]);
     }
-    let invocation = Invocation {
-        now: LATER,
-        deadline: tokio::time::Instant::now() + Duration::from_secs(60),
-    };
+    let invocation =
+        Invocation { now: LATER, deadline: tokio::time::Instant::now() + Duration::from_secs(60) };
     let started = Instant::now();
     let handled = handle(event, table, &config(), invocation).await;
     let took = started.elapsed();

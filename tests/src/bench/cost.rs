@@ -42,10 +42,8 @@ fn dollars(profile: Profile, consumed: &Consumed) -> f64 {
         || consumed.calls.clone(),
         |records| vec![(records, count(consumed.records()) / count(records))],
     );
-    let of_calls: f64 = calls
-        .iter()
-        .map(|(records, calls)| calls * count(scaling::call(*records).0))
-        .sum();
+    let of_calls: f64 =
+        calls.iter().map(|(records, calls)| calls * count(scaling::call(*records).0)).sum();
     let writes = (consumed.callers + consumed.aggregator) * count(WRITE_UNIT_PRICE);
     let reads = consumed.reads * count(READ_UNIT_PRICE);
     (writes + reads + of_calls) / count(consumed.requests) * 1e6 / DOLLAR

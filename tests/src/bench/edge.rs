@@ -49,17 +49,9 @@ pub async fn rows() -> Vec<Rounds> {
             let rounds = rounds.iter().map(value).collect();
             (format!("edge/{of}/{name}"), rounds)
         };
-        [
-            row("fast", |one| one.fast),
-            row("slow", |one| one.slow),
-            row("writes", |one| one.writes),
-        ]
+        [row("fast", |one| one.fast), row("slow", |one| one.slow), row("writes", |one| one.writes)]
     };
-    let of = [
-        of("callers", &callers),
-        of("processes", &processes),
-        of("peer", &theirs),
-    ];
+    let of = [of("callers", &callers), of("processes", &processes), of("peer", &theirs)];
     of.into_iter().flatten().collect()
 }
 
@@ -139,9 +131,7 @@ fn admitted(dynamo: &Dynamo, stats: &[(u64, u64)]) -> Admitted {
     let item = dynamo.item(BUCKET, "#STATE");
     let number = |name: &str| {
         let number = item[name]["N"].as_str();
-        number
-            .and_then(|n| n.parse::<i64>().ok())
-            .expect("a number")
+        number.and_then(|n| n.parse::<i64>().ok()).expect("a number")
     };
     // Created with the first write, whose `v` is the creation time.
     let from = EpochMillis((number("v") - writes_after_the_first(dynamo)) / 1000);
@@ -152,14 +142,8 @@ fn admitted(dynamo: &Dynamo, stats: &[(u64, u64)]) -> Admitted {
     };
     let (granted, writes) = stats
         .iter()
-        .fold((0, 0), |(granted, writes), (more, written)| {
-            (granted + more, writes + written)
-        });
-    Admitted {
-        fast: share("fast"),
-        slow: share("slow"),
-        writes: count(writes) / count(granted),
-    }
+        .fold((0, 0), |(granted, writes), (more, written)| (granted + more, writes + written));
+    Admitted { fast: share("fast"), slow: share("slow"), writes: count(writes) / count(granted) }
 }
 
 /// Whole tokens of a limit from its first instant to another.

@@ -24,10 +24,7 @@ pub async fn rows() -> Vec<Rounds> {
         let binary = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join(format!("../target/functions/{function}/bootstrap"));
         let bytes = std::fs::metadata(&binary).expect("run `make build` first");
-        let gzip = Command::new("gzip")
-            .args(["-9", "-c"])
-            .arg(&binary)
-            .output();
+        let gzip = Command::new("gzip").args(["-9", "-c"]).arg(&binary).output();
         let zipped = gzip.expect("gzip is there").stdout.len();
         let zipped = u64::try_from(zipped).expect("a size");
         rows.push(row("zipped", vec![count(zipped)]));

@@ -15,10 +15,8 @@ use crate::number::count;
 
 /// Returns the SDK's client of an endpoint, and the table there.
 pub async fn connected(endpoint: &str) -> (Client, Table) {
-    let options = ConnectOptions {
-        local_endpoint: Some(endpoint.to_owned()),
-        ..ConnectOptions::default()
-    };
+    let options =
+        ConnectOptions { local_endpoint: Some(endpoint.to_owned()), ..ConnectOptions::default() };
     let connected = connect(options).await;
     (connected.client.clone(), Table::new(connected, "weirgate"))
 }
@@ -42,10 +40,8 @@ where
     F: Future<Output = T>,
 {
     let done = tokio::task::spawn_blocking(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.expect("a runtime").block_on(run())
     });
     done.await.expect("it ends")
@@ -91,9 +87,7 @@ pub async fn call_for(call: &impl Call, callers: usize, lasts: Duration) -> Time
     }
     let mut all = Times::none();
     for times in running.join_all().await {
-        all.nanoseconds
-            .add(&times)
-            .expect("all have the same bounds");
+        all.nanoseconds.add(&times).expect("all have the same bounds");
     }
     all.lasted = started.elapsed();
     all

@@ -16,11 +16,7 @@ use crate::scaling::facts::{MAX_SHARDS, PARTITION_WRITE_UNITS, SHARD_WRITES};
 /// has enough.
 pub async fn rows() -> Vec<Rounds> {
     let (hot, contended, below) = on_virtual_time(|| async {
-        (
-            run(&becoming_hot(), 3).await,
-            run(&contended(), 0).await,
-            run(&below(), 0).await,
-        )
+        (run(&becoming_hot(), 3).await, run(&contended(), 0).await, run(&below(), 0).await)
     })
     .await;
     let throttled = |from, to| hot.throttled_share(from, to) * 100.0;
@@ -39,15 +35,11 @@ pub async fn rows() -> Vec<Rounds> {
         // As many counted as granted, or it is not 1.
         ("counted", count(hot.counted.0) / count(hot.granted)),
         ("cooled", f64::from(cooled)),
-        (
-            "share",
-            count(contended.granted) * 1000.0 / count(entitled) * 100.0,
-        ),
+        ("share", count(contended.granted) * 1000.0 / count(entitled) * 100.0),
         ("writes", writes_per_granted(&contended)),
         ("below", writes_per_granted(&below)),
     ];
-    rows.map(|(name, value)| (format!("heat/{name}"), vec![value]))
-        .into()
+    rows.map(|(name, value)| (format!("heat/{name}"), vec![value])).into()
 }
 
 /// Returns the rows of buckets of 1 to 64 shards, each with as many calls as a shard is planned
@@ -131,11 +123,7 @@ fn planned(shards: u64) -> Load {
         // Half of it is asked for.
         limit: Limit::per_minute("rpm", i64::from(calls) * 120).expect("a limit"),
         shards: u32::try_from(shards).expect("few shards"),
-        partitions: Limits {
-            units_per_second: units,
-            burst: units,
-            ..Limits::default()
-        },
+        partitions: Limits { units_per_second: units, burst: units, ..Limits::default() },
         ..becoming_hot()
     }
 }

@@ -38,24 +38,15 @@ pub async fn rows() -> Vec<Rounds> {
         let used = (busy(&process) - before).as_secs_f64();
         idle.push(used / IDLE.as_secs_f64() * 100.0);
     }
-    let rows = [
-        ("ready", ready),
-        ("shared", shared),
-        ("lone", lone),
-        ("memory", peak),
-        ("idle", idle),
-    ];
-    rows.map(|(name, rounds)| (format!("local/{name}"), rounds))
-        .into()
+    let rows =
+        [("ready", ready), ("shared", shared), ("lone", lone), ("memory", peak), ("idle", idle)];
+    rows.map(|(name, rounds)| (format!("local/{name}"), rounds)).into()
 }
 
 /// Starts the command, and returns it with its endpoint once it is ready.
 async fn start() -> (Child, String) {
     let this = std::env::current_exe().expect("a program has a path");
-    let target = this
-        .ancestors()
-        .nth(2)
-        .expect("it is in a folder of a profile");
+    let target = this.ancestors().nth(2).expect("it is in a folder of a profile");
     let mut process = Command::new(target.join("release/weirgate"))
         .args(["local", "--port", "0", "--json"])
         .stdout(Stdio::piped())
@@ -101,9 +92,7 @@ fn peak_memory(process: &Child) -> f64 {
     let status = of_process(process, "status");
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = peak.and_then(|peak| peak.trim().strip_suffix(" kB"));
-    let kib: u32 = kib
-        .and_then(|kib| kib.parse().ok())
-        .expect("Linux tells the peak");
+    let kib: u32 = kib.and_then(|kib| kib.parse().ok()).expect("Linux tells the peak");
     f64::from(kib) * 1024.0
 }
 
@@ -113,8 +102,6 @@ fn busy(process: &Child) -> Duration {
     // The name before may contain anything but a second closing bracket.
     let (_, fields) = stat.rsplit_once(')').expect("Linux tells the time");
     let ticks = fields.split_whitespace().skip(11).take(2);
-    let ticks: u64 = ticks
-        .map(|ticks| ticks.parse::<u64>().expect("a number"))
-        .sum();
+    let ticks: u64 = ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
     Duration::from_millis(ticks * 10)
 }

@@ -27,13 +27,7 @@ pub async fn measured(parts: &[String], committed: &Run) -> Result<Vec<Row>, Str
         Ok(())
     };
     take(acquire::rows().await)?;
-    let rivals = [
-        Rival::OnRedis,
-        Rival::Peer,
-        Rival::Redis,
-        Rival::Limitador,
-        Rival::Governor,
-    ];
+    let rivals = [Rival::OnRedis, Rival::Peer, Rival::Redis, Rival::Limitador, Rival::Governor];
     // The ratio of limitador is to Weirgate on the same server.
     let has_rival =
         |of: &Rival| has(of.part()) || *of == Rival::OnRedis && has(Rival::Limitador.part());

@@ -48,9 +48,8 @@ pub async fn run(
     };
     for scenario in &SCENARIOS {
         let driven = scenario.rivals.iter().copied();
-        let driven: Vec<_> = driven
-            .filter(|rival| OURS.contains(rival) || rivals.contains(rival))
-            .collect();
+        let driven: Vec<_> =
+            driven.filter(|rival| OURS.contains(rival) || rivals.contains(rival)).collect();
         let rounds = rounds(scenario, &driven, &endpoints).await;
         take(rows(scenario, &driven, &rounds))?;
     }
@@ -104,9 +103,7 @@ fn rows(scenario: &Scenario, rivals: &[Rival], rounds: &[Vec<Measured>]) -> Vec<
             (Rival::Limitador, _) => {
                 let on_redis = of(Rival::OnRedis).expect("both are driven");
                 beside("ratio", on_redis, theirs, calls);
-                beside("p99-ratio", on_redis, theirs, |one, other| {
-                    one.p99 / other.p99
-                });
+                beside("p99-ratio", on_redis, theirs, |one, other| one.p99 / other.p99);
             }
             (Rival::Peer, _) => {
                 beside("ratio", ours, theirs, calls);

@@ -77,10 +77,7 @@ impl Row {
     /// Returns the row with what some rounds measured, to four digits.
     pub fn measured(&self, rounds: &[f64]) -> Self {
         let (id, mut sorted) = (&self.id, rounds.to_vec());
-        assert!(
-            sorted.iter().all(|value| value.is_finite()),
-            "{id}: {rounds:?}"
-        );
+        assert!(sorted.iter().all(|value| value.is_finite()), "{id}: {rounds:?}");
         sorted.sort_by(f64::total_cmp);
         let middle = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
         let four_digits = |value: f64| format!("{value:.3e}").parse().unwrap_or(value);

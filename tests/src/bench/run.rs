@@ -82,11 +82,7 @@ impl Run {
             let mut cells = vec![];
             for rival in ALL {
                 cells.push(if scenario.rivals.contains(&rival) {
-                    format!(
-                        "{}, {}",
-                        of(rival, "calls")?.median(),
-                        of(rival, "p50")?.median()
-                    )
+                    format!("{}, {}", of(rival, "calls")?.median(), of(rival, "p50")?.median())
                 } else {
                     "–".to_owned()
                 });
@@ -135,19 +131,12 @@ impl Machine {
         let redis = "redis-server --version | sed 's/.* v=\\([^ ]*\\).*/\\1/'";
         let versions = [
             ("Weirgate", Some(env!("CARGO_PKG_VERSION").to_owned())),
-            (
-                "rustc",
-                output(&["sh", "-c", "rustc --version | cut -d' ' -f2"]),
-            ),
+            ("rustc", output(&["sh", "-c", "rustc --version | cut -d' ' -f2"])),
             ("dynoxide-rs", locked("dynoxide-rs")),
             ("zae-limiter", output(&[&python, "-c", zae])),
             (
                 "Python",
-                output(&[
-                    &python,
-                    "-c",
-                    "import platform; print(platform.python_version())",
-                ]),
+                output(&[&python, "-c", "import platform; print(platform.python_version())"]),
             ),
             ("governor", locked("governor")),
             ("redis (crate)", locked("redis")),
@@ -205,14 +194,8 @@ mod tests {
     fn the_table_is_of_the_committed_numbers_which_have_targets_and_unique_ids() {
         let (run, page) = (committed(), include_str!("../../../docs/benchmarks.md"));
         let written = with_part(page, "calls", &run.table().unwrap()).unwrap();
-        assert!(
-            written == page,
-            "docs/benchmarks.md is out of date: run `make bench`"
-        );
-        assert_eq!(
-            run.text().unwrap(),
-            include_str!("../../../docs/benchmarks.json")
-        );
+        assert!(written == page, "docs/benchmarks.md is out of date: run `make bench`");
+        assert_eq!(run.text().unwrap(), include_str!("../../../docs/benchmarks.json"));
         let ids: std::collections::BTreeSet<_> = run.rows.iter().map(|row| &row.id).collect();
         assert_eq!(ids.len(), run.rows.len());
     }
@@ -244,15 +227,7 @@ mod tests {
         for load in ["few", "hot", "many", "hour"] {
             assert!(median(&format!("aggregator/{load}/records")) >= count(facts::CORE_RECORDS));
         }
-        let ids = [
-            "alone",
-            "shared",
-            "prefetched",
-            "users",
-            "estimates",
-            "slots",
-            "exhausted",
-        ];
+        let ids = ["alone", "shared", "prefetched", "users", "estimates", "slots", "exhausted"];
         for (profile, id) in PROFILES.into_iter().zip(ids) {
             let row = |unit: &str| median(&format!("cost/{id}/{unit}"));
             // Without the calls of the aggregator, and beyond by the repeated writes of lone callers.
@@ -262,15 +237,8 @@ mod tests {
             let measured = dollars(row("units") + row("usage-units"), row("read-units"));
             let milli = |units: u64| count(units) / 1_000.0;
             let page = dollars(milli(profile.write_milli), milli(profile.read_milli));
-            let beyond = if ["estimates", "slots"].contains(&id) {
-                1.0
-            } else {
-                1.05
-            };
-            assert!(
-                measured <= page * beyond,
-                "{id}: {measured} picodollars, not {page}"
-            );
+            let beyond = if ["estimates", "slots"].contains(&id) { 1.0 } else { 1.05 };
+            assert!(measured <= page * beyond, "{id}: {measured} picodollars, not {page}");
         }
     }
 }

@@ -89,18 +89,14 @@ pub const SCENARIOS: [Scenario; 7] = [
         what: "1 caller",
         callers: 1,
         calls: Calls::OneBucket,
-        rivals: &[
-            Weirgate, Prefetched, OnRedis, Peer, Redis, Limitador, Governor,
-        ],
+        rivals: &[Weirgate, Prefetched, OnRedis, Peer, Redis, Limitador, Governor],
     },
     Scenario {
         name: "one-bucket",
         what: "32 callers of one bucket",
         callers: 32,
         calls: Calls::OneBucket,
-        rivals: &[
-            Weirgate, Prefetched, OnRedis, Peer, Redis, Limitador, Governor,
-        ],
+        rivals: &[Weirgate, Prefetched, OnRedis, Peer, Redis, Limitador, Governor],
     },
     Scenario {
         name: "crowd",
@@ -114,9 +110,7 @@ pub const SCENARIOS: [Scenario; 7] = [
         what: "32 callers of 50 buckets",
         callers: 32,
         calls: Calls::ManyBuckets,
-        rivals: &[
-            Weirgate, Prefetched, OnRedis, Peer, Redis, Limitador, Governor,
-        ],
+        rivals: &[Weirgate, Prefetched, OnRedis, Peer, Redis, Limitador, Governor],
     },
     Scenario {
         name: "denied",

@@ -42,11 +42,8 @@ async fn run(is_check: bool, parts: &[String]) -> Result<bool, String> {
     let committed: Run = serde_json::from_str(&committed).map_err(|error| said(&error))?;
     let started = Instant::now();
     let rows = measured(parts, &committed).await?;
-    let now = Run {
-        machine: Machine::this(),
-        minutes: started.elapsed().as_secs().div_ceil(60),
-        rows,
-    };
+    let now =
+        Run { machine: Machine::this(), minutes: started.elapsed().as_secs().div_ceil(60), rows };
     if let (true, Some(missing)) = (parts.is_empty(), now.lacks(&committed)) {
         return Err(format!("nothing measures {missing}"));
     }

@@ -67,14 +67,9 @@ async fn refused_copies_are_in_the_log_and_delay_no_other_record() {
         let remote = dynamo.clone().with_latency(Duration::from_millis(250));
         let table = remote.table().await;
         // Of each bucket, two records, in their order, and whether the tenant is one that is refused.
-        let tenants = [
-            ("evil", random.usize(20..80)),
-            ("worse", random.usize(..10)),
-            ("good", 3),
-        ];
-        let buckets = tenants
-            .iter()
-            .flat_map(|(tenant, count)| (0..*count).map(move |at| (*tenant, at)));
+        let tenants = [("evil", random.usize(20..80)), ("worse", random.usize(..10)), ("good", 3)];
+        let buckets =
+            tenants.iter().flat_map(|(tenant, count)| (0..*count).map(move |at| (*tenant, at)));
         let buckets: Vec<_> = buckets.collect();
         let mut order = [buckets.clone(), buckets.clone()].concat();
         random.shuffle(&mut order);
@@ -107,29 +102,17 @@ async fn refused_copies_are_in_the_log_and_delay_no_other_record() {
         let (mut invocations, mut from, mut refused) = (0, 0, 0);
         loop {
             let started = Instant::now();
-            let invocation = Invocation {
-                now: HOUR.plus(old),
-                deadline: started + Duration::from_secs(60),
-            };
+            let invocation =
+                Invocation { now: HOUR.plus(old), deadline: started + Duration::from_secs(60) };
             let (text, config) = (event(&records[from..]), config());
-            let handled = handle_next(
-                &text,
-                &table,
-                &config,
-                &throttles,
-                invocation,
-                LogBudget::default(),
-            );
+            let handled =
+                handle_next(&text, &table, &config, &throttles, invocation, LogBudget::default());
             let handled = handled.await.unwrap();
             // Two seconds for all of them together, and what three tries of each take.
             let took = started.elapsed();
             assert!(took < Duration::from_secs(15), "seed {seed}: {took:?}");
             for at in 0..3 {
-                assert_eq!(
-                    copied(&dynamo, &format!("good/ENTITY#e-{at}")),
-                    "1.5",
-                    "seed {seed}"
-                );
+                assert_eq!(copied(&dynamo, &format!("good/ENTITY#e-{at}")), "1.5", "seed {seed}");
             }
             invocations += 1;
             refused += handled.summary.refused;
@@ -200,9 +183,7 @@ async fn i8_any_number_of_refused_copies_holds_no_other_tenants_record() {
     assert_eq!(refused, MANY + 1);
     let heard = lines.of("refused write");
     let (left_out, heard): (Vec<_>, Vec<_>) = heard.iter().partition(|line| is_of_left_out(line));
-    let [left_out] = &*left_out else {
-        panic!("{left_out:?}")
-    };
+    let [left_out] = &*left_out else { panic!("{left_out:?}") };
     let of = |namespace| left_out_of(left_out, namespace);
     assert_eq!((of("evil"), of("worse")), (refused - heard.len(), 0));
     assert!(heard.iter().any(|line| line.contains("worse/ENTITY#e-0")));
@@ -226,21 +207,15 @@ async fn a_copy_is_refused_for_no_count_of_a_bucket() {
         }
     }
     let summary = deliver(&table, &[record]).await.summary;
-    assert_eq!(
-        (summary.failed, summary.refused, summary.copied),
-        (0, 0, 1),
-        "{summary:?}"
-    );
+    assert_eq!((summary.failed, summary.refused, summary.copied), (0, 0, 1), "{summary:?}");
     let day = "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z";
     assert_eq!(dynamo.item("evil/ENTITY#e-0", day)["#0"]["N"], most);
 }
 
 /// Delivers records that are old to a process that has these throttles.
 async fn deliver_old(table: &Table, records: &[Value], throttles: &Throttles) -> Handled {
-    let invocation = Invocation {
-        now: later(34),
-        deadline: Instant::now() + Duration::from_secs(60),
-    };
+    let invocation =
+        Invocation { now: later(34), deadline: Instant::now() + Duration::from_secs(60) };
     let (text, config, budget) = (event(records), config(), LogBudget::default());
     let handled = handle_next(&text, table, &config, throttles, invocation, budget);
     handled.await.unwrap()
@@ -265,11 +240,7 @@ async fn i8_a_window_that_stays_throttled_holds_the_records_for_ten_invocations(
                 let summary = deliver_old(&table, &records, &throttles).await.summary;
                 let outcome = (summary.failed > 0, summary.refused > 0);
                 let is_last = invocation == ENOUGH;
-                assert_eq!(
-                    outcome,
-                    (!is_last, is_last),
-                    "{window} {fault:?}: {invocation}"
-                );
+                assert_eq!(outcome, (!is_last, is_last), "{window} {fault:?}: {invocation}");
             }
         }
     }
@@ -360,12 +331,7 @@ async fn a_copy_that_the_whole_table_throttles_comes_again() {
     used(&table, "good", 1).await;
     dynamo.fail_when(|_| Some(Fault::Throttle { key_range: false }));
     let handled = deliver(&table, &records(&dynamo)).await;
-    assert_eq!(
-        (handled.summary.refused, handled.summary.failed),
-        (0, 1),
-        "{:?}",
-        handled.summary
-    );
+    assert_eq!((handled.summary.refused, handled.summary.failed), (0, 1), "{:?}", handled.summary);
     assert_eq!(handled.response.unwrap().batch_item_failures.len(), 1);
 }
 
@@ -391,12 +357,7 @@ async fn a_bucket_that_cannot_be_written_fails_no_batch() {
         let handled = deliver_text(&table, &event(&records), later(3)).await;
         let summary = &handled.summary;
         assert_eq!(
-            (
-                summary.splits,
-                summary.refilled,
-                summary.refused,
-                summary.failed
-            ),
+            (summary.splits, summary.refilled, summary.refused, summary.failed),
             (0, 0, 2 * refused, 0),
             "{summary:?}"
         );
@@ -407,10 +368,7 @@ async fn a_bucket_that_cannot_be_written_fails_no_batch() {
         );
         assert_eq!(handled.response.unwrap(), Default::default(), "{fault:?}");
         assert_eq!(
-            dynamo.item(
-                "default/ENTITY#b",
-                "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z"
-            )["tpm#0"]["N"],
+            dynamo.item("default/ENTITY#b", "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z")["tpm#0"]["N"],
             "450000000"
         );
     }
@@ -432,10 +390,7 @@ async fn a_tenants_many_writes_come_after_the_first_ones_of_all_others() {
     });
     deliver(&table, &records).await.response.unwrap();
     let order = order.lock().unwrap();
-    let last = order
-        .iter()
-        .rposition(|pk| pk.starts_with("good/"))
-        .expect("it is copied");
+    let last = order.iter().rposition(|pk| pk.starts_with("good/")).expect("it is copied");
     assert!(order.len() >= 600 && last < 30, "{last} of {}", order.len());
 }
 
@@ -474,12 +429,7 @@ async fn other_limits_and_lives_with_each_image_fill_no_snapshot() {
             let of = if limits == 1 { 0 } else { round };
             let handled = deliver(
                 &table,
-                &[image(
-                    &record,
-                    v,
-                    birth,
-                    (0..limits).map(|limit| name(of, limit)),
-                )],
+                &[image(&record, v, birth, (0..limits).map(|limit| name(of, limit)))],
             )
             .await;
             assert_eq!(
@@ -498,22 +448,10 @@ async fn other_limits_and_lives_with_each_image_fill_no_snapshot() {
                     .all(|shard| shard.usage.tokens.len() <= 2 * MAX_BUCKET_LIMITS)
             );
             assert!(snapshot.carry.tokens.len() <= MAX_CARRIED_LIMITS);
-            assert!(
-                snapshot
-                    .carried
-                    .values()
-                    .map(|lives| lives.len())
-                    .sum::<usize>()
-                    <= MAX_LIVES
-            );
+            assert!(snapshot.carried.values().map(|lives| lives.len()).sum::<usize>() <= MAX_LIVES);
         }
     }
-    let bytes = dynamo
-        .items()
-        .iter()
-        .map(|item| item.to_string().len())
-        .max()
-        .unwrap();
+    let bytes = dynamo.items().iter().map(|item| item.to_string().len()).max().unwrap();
     // Sixteen lives without a final copy have their limits, too.
     assert!(bytes < 60_000, "{bytes} bytes of JSON");
 }
@@ -535,10 +473,8 @@ async fn records_that_cannot_be_read_fill_no_log() {
         let lines = Lines::default();
         let writer = lines.clone();
         let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
-        let invocation = Invocation {
-            now: HOUR,
-            deadline: Instant::now() + Duration::from_secs(60),
-        };
+        let invocation =
+            Invocation { now: HOUR, deadline: Instant::now() + Duration::from_secs(60) };
         let (text, config) = (event(&batch), config());
         let throttles = Throttles::default();
         let handled = handle_next(&text, &table, &config, &throttles, invocation, budget);
@@ -551,10 +487,6 @@ async fn records_that_cannot_be_read_fill_no_log() {
             other.to_string(),
             "another tenant's record is in the log, whole"
         );
-        assert!(
-            heard.len() > 5 && heard.len() < 100,
-            "{} lines",
-            heard.len()
-        );
+        assert!(heard.len() > 5 && heard.len() < 100, "{} lines", heard.len());
     }
 }

@@ -110,24 +110,14 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
         }
         "delete_config" => drop(limiter.admin().delete_config(&system).await?),
         "delete_entity" => drop(limiter.admin().delete_entity(&id).await?),
-        "edit_balances" => drop(
-            limiter
-                .admin()
-                .edit_balances("e-1", "gpt-4")
-                .drain_all()
-                .send()
-                .await?,
-        ),
+        "edit_balances" => {
+            drop(limiter.admin().edit_balances("e-1", "gpt-4").drain_all().send().await?)
+        }
         "edit_entity_description" => {
             let edit = |_| Ok::<_, Error>(described());
             drop(limiter.admin().edit_entity_description(&id, edit).await?);
         }
-        "erase_entity" => drop(
-            limiter
-                .admin()
-                .erase_entity(&id, LiveLeases::Discard)
-                .await?,
-        ),
+        "erase_entity" => drop(limiter.admin().erase_entity(&id, LiveLeases::Discard).await?),
         "exempt" => {
             let _ = limiter.admin().exempt(&system).send().await?;
         }
@@ -146,51 +136,24 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
         }
         "release_lease" => {
             let leases = limiter.admin().leases("e-1", "gpt-4").await?.items;
-            assert!(
-                limiter
-                    .admin()
-                    .release_lease("e-1", "gpt-4", &leases[0].id)
-                    .await?
-            );
+            assert!(limiter.admin().release_lease("e-1", "gpt-4", &leases[0].id).await?);
         }
         "replace_config" => assert!(limiter.admin().replace_config(&system, 1, None).await?),
         "replace_entity" => {
             let before = child("e-1", "team");
-            assert!(
-                limiter
-                    .admin()
-                    .replace_entity(&id, Some(&before), None)
-                    .await?
-            );
+            assert!(limiter.admin().replace_entity(&id, Some(&before), None).await?);
         }
-        "set_config" => {
-            limiter
-                .admin()
-                .set_config(&system, &Config::of([rpm(7)]))
-                .await?
-        }
+        "set_config" => limiter.admin().set_config(&system, &Config::of([rpm(7)])).await?,
         "set_entity" => {
-            let alone = Entity {
-                parent: None,
-                cascades: false,
-                ..child("e-1", "team")
-            };
+            let alone = Entity { parent: None, cascades: false, ..child("e-1", "team") };
             limiter.admin().set_entity(&alone).await?;
         }
         "set_entity_description" => {
-            limiter
-                .admin()
-                .set_entity_description(&id, &described())
-                .await?
+            limiter.admin().set_entity_description(&id, &described()).await?
         }
         "set_plan" => assert!(limiter.admin().set_plan(&id, Some(&pro())).await?),
         "delete_plan" => assert_eq!(limiter.admin().delete_plan(&pro(), false).await?, 1),
-        "set_shards" => drop(
-            limiter
-                .admin()
-                .set_shards("e-1", "gpt-4", &[rpm(60)], 2)
-                .await?,
-        ),
+        "set_shards" => drop(limiter.admin().set_shards("e-1", "gpt-4", &[rpm(60)], 2).await?),
         "start" => {
             let level = of_entity("stopped");
             let _ = limiter.admin().start(&level).send().await?;
@@ -199,9 +162,7 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
             let _ = limiter.admin().stop(&system).send().await?;
         }
         STORE => {
-            let edit = limiter
-                .admin()
-                .store_on_unavailable(Some(OnUnavailable::Deny));
+            let edit = limiter.admin().store_on_unavailable(Some(OnUnavailable::Deny));
             let _ = edit.send().await?;
         }
         other => panic!("{other} has no act"),
@@ -235,25 +196,13 @@ fn events(fleet: &Fleet) -> BTreeMap<String, String> {
     let text = |value: &serde_json::Value| value["S"].as_str().unwrap_or_default().to_owned();
     let items = fleet.dynamo.items().into_iter();
     let events = items.filter(|item| text(&item["PK"]).contains("/AUDIT#"));
-    events
-        .map(|item| {
-            (
-                text(&item["PK"]) + &text(&item["SK"]),
-                text(&item["principal"]),
-            )
-        })
-        .collect()
+    events.map(|item| (text(&item["PK"]) + &text(&item["SK"]), text(&item["principal"]))).collect()
 }
 
 #[test]
 fn every_public_call_is_known_as_a_read_a_call_or_an_act() {
     let api = include_str!("../../data/api.txt");
-    let known: BTreeSet<_> = READS
-        .iter()
-        .chain(&CALLS)
-        .chain(&ACTS)
-        .chain([&STORE])
-        .collect();
+    let known: BTreeSet<_> = READS.iter().chain(&CALLS).chain(&ACTS).chain([&STORE]).collect();
     for line in api.lines() {
         let owners = ["RateLimiter", "Admin"].map(|owner| format!("fn weirgate::{owner}::"));
         let Some((_, call)) = owners.iter().find_map(|owner| line.split_once(owner)) else {
@@ -261,10 +210,7 @@ fn every_public_call_is_known_as_a_read_a_call_or_an_act() {
         };
         let name = call.split_once('(').map_or(call, |(name, _)| name);
         let name = name.split_once('<').map_or(name, |(name, _)| name);
-        assert!(
-            known.contains(&name),
-            "{name}: does it leave an audit event?"
-        );
+        assert!(known.contains(&name), "{name}: does it leave an audit event?");
     }
 }
 
@@ -274,19 +220,11 @@ async fn every_act_of_an_operator_leaves_an_audit_event() {
         let fleet = Fleet::new().await;
         let limiter = world(&fleet).await;
         let before = events(&fleet);
-        act(&limiter, name)
-            .await
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        act(&limiter, name).await.unwrap_or_else(|error| panic!("{name}: {error}"));
         let after = events(&fleet);
-        let new: Vec<_> = after
-            .iter()
-            .filter(|(key, _)| !before.contains_key(*key))
-            .collect();
+        let new: Vec<_> = after.iter().filter(|(key, _)| !before.contains_key(*key)).collect();
         assert!(!new.is_empty(), "{name} left no event");
-        assert!(
-            new.iter().all(|(_, principal)| *principal == "ann"),
-            "{name}: {new:?}"
-        );
+        assert!(new.iter().all(|(_, principal)| *principal == "ann"), "{name}: {new:?}");
         // And it can be read.
         for of in [AuditSubject::System, AuditSubject::Entity(entity("e-1"))] {
             let page = limiter.admin().audit(&of, None).await.unwrap();
@@ -298,10 +236,8 @@ async fn every_act_of_an_operator_leaves_an_audit_event() {
 /// An operator waits no longer than it was told, also for a table that answers nothing, or no write.
 #[tokio::test(start_paused = true)]
 async fn i9_every_act_of_an_operator_ends_within_its_timeout_on_a_silent_table() {
-    for (name, are_reads_answered) in ACTS
-        .into_iter()
-        .chain([STORE])
-        .flat_map(|name| [(name, false), (name, true)])
+    for (name, are_reads_answered) in
+        ACTS.into_iter().chain([STORE]).flat_map(|name| [(name, false), (name, true)])
     {
         let fleet = Fleet::new().await;
         let _world = world(&fleet).await;
@@ -314,10 +250,7 @@ async fn i9_every_act_of_an_operator_ends_within_its_timeout_on_a_silent_table()
         let began = Instant::now();
         let error = act(&limiter, name).await.expect_err("nothing is written");
         let took = began.elapsed();
-        assert!(
-            took <= timeout * 2,
-            "{name}, {are_reads_answered}: {took:?}, {error}"
-        );
+        assert!(took <= timeout * 2, "{name}, {are_reads_answered}: {took:?}, {error}");
         if !are_reads_answered {
             assert!(took <= timeout + millis(1), "{name}: {took:?}, {error}");
         }

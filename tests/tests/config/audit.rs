@@ -13,10 +13,7 @@ use weirgate_tests::stored::{delete_config, set_config, set_entity};
 
 /// Whose change it was, and what came of it.
 fn told(events: Vec<AuditEvent>) -> Vec<(String, AuditChange)> {
-    events
-        .into_iter()
-        .map(|event| (event.principal, event.change))
-        .collect()
+    events.into_iter().map(|event| (event.principal, event.change)).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -26,13 +23,8 @@ async fn every_change_is_told_the_newest_first() {
     let bob = fleet.limiter_with(|builder| builder.owner("bob")).await;
     let anonymous = fleet.limiter_with(|builder| builder.owner("")).await;
     let own = on("e-1", "gpt-4");
-    let (five, off) = (
-        Config::of([rpm(5)]),
-        Config {
-            status: ConfigStatus::Disabled,
-            ..Config::default()
-        },
-    );
+    let (five, off) =
+        (Config::of([rpm(5)]), Config { status: ConfigStatus::Disabled, ..Config::default() });
     set_config(&ann, &own, &five).await;
     set_config(&ann, &of_entity("e-1"), &five).await;
     pass(secs(1)).await;
@@ -40,43 +32,23 @@ async fn every_change_is_told_the_newest_first() {
     pass(secs(1)).await;
     set_entity(&anonymous, &child("e-1", "team")).await;
     pass(secs(1)).await;
-    set_entity(
-        &ann,
-        &Entity {
-            cascades: false,
-            ..child("e-1", "team")
-        },
-    )
-    .await;
+    set_entity(&ann, &Entity { cascades: false, ..child("e-1", "team") }).await;
     ann.admin().delete_entity(&entity("e-1")).await.unwrap();
     delete_config(&ann, &own).await;
     set_config(&bob, &of_resource("gpt-4"), &five).await;
     set_config(&bob, &ConfigLevel::System, &off).await;
 
     let of_config = |level: &ConfigLevel, before: Option<&Config>, after: Option<&Config>| {
-        AuditChange::Config {
-            level: level.clone(),
-            before: before.cloned(),
-            after: after.cloned(),
-        }
+        AuditChange::Config { level: level.clone(), before: before.cloned(), after: after.cloned() }
     };
     let of_id = |before: Option<Entity>, after: Option<Entity>| AuditChange::Entity {
         id: entity("e-1"),
         before,
         after,
     };
-    let (cascading, alone) = (
-        child("e-1", "team"),
-        Entity {
-            cascades: false,
-            ..child("e-1", "team")
-        },
-    );
-    let events = ann
-        .admin()
-        .audit(&AuditSubject::Entity(entity("e-1")), None)
-        .await
-        .unwrap();
+    let (cascading, alone) =
+        (child("e-1", "team"), Entity { cascades: false, ..child("e-1", "team") });
+    let events = ann.admin().audit(&AuditSubject::Entity(entity("e-1")), None).await.unwrap();
     assert_eq!(events.items[0].id.at(), fleet.now());
     assert_eq!(events.items.last().unwrap().id.at(), fleet::START);
     let expected = [
@@ -88,34 +60,16 @@ async fn every_change_is_told_the_newest_first() {
         ("ann", of_config(&of_entity("e-1"), None, Some(&five))),
         ("ann", of_config(&own, None, Some(&five))),
     ];
-    assert_eq!(
-        told(events.items),
-        expected.map(|(who, change)| (who.to_owned(), change))
-    );
+    assert_eq!(told(events.items), expected.map(|(who, change)| (who.to_owned(), change)));
 
-    let events = bob
-        .admin()
-        .audit(&AuditSubject::Resource(resource("gpt-4")), None)
-        .await
-        .unwrap()
-        .items;
+    let events =
+        bob.admin().audit(&AuditSubject::Resource(resource("gpt-4")), None).await.unwrap().items;
     let level = of_resource("gpt-4");
-    assert_eq!(
-        told(events),
-        [("bob".to_owned(), of_config(&level, None, Some(&five)))]
-    );
-    let of_system = bob
-        .admin()
-        .audit(&AuditSubject::System, None)
-        .await
-        .unwrap()
-        .items;
+    assert_eq!(told(events), [("bob".to_owned(), of_config(&level, None, Some(&five)))]);
+    let of_system = bob.admin().audit(&AuditSubject::System, None).await.unwrap().items;
     assert_eq!(
         told(of_system),
-        [(
-            "bob".to_owned(),
-            of_config(&ConfigLevel::System, None, Some(&off))
-        )]
+        [("bob".to_owned(), of_config(&ConfigLevel::System, None, Some(&off)))]
     );
 }
 
@@ -127,16 +81,9 @@ async fn events_come_in_pages() {
     }
     let (mut rates, mut pages, mut next) = (vec![], 0, None);
     loop {
-        let page = limiter
-            .admin()
-            .audit(&AuditSubject::System, next.as_ref())
-            .await
-            .unwrap();
+        let page = limiter.admin().audit(&AuditSubject::System, next.as_ref()).await.unwrap();
         for (_, change) in told(page.items) {
-            let AuditChange::Config {
-                after: Some(after), ..
-            } = change
-            else {
+            let AuditChange::Config { after: Some(after), .. } = change else {
                 panic!("{change:?}")
             };
             rates.push(after.limits[0].rule().capacity.whole_tokens());
@@ -154,33 +101,17 @@ async fn events_come_in_pages() {
 async fn an_event_says_when_it_may_be_deleted() {
     let fleet = Fleet::new().await;
     let day = 86_400;
-    for (at, kept, days) in [
-        (1, None, Some(90)),
-        (2, Some(Some(secs(7 * 86_400))), Some(7)),
-        (3, Some(None), None),
-    ] {
+    for (at, kept, days) in
+        [(1, None, Some(90)), (2, Some(Some(secs(7 * 86_400))), Some(7)), (3, Some(None), None)]
+    {
         let builder = fleet.builder().await;
-        let builder = if let Some(kept) = kept {
-            builder.audit_retention(kept)
-        } else {
-            builder
-        };
+        let builder = if let Some(kept) = kept { builder.audit_retention(kept) } else { builder };
         let limiter = builder.build().await.unwrap();
         pass(secs(1)).await;
         configure(&limiter, &ConfigLevel::System, [rpm(at)]).await;
-        let id = limiter
-            .admin()
-            .audit(&AuditSubject::System, None)
-            .await
-            .unwrap()
-            .items[0]
-            .id;
-        let item = fleet
-            .dynamo
-            .item("default/AUDIT##SYSTEM", &format!("#AUDIT#{id}"));
-        let ttl = item
-            .get("ttl")
-            .map(|ttl| ttl["N"].as_str().unwrap().parse());
+        let id = limiter.admin().audit(&AuditSubject::System, None).await.unwrap().items[0].id;
+        let item = fleet.dynamo.item("default/AUDIT##SYSTEM", &format!("#AUDIT#{id}"));
+        let ttl = item.get("ttl").map(|ttl| ttl["N"].as_str().unwrap().parse());
         let expected = days.map(|days| Ok(fleet.now().0 / 1000 + days * day));
         assert_eq!(ttl, expected);
         assert_eq!(item["at"]["N"].as_str().unwrap(), fleet.now().0.to_string());
@@ -191,13 +122,7 @@ async fn an_event_says_when_it_may_be_deleted() {
 async fn a_principal_that_is_no_name_is_refused() {
     let fleet = Fleet::new().await;
     for name in ["", &"x".repeat(257)] {
-        let error = fleet
-            .builder()
-            .await
-            .principal(name)
-            .build()
-            .await
-            .unwrap_err();
+        let error = fleet.builder().await.principal(name).build().await.unwrap_err();
         assert!(error.to_string().contains("principal"), "{error}");
     }
 }
@@ -206,9 +131,7 @@ async fn a_principal_that_is_no_name_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn all_changes_of_a_namespace_are_listed_the_newest_first_over_all_pages() {
     let (fleet, [limiter]) = Fleet::of().await;
-    let other = fleet
-        .limiter_with(|builder| builder.namespace("other"))
-        .await;
+    let other = fleet.limiter_with(|builder| builder.namespace("other")).await;
     let names: Vec<_> = (0..7).map(|at| format!("e-{at}")).collect();
     for change in 0..230_i64 {
         let at = usize::try_from(change).unwrap() % names.len();

@@ -18,12 +18,7 @@ use weirgate_testkit::Fault;
 
 /// Reads of configurations since the last call.
 fn reads(fleet: &Fleet) -> u64 {
-    fleet
-        .dynamo
-        .take_operations()
-        .get("BatchGetItem")
-        .copied()
-        .unwrap_or_default()
+    fleet.dynamo.take_operations().get("BatchGetItem").copied().unwrap_or_default()
 }
 
 /// Counts the reads that ask for limits from now on.
@@ -44,12 +39,9 @@ fn sizes(fleet: &Fleet) -> Arc<Mutex<Vec<usize>>> {
     let seen = Arc::clone(&sizes);
     fleet.dynamo.fail_reads(move |operation, request| {
         if operation == "BatchGetItem" {
-            seen.lock().unwrap().push(
-                request["RequestItems"]["weirgate"]["Keys"]
-                    .as_array()
-                    .unwrap()
-                    .len(),
-            );
+            seen.lock()
+                .unwrap()
+                .push(request["RequestItems"]["weirgate"]["Keys"].as_array().unwrap().len());
         }
         None
     });
@@ -73,13 +65,8 @@ async fn limits_are_read_once_a_minute_and_in_one_request() {
         }
         assert_eq!(reads(&fleet), 1, "minute {minute}");
     }
-    let stats = CacheStats {
-        hits: 3 * 59,
-        misses: 3,
-        loads: 3,
-        entries: 5,
-        ..CacheStats::default()
-    };
+    let stats =
+        CacheStats { hits: 3 * 59, misses: 3, loads: 3, entries: 5, ..CacheStats::default() };
     assert_eq!(limiter.cache_stats(), stats);
 }
 
@@ -150,34 +137,19 @@ async fn only_what_is_not_known_is_read() {
     let fleet = Fleet::new().await;
     configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
     let (limiter, sizes) = (fleet.limiter().await, sizes(&fleet));
-    for (entity, resource) in [
-        ("e-1", "gpt-4"),
-        ("e-1", "gpt-5"),
-        ("e-2", "gpt-5"),
-        ("e-2", "gpt-4"),
-    ] {
-        assert!(
-            acquire(&limiter, entity, resource)
-                .await
-                .unwrap()
-                .is_granted()
-        );
+    for (entity, resource) in
+        [("e-1", "gpt-4"), ("e-1", "gpt-5"), ("e-2", "gpt-5"), ("e-2", "gpt-4")]
+    {
+        assert!(acquire(&limiter, entity, resource).await.unwrap().is_granted());
         pass(secs(10)).await;
     }
     // Four levels, the entity, the switches and the schema's version; then its own two; its own two and the
     // entity; its own one. Each with its bucket.
-    assert_eq!(
-        std::mem::take(&mut *sizes.lock().unwrap()),
-        [7 + 1, 2 + 1, 3 + 1, 1 + 1]
-    );
+    assert_eq!(std::mem::take(&mut *sizes.lock().unwrap()), [7 + 1, 2 + 1, 3 + 1, 1 + 1]);
     pass(secs(20)).await;
     // What is a minute old: read with the first.
     let _ = acquire(&limiter, "e-2", "gpt-4").await.unwrap();
-    assert_eq!(
-        *sizes.lock().unwrap(),
-        [3],
-        "the resource, the system and the switches"
-    );
+    assert_eq!(*sizes.lock().unwrap(), [3], "the resource, the system and the switches");
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,10 +159,7 @@ async fn concurrent_requests_share_a_failed_read() {
     fleet.fail_reads(Fault::LoseRequest);
     for answer in join_all((0..50).map(|_| take(&limiter, 1))).await {
         let error = answer.unwrap_err();
-        assert!(
-            matches!(&error, Error::Store(_)) && error.is_transient(),
-            "{error}"
-        );
+        assert!(matches!(&error, Error::Store(_)) && error.is_transient(), "{error}");
     }
     let sent = reads(&fleet);
     // Of the limits and of the switches, with the SDK's repetitions.
@@ -226,10 +195,7 @@ async fn limits_that_cannot_be_read_again_stay_in_force() {
     assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(30));
     // Of a neighbour nothing is known.
     fleet.fail_reads(Fault::Throttle { key_range: false });
-    assert!(matches!(
-        acquire(&limiter, "e-2", "gpt-4").await,
-        Err(Error::Store(_))
-    ));
+    assert!(matches!(acquire(&limiter, "e-2", "gpt-4").await, Err(Error::Store(_))));
 }
 
 /// Where reads always take longer than a request waits for limits that it knows.
@@ -286,9 +252,8 @@ enum Added {
 #[tokio::test(start_paused = true)]
 async fn a_permanent_answer_rests_on_no_limits_that_were_not_read() {
     use Added::{Capacity, Class, Configuration, Limit};
-    for (added, (seconds, is_of_several)) in [Capacity, Configuration, Limit, Class]
-        .into_iter()
-        .flat_map(|added| {
+    for (added, (seconds, is_of_several)) in
+        [Capacity, Configuration, Limit, Class].into_iter().flat_map(|added| {
             let of = [5, 61].map(|seconds| [(seconds, false), (seconds, true)]);
             of.into_iter().flatten().map(move |of| (added, of))
         })
@@ -417,10 +382,7 @@ async fn what_this_limiter_changes_holds_for_it_at_once() {
     let _ = take(&limiter, 1).await.unwrap();
     set_entity(&limiter, &child("e-1", "team")).await;
     fail();
-    assert!(
-        take(&limiter, 1).await.is_err(),
-        "its limits are known, its parent is not"
-    );
+    assert!(take(&limiter, 1).await.is_err(), "its limits are known, its parent is not");
 }
 
 /// Each process learns of a change from the first bucket it uses, not only after a minute.
@@ -436,16 +398,9 @@ async fn a_bucket_with_newer_limits_has_them_read_again() {
     let _ = reads(&fleet);
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(reads(&fleet), 0);
-    assert_eq!(
-        fleet.bucket().await.limits["rpm"].rule.capacity,
-        tokens(30),
-        "not undone"
-    );
+    assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(30), "not undone");
     let _ = reads(&fleet);
-    assert!(matches!(
-        take(&limiter, 31).await.unwrap(),
-        Decision::NeverFits(_)
-    ));
+    assert!(matches!(take(&limiter, 31).await.unwrap(), Decision::NeverFits(_)));
     assert_eq!(reads(&fleet), 1);
     for _ in 0..20 {
         let _ = take(&limiter, 1).await.unwrap();
@@ -487,13 +442,7 @@ async fn how_long_limits_are_good_is_the_builders() {
         }
         assert_eq!(reads(&fleet), expected, "{ttl:?}");
     }
-    let error = fleet
-        .builder()
-        .await
-        .config_ttl(Duration::MAX)
-        .build()
-        .await
-        .unwrap_err();
+    let error = fleet.builder().await.config_ttl(Duration::MAX).build().await.unwrap_err();
     assert!(error.to_string().contains("config_ttl"), "{error}");
 }
 
@@ -522,12 +471,7 @@ async fn a_process_that_always_changes_other_items_caches_limits_and_switches() 
     for seed in 0..4 {
         let mut random = Rng::with_seed(seed);
         let fleet = Fleet::slow(millis(random.u64(1..20))).await;
-        let level = [
-            ConfigLevel::System,
-            of_plan("pro"),
-            of_resource("gpt-4"),
-            on("e-1", "gpt-4"),
-        ];
+        let level = [ConfigLevel::System, of_plan("pro"), of_resource("gpt-4"), on("e-1", "gpt-4")];
         let level = random.choice(level).unwrap();
         let limiter = configured(&fleet, &of_plan("pro"), [rpm(60_000)]).await;
         configure(&limiter, &level, [rpm(60_000)]).await;
@@ -562,10 +506,7 @@ async fn a_process_that_always_changes_other_items_caches_limits_and_switches() 
         let loads = limiter.cache_stats().loads - loads;
         let switches_reads = switches_reads.load(Ordering::Relaxed);
         let found = format!("seed {seed}: {loads} and {switches_reads} of {calls}");
-        assert!(
-            (1..=3).contains(&loads) && (1..=3).contains(&switches_reads),
-            "{found}"
-        );
+        assert!((1..=3).contains(&loads) && (1..=3).contains(&switches_reads), "{found}");
     }
 }
 
@@ -604,12 +545,7 @@ async fn no_cycle_of_parents_is_found_in_items_that_were_not_read() {
     let error = acquire(&limiter, "team", "gpt-4").await.unwrap_err();
     assert!(error.is_transient(), "{error}");
     fleet.fail_reads(None);
-    assert!(
-        acquire(&limiter, "team", "gpt-4")
-            .await
-            .unwrap()
-            .is_granted()
-    );
+    assert!(acquire(&limiter, "team", "gpt-4").await.unwrap().is_granted());
 }
 
 /// Reads that ask for limits fail after so many.

@@ -18,11 +18,7 @@ fn acme() -> EntityDescription {
 async fn a_description_and_the_parent_do_not_change_each_other() {
     let (fleet, [limiter]) = Fleet::of().await;
     let id = entity("e-1");
-    let absent = limiter
-        .admin()
-        .set_entity_description(&id, &acme())
-        .await
-        .unwrap_err();
+    let absent = limiter.admin().set_entity_description(&id, &acme()).await.unwrap_err();
     assert!(matches!(absent, Error::Invalid(_)), "{absent}");
     assert!(absent.to_string().contains("set it first"), "{absent}");
     assert_eq!(limiter.admin().entity_description(&id).await.unwrap(), None);
@@ -30,56 +26,25 @@ async fn a_description_and_the_parent_do_not_change_each_other() {
     set_entity(&limiter, &child("e-1", "team")).await;
     let none = limiter.admin().entity_description(&id).await.unwrap();
     assert_eq!(none, Some(EntityDescription::default()));
-    limiter
-        .admin()
-        .set_entity_description(&id, &acme())
-        .await
-        .unwrap();
+    limiter.admin().set_entity_description(&id, &acme()).await.unwrap();
     let found = limiter.admin().entity(&id).await.unwrap().unwrap();
     assert_eq!(found, child("e-1", "team"));
     set_entity(&limiter, &child("e-1", "other")).await;
     let kept = limiter.admin().entity_description(&id).await.unwrap();
     assert_eq!(kept, Some(acme()));
 
-    let less = acme()
-        .unnamed()
-        .without_label("plan")
-        .labelled("a", "")
-        .unwrap();
-    limiter
-        .admin()
-        .set_entity_description(&id, &less)
-        .await
-        .unwrap();
-    assert_eq!(
-        limiter.admin().entity_description(&id).await.unwrap(),
-        Some(less.clone())
-    );
+    let less = acme().unnamed().without_label("plan").labelled("a", "").unwrap();
+    limiter.admin().set_entity_description(&id, &less).await.unwrap();
+    assert_eq!(limiter.admin().entity_description(&id).await.unwrap(), Some(less.clone()));
     let of = AuditSubject::Entity(id.clone());
-    let newest = limiter
-        .admin()
-        .audit(&of, None)
-        .await
-        .unwrap()
-        .items
-        .remove(0);
-    let change = AuditChange::EntityDescription {
-        id: id.clone(),
-        before: acme(),
-        after: less.clone(),
-    };
+    let newest = limiter.admin().audit(&of, None).await.unwrap().items.remove(0);
+    let change =
+        AuditChange::EntityDescription { id: id.clone(), before: acme(), after: less.clone() };
     assert_eq!(newest.change, change);
 
     let before = fleet.dynamo.items();
-    limiter
-        .admin()
-        .set_entity_description(&id, &less)
-        .await
-        .unwrap();
-    assert!(
-        fleet.dynamo.items() == before,
-        "without a change nothing is written"
-    );
+    limiter.admin().set_entity_description(&id, &less).await.unwrap();
+    assert!(fleet.dynamo.items() == before, "without a change nothing is written");
     limiter.admin().delete_entity(&id).await.unwrap();
     assert_eq!(limiter.admin().entity_description(&id).await.unwrap(), None);
 }
@@ -89,11 +54,7 @@ async fn a_damaged_description_is_named_and_stops_no_acquire() {
     let (fleet, [limiter]) = Fleet::of().await;
     let id = entity("e-1");
     set_entity(&limiter, &child("e-1", "team")).await;
-    limiter
-        .admin()
-        .set_entity_description(&id, &acme())
-        .await
-        .unwrap();
+    limiter.admin().set_entity_description(&id, &acme()).await.unwrap();
     let mut stored = fleet.dynamo.items().into_iter();
     let mut stored = stored.find(|item| item["SK"]["S"] == "#META").unwrap();
     let damages = BTreeMap::from([
@@ -132,32 +93,19 @@ async fn labels_that_operators_set_at_once_are_all_kept() {
                 let edit = |before: EntityDescription| {
                     Ok::<_, Error>(before.labelled(format!("l{at}"), "x").unwrap())
                 };
-                limiter
-                    .admin()
-                    .edit_entity_description(&id, edit)
-                    .await
-                    .unwrap();
+                limiter.admin().edit_entity_description(&id, edit).await.unwrap();
             });
         }
         // A change of the parent at the same time, as it was read.
         let (before, next) = (child("e-1", "team"), child("e-1", "other"));
-        let moved = operator
-            .admin()
-            .replace_entity(&id, Some(&before), Some(&next));
+        let moved = operator.admin().replace_entity(&id, Some(&before), Some(&next));
         assert!(moved.await.unwrap());
         edits.join_all().await;
-        let found = operator
-            .admin()
-            .entity_description(&id)
-            .await
-            .unwrap()
-            .unwrap();
+        let found = operator.admin().entity_description(&id).await.unwrap().unwrap();
         assert_eq!(found.labels().len(), 6, "{found:?}");
         // Of two changes of what both have read, one is made.
         let other = child("e-1", "third");
-        let lost = operator
-            .admin()
-            .replace_entity(&id, Some(&before), Some(&other));
+        let lost = operator.admin().replace_entity(&id, Some(&before), Some(&other));
         assert!(!lost.await.unwrap());
         assert_eq!(operator.admin().entity(&id).await.unwrap(), Some(next));
     }

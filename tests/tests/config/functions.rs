@@ -43,12 +43,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Error>) {
     let error = answer.expect_err("older functions may be deployed");
     assert!(matches!(error, Error::FunctionsTooOld { .. }), "{error}");
     assert!(!error.is_transient());
-    for part in [
-        "namespace default",
-        "item FUNCTIONS",
-        "deploy",
-        "one run of the reconciler",
-    ] {
+    for part in ["namespace default", "item FUNCTIONS", "deploy", "one run of the reconciler"] {
         assert!(error.to_string().contains(part), "{part}: {error}");
     }
 }
@@ -79,22 +74,13 @@ async fn the_first_quota_is_refused_on_every_surface_until_the_functions_ran() {
     refused(by_file.admin().apply_limits("e-1", "gpt-4").send().await);
     assert_eq!(fleet.dynamo.items(), before, "nothing is written");
 
-    reconciler(&fleet)
-        .await
-        .invoke("{}", "run", None)
-        .await
-        .unwrap();
+    reconciler(&fleet).await.invoke("{}", "run", None).await.unwrap();
     pass(secs(5)).await;
     for quota in quotas() {
         assert!(bring(&limiter, &quota).await.unwrap().is_granted());
         configure(&limiter, &level, [quota]).await;
     }
-    assert!(
-        take_of(&by_file, ["e-2", "gpt-4"], "tpm", 1)
-            .await
-            .unwrap()
-            .is_granted()
-    );
+    assert!(take_of(&by_file, ["e-2", "gpt-4"], "tpm", 1).await.unwrap().is_granted());
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,17 +91,9 @@ async fn rates_slots_and_schedules_do_not_ask_for_the_functions() {
         None
     });
     let limiter = fleet.limiter().await;
-    for limit in [
-        "tpm=600/minute",
-        "tpm=600/minute,schedule=0 8 * * * for 1h scale 2/1",
-    ] {
+    for limit in ["tpm=600/minute", "tpm=600/minute,schedule=0 8 * * * for 1h scale 2/1"] {
         configure(&limiter, &ConfigLevel::System, [limit.parse().unwrap()]).await;
-        assert!(
-            take_of(&limiter, ["e-1", "gpt-4"], "tpm", 1)
-                .await
-                .unwrap()
-                .is_granted()
-        );
+        assert!(take_of(&limiter, ["e-1", "gpt-4"], "tpm", 1).await.unwrap().is_granted());
     }
     let slots = Limit::concurrent("slots", 2).unwrap();
     configure(&limiter, &on("e-2", "gpt-4"), [slots]).await;
@@ -140,21 +118,14 @@ async fn the_functions_are_asked_for_once_and_while_they_are_too_old_once_in_5_s
     let _ = reads();
     for expected in [1, 0, 0] {
         let all = (0..20).map(|_| bring(&limiter, &quota));
-        futures_util::future::join_all(all)
-            .await
-            .into_iter()
-            .for_each(refused);
+        futures_util::future::join_all(all).await.into_iter().for_each(refused);
         assert_eq!(reads(), expected);
         pass(secs(2)).await;
     }
     // 6 s after the read.
     refused(bring(&limiter, &quota).await);
     assert_eq!(reads(), 1);
-    reconciler(&fleet)
-        .await
-        .invoke("{}", "run", None)
-        .await
-        .unwrap();
+    reconciler(&fleet).await.invoke("{}", "run", None).await.unwrap();
     pass(secs(5)).await;
     let _ = reads();
     assert!(bring(&limiter, &quota).await.unwrap().is_granted());
@@ -163,33 +134,22 @@ async fn the_functions_are_asked_for_once_and_while_they_are_too_old_once_in_5_s
     assert_eq!(reads(), 0);
     fleet.dynamo.delete(PK, SK);
     pass(Duration::from_secs(86_400)).await;
-    assert!(
-        bring(&limiter, &quota).await.unwrap().is_granted(),
-        "it is known"
-    );
+    assert!(bring(&limiter, &quota).await.unwrap().is_granted(), "it is known");
 }
 
 /// One that knows something else: the mark is added, and what it says stays.
 #[tokio::test(start_paused = true)]
 async fn two_reconcilers_that_mark_at_once_add_the_mark_to_what_the_item_says() {
     let fleet = unmarked().await;
-    fleet
-        .dynamo
-        .put(&json!({"PK": {"S": PK}, "SK": {"S": SK}, "other": {"N": "1"}}));
+    fleet.dynamo.put(&json!({"PK": {"S": PK}, "SK": {"S": SK}, "other": {"N": "1"}}));
     let limiter = fleet.limiter().await;
     let [quota, _] = quotas();
     refused(bring(&limiter, &quota).await);
     let (one, other) = (reconciler(&fleet).await, reconciler(&fleet).await);
-    let both = tokio::join!(
-        one.invoke("{}", "one", None),
-        other.invoke("{}", "other", None)
-    );
+    let both = tokio::join!(one.invoke("{}", "one", None), other.invoke("{}", "other", None));
     assert!(both.0.is_ok() && both.1.is_ok(), "{both:?}");
     let marked = fleet.dynamo.item(PK, SK);
-    assert_eq!(
-        (&marked["quotas"]["BOOL"], &marked["other"]["N"]),
-        (&json!(true), &json!("1"))
-    );
+    assert_eq!((&marked["quotas"]["BOOL"], &marked["other"]["N"]), (&json!(true), &json!("1")));
     // A process marks once.
     let _ = fleet.writes();
     one.invoke("{}", "again", None).await.unwrap();
@@ -222,9 +182,7 @@ async fn a_mark_that_may_not_be_read_counts_as_missing() {
 async fn in_an_outage_a_first_quota_is_decided_locally() {
     let fleet = Fleet::new().await;
     let local = OnUnavailable::Local { percent: 100 };
-    let limiter = fleet
-        .limiter_with(|builder| builder.on_unavailable(local))
-        .await;
+    let limiter = fleet.limiter_with(|builder| builder.on_unavailable(local)).await;
     fleet.fail_reads(Fault::LoseRequest);
     fleet.fail_writes(Fault::LoseRequest);
     let mut granted = 0;

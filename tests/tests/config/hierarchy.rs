@@ -48,19 +48,11 @@ async fn a_take_is_made_from_every_ancestor_or_from_none() {
     // The team runs dry through another of its parts.
     set_entity(&limiter, &child("e-2", "team")).await;
     configure(&limiter, &of_entity("e-2"), [rpm(99)]).await;
-    assert!(
-        take_of(&limiter, ["e-2", "gpt-4"], "rpm", 11)
-            .await
-            .unwrap()
-            .is_granted()
-    );
+    assert!(take_of(&limiter, ["e-2", "gpt-4"], "rpm", 11).await.unwrap().is_granted());
     let Decision::Denied(denied) = take(&limiter, 1).await.unwrap() else {
         panic!("the team has nothing left")
     };
-    let short: Vec<_> = denied
-        .short()
-        .map(|status| status.entity.as_str())
-        .collect();
+    let short: Vec<_> = denied.short().map(|status| status.entity.as_str()).collect();
     assert_eq!((short, denied.retry_after), (vec!["team"], Some(secs(4))));
     assert_eq!(all_left(&fleet).await, [Some(6), Some(0), Some(5)]);
     let _ = grant.roll_back().await.unwrap();
@@ -75,12 +67,7 @@ async fn limits_of_the_call_cascade_to_ancestors_on_request() {
     let team = of_entity("company");
     assert!(limiter.admin().delete_config(&team).await.unwrap());
     let limits = [rpm(100)];
-    let ask = |tokens| {
-        limiter
-            .acquire("e-1", "gpt-4")
-            .limits(&limits)
-            .take("rpm", tokens)
-    };
+    let ask = |tokens| limiter.acquire("e-1", "gpt-4").limits(&limits).take("rpm", tokens);
     let alone = taken(ask(5)).await;
     assert_eq!(all_left(&fleet).await, [Some(95), None, None]);
     let all = taken(ask(4).cascading()).await;
@@ -95,10 +82,7 @@ async fn limits_of_the_call_cascade_to_ancestors_on_request() {
     let _ = alone.roll_back().await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(100), Some(15), Some(100)]);
     // A disabled ancestor stops it.
-    let disabled = Config {
-        status: ConfigStatus::Disabled,
-        ..Config::default()
-    };
+    let disabled = Config { status: ConfigStatus::Disabled, ..Config::default() };
     set_config(&limiter, &team, &disabled).await;
     let decision = ask(1).cascading().send().await.unwrap();
     let Decision::Disabled(by) = decision else {
@@ -112,24 +96,10 @@ async fn limits_of_the_call_cascade_to_ancestors_on_request() {
 async fn an_entity_that_does_not_cascade_ends_the_chain() {
     let fleet = Fleet::new().await;
     let limiter = company(&fleet).await;
-    set_entity(
-        &limiter,
-        &Entity {
-            cascades: false,
-            ..child("team", "company")
-        },
-    )
-    .await;
+    set_entity(&limiter, &Entity { cascades: false, ..child("team", "company") }).await;
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(9), Some(14), None]);
-    set_entity(
-        &limiter,
-        &Entity {
-            cascades: false,
-            ..child("e-1", "team")
-        },
-    )
-    .await;
+    set_entity(&limiter, &Entity { cascades: false, ..child("e-1", "team") }).await;
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(8), Some(14), None]);
     assert!(limiter.admin().delete_entity(&entity("e-1")).await.unwrap());
@@ -147,30 +117,15 @@ async fn an_ancestor_is_asked_for_the_limits_it_has() {
     // The team has no limits at all, the company only one of those that are asked and one that is
     // not.
     delete_config(&limiter, &of_entity("team")).await;
-    set_config(
-        &limiter,
-        &of_entity("company"),
-        &Config::of([tpm(100), slots]),
-    )
-    .await;
-    let ask = || {
-        limiter
-            .acquire("e-1", "gpt-4")
-            .take("rpm", 1)
-            .take("tpm", 30)
-    };
+    set_config(&limiter, &of_entity("company"), &Config::of([tpm(100), slots])).await;
+    let ask = || limiter.acquire("e-1", "gpt-4").take("rpm", 1).take("tpm", 30);
     let grant = taken(ask()).await;
     assert_eq!((grant.amount("rpm"), grant.lease_id()), (tokens(1), None));
     assert_eq!(left(&fleet, "company", "tpm").await, Some(70));
     assert_eq!(left(&fleet, "company", "slots").await, Some(2));
     assert_eq!(left(&fleet, "team", "tpm").await, None);
     // None of those that are asked.
-    configure(
-        &limiter,
-        &of_entity("company"),
-        [Limit::per_day("rpd", 1).unwrap()],
-    )
-    .await;
+    configure(&limiter, &of_entity("company"), [Limit::per_day("rpd", 1).unwrap()]).await;
     let _ = fleet.writes();
     assert!(ask().send().await.unwrap().is_granted());
     assert_eq!(fleet.writes(), 1);
@@ -199,12 +154,7 @@ async fn the_status_of_an_ancestor_counts() {
     let fleet = Fleet::new().await;
     let limiter = company(&fleet).await;
     let set = async |name: &str, status| {
-        let config = Config {
-            class: None,
-            limits: vec![rpm(20)],
-            status,
-            is_shadow: false,
-        };
+        let config = Config { class: None, limits: vec![rpm(20)], status, is_shadow: false };
         set_config(&limiter, &of_entity(name), &config).await;
     };
     set("company", ConfigStatus::Disabled).await;
@@ -219,10 +169,7 @@ async fn the_status_of_an_ancestor_counts() {
     set("e-1", ConfigStatus::Unlimited).await;
     let _ = take(&limiter, 14).await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(9), Some(0), None]);
-    assert!(matches!(
-        take(&limiter, 1).await.unwrap(),
-        Decision::Denied(_)
-    ));
+    assert!(matches!(take(&limiter, 1).await.unwrap(), Decision::Denied(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -247,45 +194,20 @@ async fn children_are_listed_in_pages() {
         set_entity(&limiter, &child(&format!("e-{at:03}"), "team")).await;
     }
     set_entity(&limiter, &child("e-000", "other")).await;
-    limiter
-        .admin()
-        .delete_entity(&entity("e-001"))
-        .await
-        .unwrap();
-    set_entity(
-        &limiter,
-        &Entity {
-            parent: None,
-            ..child("e-002", "team")
-        },
-    )
-    .await;
+    limiter.admin().delete_entity(&entity("e-001")).await.unwrap();
+    set_entity(&limiter, &Entity { parent: None, ..child("e-002", "team") }).await;
     let (mut all, mut next): (Vec<_>, Option<PageToken>) = (vec![], None);
     loop {
-        let page = limiter
-            .admin()
-            .children(&entity("team"), next.as_ref())
-            .await
-            .unwrap();
+        let page = limiter.admin().children(&entity("team"), next.as_ref()).await.unwrap();
         all.extend(page.items);
         next = page.next;
         if next.is_none() {
             break;
         }
     }
+    assert_eq!(all, (3..120).map(|at| entity(&format!("e-{at:03}"))).collect::<Vec<_>>());
     assert_eq!(
-        all,
-        (3..120)
-            .map(|at| entity(&format!("e-{at:03}")))
-            .collect::<Vec<_>>()
-    );
-    assert_eq!(
-        limiter
-            .admin()
-            .children(&entity("other"), None)
-            .await
-            .unwrap()
-            .items,
+        limiter.admin().children(&entity("other"), None).await.unwrap().items,
         [entity("e-000")]
     );
 }
@@ -304,11 +226,7 @@ async fn a_manually_written_cycle_of_parents_is_an_error() {
     let is_circle = matches!(&error, Error::Invalid(text) if text.contains("its own ancestor"));
     assert!(is_circle, "{error}");
     assert!(fleet.dynamo.take_requests() <= 16);
-    let error = limiter
-        .admin()
-        .set_entity(&child("e-3", "team"))
-        .await
-        .unwrap_err();
+    let error = limiter.admin().set_entity(&child("e-3", "team")).await.unwrap_err();
     assert!(matches!(error, Error::Invalid(_)), "{error}");
     set_entity(&limiter, &child("team", "company")).await;
     assert!(take(&limiter, 1).await.unwrap().is_granted());

@@ -21,23 +21,13 @@ async fn a_circle_is_refused_by_the_names_that_make_it() {
         set_entity(&limiter, &child("d", "c")).await;
         set_entity(&limiter, &child("c", "b")).await;
         set_entity(&limiter, &child("b", "a")).await;
-        let error = limiter
-            .admin()
-            .set_entity(&child(parent, "d"))
-            .await
-            .unwrap_err();
+        let error = limiter.admin().set_entity(&child(parent, "d")).await.unwrap_err();
         assert!(
             is_circle(&error) && error.to_string().contains(&format!("entity {parent} ")),
             "{error}"
         );
     }
-    assert!(is_circle(
-        &limiter
-            .admin()
-            .set_entity(&child("e", "e"))
-            .await
-            .unwrap_err()
-    ));
+    assert!(is_circle(&limiter.admin().set_entity(&child("e", "e")).await.unwrap_err()));
     assert_eq!(limiter.admin().entity(&entity("a")).await.unwrap(), None);
 }
 
@@ -58,15 +48,7 @@ async fn make(limiter: &RateLimiter, changes: Vec<Change>) {
             None => limiter.admin().delete_entity(&id).await.map(|_| ()),
             Some(parent) => {
                 let parent = parent.map(|at| entity(NAMES[at]));
-                limiter
-                    .admin()
-                    .set_entity(&Entity {
-                        id,
-                        parent,
-                        cascades: true,
-                        plan: None,
-                    })
-                    .await
+                limiter.admin().set_entity(&Entity { id, parent, cascades: true, plan: None }).await
             }
         };
         assert!(made.as_ref().err().is_none_or(is_circle), "{made:?}");
@@ -77,12 +59,7 @@ async fn ancestors(limiter: &RateLimiter, of: EntityId) -> Result<(), TestCaseEr
     let (mut met, mut next) = (BTreeSet::new(), Some(of.clone()));
     while let Some(id) = next {
         prop_assert!(met.insert(id.clone()), "{of} is above itself, by {id}");
-        next = limiter
-            .admin()
-            .entity(&id)
-            .await
-            .unwrap()
-            .and_then(|entity| entity.parent);
+        next = limiter.admin().entity(&id).await.unwrap().and_then(|entity| entity.parent);
     }
     Ok(())
 }
@@ -128,36 +105,22 @@ fn put_child(fleet: &Fleet, id: &str, parent: &str) {
 /// A chain of so many entities, the root first.
 fn put_chain(fleet: &Fleet, name: &str, entities: usize) {
     for at in 1..entities {
-        put_child(
-            fleet,
-            &format!("{name}-{at}"),
-            &format!("{name}-{}", at - 1),
-        );
+        put_child(fleet, &format!("{name}-{at}"), &format!("{name}-{}", at - 1));
     }
 }
 
 /// At most what one grant takes from, and its token can restore.
 #[tokio::test(start_paused = true)]
 async fn chains_that_are_joined_are_no_longer_than_an_acquire_takes() {
-    for (upper, lower) in [
-        (60, 60),
-        (48, 48),
-        (48, 47),
-        (94, 1),
-        (95, 1),
-        (1, 94),
-        (1, 95),
-        (2, 94),
-    ] {
+    for (upper, lower) in
+        [(60, 60), (48, 48), (48, 47), (94, 1), (95, 1), (1, 94), (1, 95), (2, 94)]
+    {
         let (fleet, [limiter]) = Fleet::of().await;
         put_chain(&fleet, "u", upper);
         put_chain(&fleet, "l", lower);
         let joint = child("l-0", &format!("u-{}", upper - 1));
         let joined = limiter.admin().set_entity(&joint).await;
-        let ordered = limiter
-            .admin()
-            .order_entities(std::slice::from_ref(&joint))
-            .await;
+        let ordered = limiter.admin().order_entities(std::slice::from_ref(&joint)).await;
         let case = format!("{upper} above {lower}");
         assert_eq!(joined.is_ok(), upper + lower <= 95, "{case}: {joined:?}");
         assert_eq!(ordered.is_ok(), joined.is_ok(), "{case}: {ordered:?}");
@@ -174,12 +137,7 @@ async fn chains_that_are_joined_are_no_longer_than_an_acquire_takes() {
         let acquire = limiter.acquire(&lowest, "gpt-4").take("rpm", 1);
         let grant = taken(acquire).await;
         let token = grant.into_token();
-        let _ = limiter
-            .restore_grant(&token)
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
+        let _ = limiter.restore_grant(&token).unwrap().release().await.unwrap();
     }
 }
 

@@ -17,10 +17,7 @@ fn lose_of(fleet: &Fleet, key: &'static str, lost: usize) {
     fleet.dynamo.stall_when(move |operation, request| {
         let is_meant = operation == "BatchGetItem" && request.to_string().contains(key);
         let less = |left: usize| left.checked_sub(1);
-        is_meant
-            && left
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
-                .is_ok()
+        is_meant && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     });
 }
 
@@ -138,11 +135,8 @@ async fn a_read_of_limits_from_before_a_freeze_keeps_nothing_waiting() {
 /// meanwhile wait for neither.
 #[tokio::test(start_paused = true)]
 async fn a_lost_read_of_what_is_stopped_makes_one_request_wait() {
-    for (key, is_configured) in [
-        ("#SWITCHES", false),
-        ("ENTITY#e-1", false),
-        ("ENTITY#e-1", true),
-    ] {
+    for (key, is_configured) in [("#SWITCHES", false), ("ENTITY#e-1", false), ("ENTITY#e-1", true)]
+    {
         let (fleet, [operator, limiter]) = Fleet::of().await;
         stop(&operator, &of_entity("e-2")).await;
         configure(&operator, &ConfigLevel::System, [rpm(600)]).await;
@@ -165,10 +159,7 @@ async fn a_lost_read_of_what_is_stopped_makes_one_request_wait() {
         for _ in 0..20 {
             late += ask(1).await;
         }
-        assert!(
-            first <= 2 && late == 0,
-            "{key}, {is_configured}: {first}, {late}"
-        );
+        assert!(first <= 2 && late == 0, "{key}, {is_configured}: {first}, {late}");
     }
 }
 
@@ -182,9 +173,7 @@ async fn requests_that_give_up_a_read_of_limits_leave_few_tasks_behind() {
         let before = tasks();
         for round in 0..(500 / buckets) {
             let asked = (0..buckets).map(async |bucket| {
-                let acquire = limiter
-                    .acquire(&format!("e-{bucket}"), "gpt-4")
-                    .take("rpm", 1);
+                let acquire = limiter.acquire(&format!("e-{bucket}"), "gpt-4").take("rpm", 1);
                 let timeout_of = if is_dropped { secs(5) } else { millis(5) };
                 let send = acquire.timeout(timeout_of).send();
                 let decision = timeout(millis(5), send).await;
@@ -193,10 +182,7 @@ async fn requests_that_give_up_a_read_of_limits_leave_few_tasks_behind() {
             join_all(asked).await;
         }
         let left = tasks().saturating_sub(before);
-        assert!(
-            left <= most,
-            "{buckets} buckets, dropped: {is_dropped}: {left}"
-        );
+        assert!(left <= most, "{buckets} buckets, dropped: {is_dropped}: {left}");
     }
 }
 

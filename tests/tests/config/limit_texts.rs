@@ -18,12 +18,7 @@ fn amount() -> impl Strategy<Value = i64> {
 
 fn period() -> impl Strategy<Value = i64> {
     let named = prop::sample::select(vec![1_000, 60_000, 3_600_000, 86_400_000]);
-    prop_oneof![
-        named,
-        1..100_000_i64,
-        1..=MAX_PERIOD_MS,
-        Just(MAX_PERIOD_MS)
-    ]
+    prop_oneof![named, 1..100_000_i64, 1..=MAX_PERIOD_MS, Just(MAX_PERIOD_MS)]
 }
 
 /// Any window that a quota can have.
@@ -31,15 +26,7 @@ fn window() -> impl Strategy<Value = QuotaWindow> {
     let zone = prop::sample::select(ZoneName::all().collect::<Vec<_>>());
     let period = prop::sample::select(Period::ALL.to_vec());
     let weekday = prop::sample::select(vec![Weekday::Monday, Weekday::Thursday, Weekday::Sunday]);
-    let parts = (
-        period,
-        1..=12_u8,
-        1..=31_u8,
-        weekday,
-        0..24_u8,
-        0..60_u8,
-        zone,
-    );
+    let parts = (period, 1..=12_u8, 1..=31_u8, weekday, 0..24_u8, 0..60_u8, zone);
     let calendar = parts.prop_map(|(period, month, day, weekday, hour, minute, zone)| {
         let every = Every::period(period).in_zone(zone);
         let every = match period {
@@ -51,35 +38,24 @@ fn window() -> impl Strategy<Value = QuotaWindow> {
         };
         QuotaWindow::try_from(every).unwrap()
     });
-    let session = (1_000..=31_622_400_000_u64).prop_map(|ms| {
-        SessionWindow::new(Duration::from_millis(ms))
-            .unwrap()
-            .into()
-    });
+    let session = (1_000..=31_622_400_000_u64)
+        .prop_map(|ms| SessionWindow::new(Duration::from_millis(ms)).unwrap().into());
     prop_oneof![3 => calendar, 1 => session]
 }
 
 /// Any limit that a call accepts.
 fn limit() -> impl Strategy<Value = Limit> {
     let name = "[A-Za-z][A-Za-z0-9_.-]{0,12}|null|NO|y|1e3";
-    let mode = prop::sample::select(vec![
-        LimitMode::Enforced,
-        LimitMode::Shadow,
-        LimitMode::Soft,
-    ]);
+    let mode = prop::sample::select(vec![LimitMode::Enforced, LimitMode::Shadow, LimitMode::Soft]);
     let burst = prop::option::of(amount());
     let zone = prop::sample::select(vec!["UTC", "Europe/Berlin", "America/New_York"]);
     let rules = prop::collection::vec((0..60_u8, 1..60_u64, 1..9_u32, 1..9_u32), 1..4);
     let schedule = (rules, zone).prop_filter_map("overlaps", |(rules, zone)| {
-        let rules = (8..)
-            .zip(rules)
-            .map(|(hour, (minute, length, over, under))| {
-                let (cron, length) = (
-                    format!("{minute} {hour} * * 1-5"),
-                    Duration::from_secs(length * 60),
-                );
-                ScheduleRule::new(&cron, length, Scale::new(over, under)?)?.zone(zone)
-            });
+        let rules = (8..).zip(rules).map(|(hour, (minute, length, over, under))| {
+            let (cron, length) =
+                (format!("{minute} {hour} * * 1-5"), Duration::from_secs(length * 60));
+            ScheduleRule::new(&cron, length, Scale::new(over, under)?)?.zone(zone)
+        });
         Schedule::new(rules.collect::<Result<Vec<_>, _>>().ok()?).ok()
     });
     let parts = (
@@ -123,12 +99,7 @@ fn configuration() -> impl Strategy<Value = Config> {
     parts.prop_filter_map("limits", |(mut limits, status, is_shadow)| {
         limits.sort_by(|one, other| one.name().cmp(other.name()));
         limits.dedup_by(|one, other| one.name() == other.name());
-        let config = Config {
-            class: None,
-            limits,
-            status,
-            is_shadow,
-        };
+        let config = Config { class: None, limits, status, is_shadow };
         config.check().is_ok().then_some(config)
     })
 }
@@ -155,20 +126,14 @@ fn contents() -> impl Strategy<Value = LimitsFileContents> {
         let entities = children.into_iter().filter(|(id, _)| *id != parent);
         let entities =
             entities.map(|(id, cascades)| Entity::new(id).child_of(parent.clone(), cascades));
-        LimitsFileContents {
-            configs: configs.into_iter().collect(),
-            entities: entities.collect(),
-        }
+        LimitsFileContents { configs: configs.into_iter().collect(), entities: entities.collect() }
     })
 }
 
 /// The contents by name, without entities that say nothing.
 fn by_name(
     contents: &LimitsFileContents,
-) -> (
-    BTreeMap<&ConfigLevel, &Config>,
-    BTreeMap<&EntityId, &Entity>,
-) {
+) -> (BTreeMap<&ConfigLevel, &Config>, BTreeMap<&EntityId, &Entity>) {
     let configs = contents.configs.iter();
     let entities = contents.entities.iter().filter(|of| of.parent.is_some());
     (
@@ -210,34 +175,19 @@ fn a_map_and_its_text_are_one_limit() {
     };
     for (map, text) in [
         ("{per_second: 5}", "5/second"),
-        (
-            "{per_minute: 5, burst: 7, mode: soft}",
-            "5/minute,burst=7,mode=soft",
-        ),
+        ("{per_minute: 5, burst: 7, mode: soft}", "5/minute,burst=7,mode=soft"),
         ("{per_hour: 1_000}", "1000/hour"),
         ("{per_day: 5, mode: shadow}", "5/day,mode=shadow"),
         ("{concurrent: 20}", "20"),
-        (
-            "{capacity: 10, refill_amount: 1, refill_period_ms: 250}",
-            "1/250ms,burst=10",
-        ),
+        ("{capacity: 10, refill_amount: 1, refill_period_ms: 250}", "1/250ms,burst=10"),
         ("{quota: 10000, every: month}", "quota:10000/month"),
         (
             "{quota: 10_000, every: month, day: 15, at: \"09:00\", tz: europe/berlin, mode: soft}",
             "quota:10000/month,day=15,at=09:00,tz=Europe/Berlin,mode=soft",
         ),
-        (
-            "{quota: 5, every: week, day: sunday, at: 18:30}",
-            "quota:5/week,day=sunday,at=18:30",
-        ),
-        (
-            "{quota: 5, every: hour, at: \":30\"}",
-            "quota:5/hour,at=:30",
-        ),
-        (
-            "{quota: 5, every: year, month: 4, day: 6}",
-            "quota:5/year,month=4,day=6",
-        ),
+        ("{quota: 5, every: week, day: sunday, at: 18:30}", "quota:5/week,day=sunday,at=18:30"),
+        ("{quota: 5, every: hour, at: \":30\"}", "quota:5/hour,at=:30"),
+        ("{quota: 5, every: year, month: 4, day: 6}", "quota:5/year,month=4,day=6"),
         ("{session: 5h, quota: 200}", "session:200/5h"),
         (
             "{per_day: 900, classes: {night: {at_least: 5%}, batch: {at_least: 10%, leaves: 30%}}}",

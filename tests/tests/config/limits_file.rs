@@ -39,19 +39,13 @@ entities:
 ";
 
 async fn limiter(fleet: &Fleet, file: &LimitsFile) -> RateLimiter {
-    fleet
-        .limiter_with(|builder| builder.limits_file(file.clone()))
-        .await
+    fleet.limiter_with(|builder| builder.limits_file(file.clone())).await
 }
 
 /// The capacity in force, by the nearest level.
 async fn rpm(limiter: &RateLimiter, entity: &str, resource: &str) -> i64 {
     let balances = limiter.peek(entity, resource).send().await.unwrap();
-    balances
-        .limit("rpm")
-        .expect("it is configured")
-        .capacity
-        .whole_tokens()
+    balances.limit("rpm").expect("it is configured").capacity.whole_tokens()
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,17 +60,10 @@ async fn the_nearest_level_of_the_file_wins() {
         ("user-2", "gpt-4", 700),
         ("user-2", "other", 1),
     ] {
-        assert_eq!(
-            rpm(&limiter, entity, resource).await,
-            capacity,
-            "{entity} on {resource}"
-        );
+        assert_eq!(rpm(&limiter, entity, resource).await, capacity, "{entity} on {resource}");
     }
     let ask = |resource: &str| limiter.acquire("user-2", resource).take("rpm", 1).send();
-    assert!(matches!(
-        ask("legacy").await.unwrap(),
-        Decision::Disabled(_)
-    ));
+    assert!(matches!(ask("legacy").await.unwrap(), Decision::Disabled(_)));
     assert!(ask("free").await.unwrap().is_granted());
     let _ = fleet.dynamo.take_operations();
     assert!(ask("free").await.unwrap().is_granted());
@@ -86,22 +73,11 @@ async fn the_nearest_level_of_the_file_wins() {
         ConfigStatus::Unlimited
     );
     // What user-1 takes is taken of its parent too, and a soft limit goes into debt.
-    let grant = take_of(&limiter, ["user-1", "gpt-4"], "rpm", 40)
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
-    let available: Vec<_> = grant
-        .limits()
-        .iter()
-        .map(|status| status.available)
-        .collect();
+    let grant = take_of(&limiter, ["user-1", "gpt-4"], "rpm", 40).await.unwrap().granted().unwrap();
+    let available: Vec<_> = grant.limits().iter().map(|status| status.available).collect();
     assert_eq!(available[0], tokens(-10));
     assert!(available.contains(&tokens(10)), "{available:?}");
-    assert_eq!(
-        fleet.dynamo.take_operations().keys().collect::<Vec<_>>(),
-        ["UpdateItem"]
-    );
+    assert_eq!(fleet.dynamo.take_operations().keys().collect::<Vec<_>>(), ["UpdateItem"]);
 }
 
 /// Returns the capacity once the file has been checked twice. Time waits for the reads.
@@ -129,18 +105,11 @@ async fn a_changed_file_is_heard_of_and_a_broken_one_changes_nothing() {
     let error = limits.error().expect("a key is not known");
     assert_eq!(error.place, Some((4, 11)));
     assert!(
-        error
-            .to_string()
-            .contains(".yaml:4:11: system.limits.rpm: \"per_minuet\" is unknown"),
+        error.to_string().contains(".yaml:4:11: system.limits.rpm: \"per_minuet\" is unknown"),
         "{error}"
     );
 
-    for lost in [
-        None,
-        Some(""),
-        Some("weirgate: 1\n"),
-        Some("weirgate: 1\nsystem:\n"),
-    ] {
+    for lost in [None, Some(""), Some("weirgate: 1\n"), Some("weirgate: 1\nsystem:\n")] {
         match lost {
             None => std::fs::remove_file(&file.0).unwrap(),
             Some(text) => file.write(text),
@@ -158,9 +127,7 @@ async fn a_changed_file_is_heard_of_and_a_broken_one_changes_nothing() {
 
 #[test]
 fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
-    let rows = include_str!("mistakes.txt")
-        .lines()
-        .filter(|line| !line.starts_with('#'));
+    let rows = include_str!("mistakes.txt").lines().filter(|line| !line.starts_with('#'));
     assert!(rows.clone().count() >= 56);
     for row in rows {
         let (text, error) = row.split_once(" => ").expect(row);
@@ -172,12 +139,7 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
         assert!(error.to_string().contains(named), "{row}: {error}");
     }
     let error = LimitsFile::open("/nowhere/limits.yaml").expect_err("it is not there");
-    assert!(
-        error
-            .to_string()
-            .starts_with("/nowhere/limits.yaml: cannot be read"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("/nowhere/limits.yaml: cannot be read"), "{error}");
 }
 
 /// What a level says, in the file or in the table.
@@ -199,10 +161,7 @@ struct Both {
 impl Both {
     fn all() -> [Self; 9] {
         let says = [Says::Nothing, Says::Limits, Says::Disabled];
-        std::array::from_fn(|at| Self {
-            file: says[at / 3],
-            table: says[at % 3],
-        })
+        std::array::from_fn(|at| Self { file: says[at / 3], table: says[at % 3] })
     }
 
     /// Returns what counts at this level: the file's, or else the table's.
@@ -222,10 +181,7 @@ impl Both {
                 return;
             }
             Says::Limits => Config::of([Limit::per_minute("rpm", capacity).unwrap()]),
-            Says::Disabled => Config {
-                status: ConfigStatus::Disabled,
-                ..Config::default()
-            },
+            Says::Disabled => Config { status: ConfigStatus::Disabled, ..Config::default() },
         };
         set_config(operator, level, &config).await;
     }
@@ -367,12 +323,7 @@ async fn limits_of_a_file_decide_while_the_table_cannot_be_read() {
     let limiter = limiter.on_unavailable(local).build().await.unwrap();
     fleet.fail_reads(weirgate_testkit::Fault::ServerError);
     fleet.fail_writes(weirgate_testkit::Fault::ServerError);
-    let ask = |amount: i64| {
-        limiter
-            .acquire("user-2", "gpt-4")
-            .take("rpm", amount)
-            .send()
-    };
+    let ask = |amount: i64| limiter.acquire("user-2", "gpt-4").take("rpm", amount).send();
     assert!(ask(700).await.unwrap().is_granted());
     let denied = ask(700).await.unwrap();
     assert!(matches!(denied, Decision::Denied(_)), "{denied:?}");
@@ -396,10 +347,7 @@ async fn a_throttled_read_of_the_table_lets_no_broad_level_of_the_file_decide() 
             .dynamo
             .fail_reads(move |operation, _| (operation == "BatchGetItem").then_some(throttled));
         let answer = ask("user-3").await;
-        assert!(
-            answer.as_ref().is_err_and(Error::is_transient),
-            "{answer:?}"
-        );
+        assert!(answer.as_ref().is_err_and(Error::is_transient), "{answer:?}");
         // What was read before stays in force, at any age.
         pass(secs(61)).await;
         assert!(ask("user-2").await.unwrap().is_granted());
@@ -443,11 +391,7 @@ async fn effective_limits_have_the_level_that_each_bucket_has_them_from() {
     let of_file: Vec<_> = found.levels.iter().map(|of| of.is_from_file).collect();
     assert_eq!(of_file, [true, false, true, true]);
     assert_eq!(found.levels[1].config, None);
-    assert_eq!(
-        found.levels[3].config,
-        Some(Config::of([rate(1)])),
-        "the file wins"
-    );
+    assert_eq!(found.levels[3].config, Some(Config::of([rate(1)])), "the file wins");
 
     let table = effective("user-2", "gpt-4").await;
     assert_eq!(table.buckets[0].limits, [rate(7)]);
@@ -483,11 +427,7 @@ async fn effective_limits_have_the_level_that_each_bucket_has_them_from() {
     let empty = fleet.limiter().await;
     delete_config(&empty, &ConfigLevel::System).await;
     let (entity, resource) = ("no-one".try_into().unwrap(), "x".try_into().unwrap());
-    let none = empty
-        .admin()
-        .effective_limits(&entity, &resource)
-        .await
-        .unwrap();
+    let none = empty.admin().effective_limits(&entity, &resource).await.unwrap();
     assert_eq!((none.buckets.len(), &none.buckets[0].level), (1, &None));
     assert_eq!((none.buckets[0].status, none.levels.len()), (None, 4));
 }

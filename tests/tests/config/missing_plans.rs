@@ -120,17 +120,10 @@ async fn a_plan_with_limits_on_another_resource_exists() {
     set.unwrap();
     let pro = Some("pro".to_owned());
     assert_eq!(told(&limiter, ["e-1", "gpt-4"], 1).await, pro);
-    assert_eq!(
-        told(&limiter, ["user", "gpt-4"], 1).await,
-        pro,
-        "a parent's"
-    );
+    assert_eq!(told(&limiter, ["user", "gpt-4"], 1).await, pro, "a parent's");
     configure(&admin, &of_plan_on("pro", "other"), [rpm(7)]).await;
     assert_eq!(told(&admin, ["e-1", "gpt-4"], 1).await, None);
-    assert_eq!(
-        told(&fleet.limiter().await, ["user", "gpt-4"], 1).await,
-        None
-    );
+    assert_eq!(told(&fleet.limiter().await, ["user", "gpt-4"], 1).await, None);
     // Others know it after the TTL, and forget it after the TTL.
     pass(secs(61)).await;
     assert_eq!(told(&limiter, ["e-1", "gpt-4"], 1).await, None);
@@ -207,11 +200,7 @@ async fn a_read_of_a_plan_that_fails_tells_nothing_and_fails_no_acquire() {
             .dynamo
             .fail_reads(move |_, request| request.to_string().contains(COUNT).then_some(fault));
         pass(secs(61)).await;
-        assert_eq!(
-            told(&limiter, ["e-1", "gpt-4"], 1).await,
-            pro,
-            "as before, {fault:?}"
-        );
+        assert_eq!(told(&limiter, ["e-1", "gpt-4"], 1).await, pro, "as before, {fault:?}");
     }
 }
 
@@ -228,14 +217,10 @@ async fn an_outage_names_the_plan_as_before() {
     fleet.fail_writes(Fault::LoseRequest);
     for after in [0, 61, 61] {
         pass(secs(after)).await;
-        let decision = take_of(&limiter, ["e-1", "gpt-4"], "rpm", 20)
-            .await
-            .unwrap();
+        let decision = take_of(&limiter, ["e-1", "gpt-4"], "rpm", 20).await.unwrap();
         assert!(decision.is_granted());
         assert_eq!(missing(&decision), Some(&plan("pro")), "after {after} s");
-        let decision = take_of(&limiter, ["e-1", "gpt-4"], "rpm", 30)
-            .await
-            .unwrap();
+        let decision = take_of(&limiter, ["e-1", "gpt-4"], "rpm", 30).await.unwrap();
         assert!(matches!(&decision, Decision::Denied(denied) if denied.degraded.is_some()));
         assert_eq!(missing(&decision), Some(&plan("pro")), "after {after} s");
     }
@@ -252,12 +237,7 @@ async fn plans_of_limits_files_exist_by_the_file_or_by_the_table() {
     let file = File::new(text);
     let limiter = fleet.builder().await.limits_file(file.limits());
     let limiter = limiter.build().await.unwrap();
-    for (id, expected) in [
-        ("e-1", None),
-        ("e-2", None),
-        ("e-3", Some("gone")),
-        ("e-4", None),
-    ] {
+    for (id, expected) in [("e-1", None), ("e-2", None), ("e-3", Some("gone")), ("e-4", None)] {
         let named = told(&limiter, [id, "gpt-4"], 1).await;
         assert_eq!(named.as_deref(), expected, "{id}");
     }
@@ -268,11 +248,7 @@ async fn plans(limiter: &RateLimiter) -> Vec<(String, u64, u64)> {
     loop {
         let page = limiter.admin().plans(after.as_ref()).await.unwrap();
         assert_eq!(page.unreadable, []);
-        let row = |PlanUse {
-                       plan,
-                       entities,
-                       levels,
-                   }| (plan.to_string(), entities, levels);
+        let row = |PlanUse { plan, entities, levels }| (plan.to_string(), entities, levels);
         plans.extend(page.items.into_iter().map(row));
         after = page.next;
         if after.is_none() {
@@ -305,32 +281,14 @@ async fn a_plan_counts_its_levels_and_entities() {
         delete_config(&admin, &on).await;
     }
     let refused = admin.admin().delete_config(&all).await.unwrap_err();
-    assert!(
-        refused.to_string().contains("plan pro is in use"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("plan pro is in use"), "{refused}");
     assert_eq!(plans(&admin).await, [of("free", 0, 1), of("pro", 2, 1)]);
-    let version = admin
-        .admin()
-        .read_configs(std::slice::from_ref(&on))
-        .await
-        .unwrap()[0]
-        .version;
+    let version = admin.admin().read_configs(std::slice::from_ref(&on)).await.unwrap()[0].version;
     let config = weirgate::Config::of([rpm(4)]);
-    assert!(
-        admin
-            .admin()
-            .replace_config(&on, version, Some(&config))
-            .await
-            .unwrap()
-    );
+    assert!(admin.admin().replace_config(&on, version, Some(&config)).await.unwrap());
     assert_eq!(plans(&admin).await[1], of("pro", 2, 2));
     let _ = admin.admin().delete_plan(&plan("pro"), true).await.unwrap();
-    let _ = admin
-        .admin()
-        .delete_plan(&plan("free"), false)
-        .await
-        .unwrap();
+    let _ = admin.admin().delete_plan(&plan("free"), false).await.unwrap();
     assert_eq!(plans(&admin).await, [of("free", 0, 0), of("pro", 2, 0)]);
 }
 
@@ -352,9 +310,7 @@ async fn levels_that_change_at_once_are_counted() {
         );
         let () = set;
         let count = plans(&other).await;
-        let levels = one_admin
-            .configs(&weirgate::ConfigFilter::Plan(plan("pro")), None)
-            .await;
+        let levels = one_admin.configs(&weirgate::ConfigFilter::Plan(plan("pro")), None).await;
         let levels = u64::try_from(levels.unwrap().items.len()).unwrap();
         let entities = u64::from(moved.is_ok());
         assert!(levels > 0 || entities == 0, "{offset}");

@@ -31,11 +31,7 @@ async fn a_file_that_moves_an_entity_to_another_plan_of_the_table_is_followed() 
         pass(secs(120)).await;
         let _ = capacity(&limiter, ["e-1", "gpt-4"]).await;
         pass(secs(120)).await;
-        assert_eq!(
-            capacity(&limiter, ["e-1", "gpt-4"]).await,
-            expected,
-            "{name}"
-        );
+        assert_eq!(capacity(&limiter, ["e-1", "gpt-4"]).await, expected, "{name}");
     }
 }
 
@@ -71,12 +67,7 @@ async fn a_forced_deletion_of_a_plan_is_whole_or_changes_nothing() {
     assert_eq!(capacity(&admin, ["e-1", "gpt-4"]).await, 5);
     let deleted = admin.admin().delete_plan(&plan("pro"), true).await;
     let left = [
-        admin
-            .admin()
-            .config(&of_plan("pro"))
-            .await
-            .unwrap()
-            .is_some(),
+        admin.admin().config(&of_plan("pro")).await.unwrap().is_some(),
         admin.admin().config(&level).await.unwrap().is_some(),
     ];
     assert_eq!(left[0], left[1], "half of the plan is left: {deleted:?}");
@@ -108,10 +99,7 @@ async fn a_stopped_system_reads_no_entity_because_another_entity_is_stopped() {
     stop(&admin, &of_entity("other")).await;
     stop(&admin, &ConfigLevel::System).await;
     let is_disabled = async |id: &str| {
-        let ask = limiter
-            .acquire(id, "gpt-4")
-            .limits(&[rpm(5)])
-            .take("rpm", 1);
+        let ask = limiter.acquire(id, "gpt-4").limits(&[rpm(5)]).take("rpm", 1);
         let decision = ask.send().await.unwrap();
         matches!(decision, Decision::Disabled(_))
     };
@@ -155,11 +143,7 @@ async fn two_moves_at_once_leave_one_plan_that_all_follow() {
     assert_eq!(capacity(&one, ["e-1", "gpt-4"]).await, 10);
     let _ = tokio::join!(set_plan(&one, "e-1", "pro"), set_plan(&other, "e-1", "big"));
     let now = one.admin().entity(&entity("e-1")).await.unwrap().unwrap();
-    let expected = if now.plan == Some(plan("pro")) {
-        100
-    } else {
-        1_000
-    };
+    let expected = if now.plan == Some(plan("pro")) { 100 } else { 1_000 };
     for limiter in [&fleet.limiter().await, &one, &other] {
         pass(secs(61)).await;
         assert_eq!(capacity(limiter, ["e-1", "gpt-4"]).await, expected);
@@ -180,17 +164,10 @@ async fn an_erased_entity_that_is_made_again_has_nothing_of_its_plan() {
     assert_eq!(admin.admin().entity(&entity("e-1")).await.unwrap(), None);
     assert_eq!(capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await, 60);
     set_entity(&admin, &Entity::new(entity("e-1"))).await;
-    let page = admin
-        .admin()
-        .plan_entities(&plan("pro"), None)
-        .await
-        .unwrap();
+    let page = admin.admin().plan_entities(&plan("pro"), None).await.unwrap();
     assert_eq!(page.items, []);
     set_plan(&admin, "e-1", "pro").await.unwrap();
-    assert_eq!(
-        capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await,
-        609
-    );
+    assert_eq!(capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await, 609);
     configure(&admin, &on("e-1", "gpt-4"), [rpm(5)]).await;
     assert_eq!(capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await, 5);
     delete_config(&admin, &on("e-1", "gpt-4")).await;
@@ -209,16 +186,10 @@ async fn a_parents_missing_plan_is_told() {
     set_entity(&admin, &user).await;
     admin.admin().delete_plan(&plan("pro"), true).await.unwrap();
     let effective = admin.admin();
-    let effective = effective
-        .effective_limits(&entity("user"), &resource("gpt-4"))
-        .await;
+    let effective = effective.effective_limits(&entity("user"), &resource("gpt-4")).await;
     let effective = effective.unwrap();
     assert_eq!(effective.buckets.len(), 2);
-    assert_eq!(
-        effective.missing_plan,
-        Some(plan("pro")),
-        "the team's plan has no limits"
-    );
+    assert_eq!(effective.missing_plan, Some(plan("pro")), "the team's plan has no limits");
 }
 
 async fn purge(limiter: &RateLimiter) {
@@ -246,20 +217,11 @@ async fn a_purged_namespace_follows_its_new_limits_after_many_moves() {
         configure(&admin, &ConfigLevel::System, [rpm(60 + round)]).await;
         configure(&admin, &of_plan("pro"), [rpm(600)]).await;
         let limiter = fleet.limiter().await;
-        assert_eq!(
-            capacity(&limiter, ["e-1", "gpt-4"]).await,
-            60 + round,
-            "round {round}"
-        );
+        assert_eq!(capacity(&limiter, ["e-1", "gpt-4"]).await, 60 + round, "round {round}");
         for turn in 0..400 {
-            set_plan(&admin, "e-1", if turn % 2 == 0 { "pro" } else { "" })
-                .await
-                .unwrap();
+            set_plan(&admin, "e-1", if turn % 2 == 0 { "pro" } else { "" }).await.unwrap();
         }
-        assert_eq!(
-            capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await,
-            60 + round
-        );
+        assert_eq!(capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await, 60 + round);
         purge(&admin).await;
     }
 }
@@ -284,16 +246,9 @@ async fn a_page_of_a_plans_usage_is_bounded_as_the_pages_of_others_are() {
     let mut after = None;
     loop {
         let page = report.page(after.as_ref()).await.unwrap();
-        let resources: std::collections::BTreeSet<_> = page
-            .items
-            .iter()
-            .map(|row| row.resource.to_string())
-            .collect();
-        assert!(
-            resources.len() <= 1,
-            "a page has {} rows of {resources:?}",
-            page.items.len()
-        );
+        let resources: std::collections::BTreeSet<_> =
+            page.items.iter().map(|row| row.resource.to_string()).collect();
+        assert!(resources.len() <= 1, "a page has {} rows of {resources:?}", page.items.len());
         after = page.next;
         if after.is_none() {
             break;
@@ -330,16 +285,8 @@ async fn plans_with_schedules_are_followed_through_boundaries_and_moves() {
             _ => 7,
         };
         let fresh = fleet.limiter().await;
-        assert_eq!(
-            capacity(&fresh, ["e-1", "gpt-4"]).await,
-            expected,
-            "{name:?} at {minute}"
-        );
-        assert_eq!(
-            capacity(&admin, ["e-1", "gpt-4"]).await,
-            expected,
-            "{name:?} at {minute}"
-        );
+        assert_eq!(capacity(&fresh, ["e-1", "gpt-4"]).await, expected, "{name:?} at {minute}");
+        assert_eq!(capacity(&admin, ["e-1", "gpt-4"]).await, expected, "{name:?} at {minute}");
         let passed = u64::try_from(fleet.now().0 - START.0).unwrap();
         let until = u64::try_from(minute + 4).unwrap() * 60_000;
         pass(Duration::from_millis(until - passed)).await;
@@ -381,20 +328,11 @@ async fn a_parents_plan_limits_a_cascade() {
     set_entity(&admin, &user).await;
     let limiter = fleet.limiter().await;
     for expected in [true, false] {
-        let decision = take_of(&limiter, ["user", "gpt-4"], "rpm", 4)
-            .await
-            .unwrap();
+        let decision = take_of(&limiter, ["user", "gpt-4"], "rpm", 4).await.unwrap();
         assert_eq!(decision.is_granted(), expected);
     }
-    let brought = limiter
-        .acquire("user", "other")
-        .limits(&[rpm(100)])
-        .cascading()
-        .take("rpm", 6);
-    assert!(
-        !brought.send().await.unwrap().is_granted(),
-        "the team's plan has 5"
-    );
+    let brought = limiter.acquire("user", "other").limits(&[rpm(100)]).cascading().take("rpm", 6);
+    assert!(!brought.send().await.unwrap().is_granted(), "the team's plan has 5");
 }
 
 /// `set_plan` says: at once for this limiter. A cached denial of the plan before must not outlast it.
@@ -455,23 +393,11 @@ async fn an_erased_entity_has_nothing_of_its_plan() {
     let id = entity("e-1");
     set_plan(&admin, "e-1", "pro").await.unwrap();
     assert_eq!(capacity(&admin, ["e-1", "gpt-4"]).await, 619);
-    let _ = admin
-        .admin()
-        .erase_entity(&id, weirgate::LiveLeases::Refuse)
-        .await
-        .unwrap();
+    let _ = admin.admin().erase_entity(&id, weirgate::LiveLeases::Refuse).await.unwrap();
     assert_eq!(admin.admin().entity(&id).await.unwrap(), None);
-    let page = admin
-        .admin()
-        .plan_entities(&plan("pro"), None)
-        .await
-        .unwrap();
+    let page = admin.admin().plan_entities(&plan("pro"), None).await.unwrap();
     assert!(page.items.is_empty());
-    let again = admin
-        .admin()
-        .erase_entity(&id, weirgate::LiveLeases::Refuse)
-        .await
-        .unwrap();
+    let again = admin.admin().erase_entity(&id, weirgate::LiveLeases::Refuse).await.unwrap();
     assert!(!again.entity);
     pass(secs(3_600)).await;
     for limiter in [&fleet.limiter().await, &admin] {
@@ -517,11 +443,7 @@ async fn an_entity_that_gets_a_plan_while_it_is_deleted_keeps_it_or_is_refused()
         let has_pro = found.is_some_and(|found| found.plan == Some(plan("pro")));
         let is_left = one.admin().has_plan(&plan("pro")).await.unwrap();
         let case = format!("{offset}, {by_level}: {deletion:?}, {moved:?}");
-        assert_eq!(
-            (has_pro, is_left),
-            (moved.is_ok(), deletion.is_err()),
-            "{case}"
-        );
+        assert_eq!((has_pro, is_left), (moved.is_ok(), deletion.is_err()), "{case}");
         assert!(is_left || !has_pro, "a plan that does not exist, {case}");
         (kept, deleted) = (kept + i32::from(is_left), deleted + i32::from(!is_left));
     }
@@ -565,30 +487,20 @@ async fn a_plan_that_all_entities_left_can_be_deleted() {
         }
     }
     let count = |name: &str| {
-        let item = fleet
-            .dynamo
-            .item(&format!("default/PLAN#{name}"), "#ENTITIES");
+        let item = fleet.dynamo.item(&format!("default/PLAN#{name}"), "#ENTITIES");
         item["entities"]["N"].as_str().unwrap().to_owned()
     };
     assert_eq!([count("pro"), count("free")], ["4", "0"]);
     let _ = set_plan(&admin, "e-1", "").await.unwrap();
     assert!(admin.admin().delete_entity(&entity("e-2")).await.unwrap());
     let erased = admin.admin();
-    let erased = erased
-        .erase_entity(&entity("e-3"), LiveLeases::Refuse)
-        .await;
+    let erased = erased.erase_entity(&entity("e-3"), LiveLeases::Refuse).await;
     assert!(erased.unwrap().entity);
     assert!(delete_last(&admin, false).await.is_err(), "e-4 has it");
     // By force it stays the plan of the entity, which leaves it afterwards.
-    assert_eq!(
-        admin.admin().delete_plan(&plan("pro"), true).await.unwrap(),
-        1
-    );
+    assert_eq!(admin.admin().delete_plan(&plan("pro"), true).await.unwrap(), 1);
     configure(&admin, &of_plan("pro"), [rpm(60)]).await;
-    assert!(
-        delete_last(&admin, false).await.is_err(),
-        "e-4 has it again"
-    );
+    assert!(delete_last(&admin, false).await.is_err(), "e-4 has it again");
     let _ = set_plan(&admin, "e-4", "free").await.unwrap();
     assert_eq!([count("pro"), count("free")], ["0", "1"]);
     delete_last(&admin, true).await.unwrap();
@@ -604,10 +516,7 @@ async fn many_entities_get_one_plan_at_once() {
     let ids: Vec<_> = (0..50).map(|at| format!("e-{at}")).collect();
     let moves = ids.iter().map(|id| set_plan(&limiter, id, "pro"));
     let moves = futures_util::future::join_all(moves).await;
-    assert!(
-        moves.iter().all(|moved| matches!(moved, Ok(true))),
-        "{moves:?}"
-    );
+    assert!(moves.iter().all(|moved| matches!(moved, Ok(true))), "{moves:?}");
     let item = fleet.dynamo.item("default/PLAN#pro", "#ENTITIES");
     assert_eq!(item["entities"]["N"], "50");
 }

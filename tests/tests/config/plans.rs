@@ -38,11 +38,7 @@ async fn the_first_level_with_limits_wins_and_plans_are_between_entity_and_resou
     set_plan(&admin, "e-1", "pro").await.unwrap();
     for (level, tokens) in levels.iter().zip(1..) {
         let limiter = fleet.limiter().await;
-        assert_eq!(
-            capacity(&limiter, ["e-1", "gpt-4"]).await,
-            tokens * 100,
-            "{level}"
-        );
+        assert_eq!(capacity(&limiter, ["e-1", "gpt-4"]).await, tokens * 100, "{level}");
         let effective = effective(&limiter, ["e-1", "gpt-4"]).await;
         assert_eq!(effective.buckets[0].level.as_ref(), Some(level));
         assert_eq!(effective.levels.len(), 6);
@@ -58,10 +54,7 @@ async fn the_first_level_with_limits_wins_and_plans_are_between_entity_and_resou
     }
     // Other entities have none of it.
     configure(&admin, &of_plan("pro"), [rpm(7)]).await;
-    assert_eq!(
-        capacity(&fleet.limiter().await, ["e-2", "gpt-4"]).await,
-        600
-    );
+    assert_eq!(capacity(&fleet.limiter().await, ["e-2", "gpt-4"]).await, 600);
 }
 
 /// Numbers of keys in the reads of limits from now on.
@@ -211,11 +204,7 @@ async fn a_process_that_knows_the_plan_of_before_does_not_overrule_the_new_one()
     for _ in 0..3 {
         let _ = capacity(&stale, ["e-2", "gpt-4"]).await;
     }
-    assert_eq!(
-        capacity(&stale, ["e-1", "other"]).await,
-        110,
-        "it knows no better"
-    );
+    assert_eq!(capacity(&stale, ["e-1", "other"]).await, 110, "it knows no better");
     for limiter in [&fleet.limiter().await, &admin, &stale] {
         assert_eq!(capacity(limiter, ["e-1", "other"]).await, 10);
         pass(secs(2)).await;
@@ -237,12 +226,8 @@ enum Step {
 
 const PLANS: [&str; 3] = ["", "free", "pro"];
 /// By the last ones, levels of plans are read while the entity of the first is cached.
-const BUCKETS: [[&str; 2]; 4] = [
-    ["e-1", "gpt-4"],
-    ["e-1", "other"],
-    ["e-2", "gpt-4"],
-    ["e-3", "gpt-4"],
-];
+const BUCKETS: [[&str; 2]; 4] =
+    [["e-1", "gpt-4"], ["e-1", "other"], ["e-2", "gpt-4"], ["e-3", "gpt-4"]];
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
@@ -330,22 +315,13 @@ async fn a_plan_must_have_limits_and_one_in_use_is_not_deleted() {
     let error = admin.admin().delete_config(&last).await.unwrap_err();
     assert_says(
         &error,
-        &[
-            "plan pro is in use: entities with it are 2,",
-            "plans delete pro --force",
-        ],
+        &["plan pro is in use: entities with it are 2,", "plans delete pro --force"],
     );
     let error = admin.admin().delete_plan(&plan("pro"), false).await;
     assert_says(&error.unwrap_err(), &["are 2,"]);
-    assert_eq!(
-        capacity(&fleet.limiter().await, ["acme", "gpt-4"]).await,
-        700
-    );
+    assert_eq!(capacity(&fleet.limiter().await, ["acme", "gpt-4"]).await, 700);
 
-    assert_eq!(
-        admin.admin().delete_plan(&plan("pro"), true).await.unwrap(),
-        1
-    );
+    assert_eq!(admin.admin().delete_plan(&plan("pro"), true).await.unwrap(), 1);
     let limiter = fleet.limiter().await;
     assert_eq!(capacity(&limiter, ["acme", "gpt-4"]).await, 60);
     let missing_plan = effective(&limiter, ["acme", "gpt-4"]).await.missing_plan;
@@ -354,10 +330,7 @@ async fn a_plan_must_have_limits_and_one_in_use_is_not_deleted() {
     let missing_plan = effective(&limiter, ["acme", "gpt-4"]).await.missing_plan;
     assert_eq!(missing_plan, None, "it has limits elsewhere");
     for name in ["", "a/b", "a#b", "a b", "-a", &"a".repeat(65)] {
-        assert_says(
-            &PlanName::new(name).unwrap_err(),
-            &["plan", "1 to 64 of A-Z"],
-        );
+        assert_says(&PlanName::new(name).unwrap_err(), &["plan", "1 to 64 of A-Z"]);
     }
 }
 
@@ -370,25 +343,11 @@ async fn a_move_keeps_the_kinds_of_limits() {
     set_plan(&admin, "e-1", "free").await.unwrap();
     assert_eq!(capacity(&admin, ["e-1", "gpt-4"]).await, 60);
     let error = set_plan(&admin, "e-1", "odd").await.unwrap_err();
-    assert_says(
-        &error,
-        &[
-            "limit \"rpm\" of plan odd must stay",
-            "bucket of e-1 on gpt-4",
-        ],
-    );
-    let error = admin
-        .admin()
-        .set_config(&of_plan("free"), &Config::of([slots]))
-        .await;
+    assert_says(&error, &["limit \"rpm\" of plan odd must stay", "bucket of e-1 on gpt-4"]);
+    let error = admin.admin().set_config(&of_plan("free"), &Config::of([slots])).await;
     assert_says(&error.unwrap_err(), &["must stay", "e-1 on gpt-4"]);
     // Away from the plan, another level decides.
-    configure(
-        &admin,
-        &of_resource("gpt-4"),
-        [Limit::concurrent("rpm", 9).unwrap()],
-    )
-    .await;
+    configure(&admin, &of_resource("gpt-4"), [Limit::concurrent("rpm", 9).unwrap()]).await;
     let error = set_plan(&admin, "e-1", "").await.unwrap_err();
     assert_says(&error, &["of resource gpt-4 must stay", "e-1 on gpt-4"]);
     assert_eq!(capacity(&admin, ["e-1", "gpt-4"]).await, 60);
@@ -405,10 +364,7 @@ async fn a_stop_of_a_plan_reaches_its_entities_and_their_descendants() {
     set_entity(&admin, &child("user", "team")).await;
     let limiter = fleet.limiter().await;
     let is_disabled = async |id: &str| {
-        let brought = limiter
-            .acquire(id, "gpt-4")
-            .limits(&[rpm(9)])
-            .take("rpm", 1);
+        let brought = limiter.acquire(id, "gpt-4").limits(&[rpm(9)]).take("rpm", 1);
         let both = [
             take_of(&limiter, [id, "gpt-4"], "rpm", 1).await.unwrap(),
             brought.send().await.unwrap(),
@@ -448,15 +404,9 @@ async fn a_limits_file_has_plans_and_gives_them_to_entities() {
         assert_eq!(capacity(&limiter, [id, "gpt-4"]).await, expected, "{id}");
     }
     for (text, expected) in [
-        (
-            "plans:\n  a/b:\n    limits:\n      rpm: 1/minute\n",
-            "plan \"a/b\" is not a valid name",
-        ),
+        ("plans:\n  a/b:\n    limits:\n      rpm: 1/minute\n", "plan \"a/b\" is not a valid name"),
         ("plans:\n  a:\n    plan: b\n", "plan a cannot have a plan"),
-        (
-            "entities:\n  e:\n    plan: a#b\n",
-            "plan \"a#b\" is not a valid name",
-        ),
+        ("entities:\n  e:\n    plan: a#b\n", "plan \"a#b\" is not a valid name"),
         ("plans:\n  a:\n    parent: b\n", "\"parent\" is unknown"),
     ] {
         let text = format!("weirgate: 1\n{text}");
@@ -476,12 +426,7 @@ async fn plans_are_listed_reported_and_audited() {
     }
     // After the first seconds of an hour, in which processes may still count in the last one.
     pass(secs(10)).await;
-    for (id, on) in [
-        ("e-1", "gpt-4"),
-        ("e-2", "gpt-4"),
-        ("e-2", "other"),
-        ("lone", "gpt-4"),
-    ] {
+    for (id, on) in [("e-1", "gpt-4"), ("e-2", "gpt-4"), ("e-2", "other"), ("lone", "gpt-4")] {
         let acquire = admin.acquire(id, on).limits(&[rpm(9)]).take("rpm", 2);
         assert!(acquire.send().await.unwrap().is_granted());
     }
@@ -504,18 +449,13 @@ async fn plans_are_listed_reported_and_audited() {
     let all = [on("e-1", "gpt-4"), both[0].clone(), both[1].clone()];
     assert_eq!(listed(ConfigFilter::All).await, all);
     let on_resource = [on("e-1", "gpt-4"), both[0].clone()];
-    assert_eq!(
-        listed(ConfigFilter::Resource(resource("gpt-4"))).await,
-        on_resource
-    );
+    assert_eq!(listed(ConfigFilter::Resource(resource("gpt-4"))).await, on_resource);
     assert_eq!(listed(ConfigFilter::Entities).await, []);
 
     let used = async |scope: UsageScope| {
         let report = admin.admin();
         let range = START..fleet.now();
-        let report = report
-            .usage_report(scope, Granularity::Hourly, range)
-            .unwrap();
+        let report = report.usage_report(scope, Granularity::Hourly, range).unwrap();
         let (mut used, mut after) = (BTreeMap::new(), None);
         loop {
             let page = report.page(after.as_ref()).await.unwrap();
@@ -539,10 +479,7 @@ async fn plans_are_listed_reported_and_audited() {
     // More entities in a part of the list than a page has.
     let part = |id: &String| {
         let namespace = Namespace::new("default").unwrap();
-        let key = EntityKey {
-            namespace,
-            entity: entity(id),
-        };
+        let key = EntityKey { namespace, entity: entity(id) };
         key.by_plan(&plan("pro")).0
     };
     let mut many: Vec<_> = (1_000..9_999).map(|at| format!("many-{at}")).collect();
@@ -557,11 +494,7 @@ async fn plans_are_listed_reported_and_audited() {
     let rows: Vec<_> = many.iter().map(|id| row(&format!("{id} many"))).collect();
     assert_eq!(used(all).await, rows);
 
-    let page = admin
-        .admin()
-        .audit(&AuditSubject::Plan(plan("pro")), None)
-        .await
-        .unwrap();
+    let page = admin.admin().audit(&AuditSubject::Plan(plan("pro")), None).await.unwrap();
     assert_eq!(page.items.len(), 2);
     let of_entity = AuditSubject::Entity(entity("e-2"));
     let page = admin.admin().audit(&of_entity, None).await.unwrap();

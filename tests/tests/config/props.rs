@@ -27,10 +27,7 @@ const RATES: [(i64, i64); 4] = [(60, 60), (120, 60), (60, 300), (240, 240)];
 
 fn limit(rate: usize) -> Limit {
     let (amount, burst) = RATES[rate];
-    Limit::per_minute("rpm", amount)
-        .unwrap()
-        .with_burst(burst)
-        .unwrap()
+    Limit::per_minute("rpm", amount).unwrap().with_burst(burst).unwrap()
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -72,11 +69,7 @@ async fn run(
             }
             Step::Configure(process, at, None) => {
                 assert_eq!(
-                    limiters[process]
-                        .admin()
-                        .delete_config(&levels[at])
-                        .await
-                        .unwrap(),
+                    limiters[process].admin().delete_config(&levels[at]).await.unwrap(),
                     set[at].is_some()
                 );
                 set[at] = None;

@@ -46,21 +46,12 @@ async fn the_name_of_a_rate_is_given_to_a_quota_and_to_no_slots() {
     let level = ConfigLevel::Resource("gpt-4".try_into().unwrap());
     let rate = Limit::per_minute("tpm", 1_000).unwrap();
     configure(&limiter, &level, [rate.clone()]).await;
-    assert!(
-        take_of(&limiter, ["e-1", "gpt-4"], "tpm", 1)
-            .await
-            .unwrap()
-            .is_granted()
-    );
+    assert!(take_of(&limiter, ["e-1", "gpt-4"], "tpm", 1).await.unwrap().is_granted());
     configure(&limiter, &level, [month()]).await;
     configure(&limiter, &level, [rate]).await;
     configure(&limiter, &level, [month()]).await;
     let slots = Config::of([Limit::concurrent("tpm", 5).unwrap()]);
-    let error = limiter
-        .admin()
-        .set_config(&level, &slots)
-        .await
-        .unwrap_err();
+    let error = limiter.admin().set_config(&level, &slots).await.unwrap_err();
     let must = "limit \"tpm\" of resource gpt-4 must stay a rate as in the bucket of e-1 on gpt-4, got slots";
     assert!(error.to_string().starts_with(must), "{error}");
 }

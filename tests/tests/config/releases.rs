@@ -20,13 +20,8 @@ enum Place {
     File,
 }
 
-const PLACES: [Place; 5] = [
-    Place::Table,
-    Place::Versioned(0),
-    Place::Versioned(1_000_000),
-    Place::Code,
-    Place::File,
-];
+const PLACES: [Place; 5] =
+    [Place::Table, Place::Versioned(0), Place::Versioned(1_000_000), Place::Code, Place::File];
 
 /// A process of a release, and what it asks.
 struct Release {
@@ -54,12 +49,7 @@ impl Release {
             Place::Versioned(_) | Place::Code => {}
         }
         let limiter = builder.build().await.unwrap();
-        Self {
-            limiter,
-            place,
-            rate,
-            _file: file,
-        }
+        Self { limiter, place, rate, _file: file }
     }
 
     async fn take(&self) {
@@ -234,11 +224,7 @@ async fn a_limit_that_only_one_release_has_is_added_and_changes_no_other() {
     let _ = granted(&limiter, &more, &[("rpm", 1), ("rpd", 1)]).await;
     let bucket = fleet.bucket().await;
     assert_eq!(
-        bucket
-            .limits
-            .keys()
-            .map(|name| name.as_str())
-            .collect::<Vec<_>>(),
+        bucket.limits.keys().map(|name| name.as_str()).collect::<Vec<_>>(),
         ["rpd", "rpm", "tpm"]
     );
     assert_eq!(bucket.limits["rpm"].rule, *limits(1)[0].rule());
@@ -248,21 +234,13 @@ async fn a_limit_that_only_one_release_has_is_added_and_changes_no_other() {
 async fn a_version_without_limits_or_below_zero_is_refused_at_once() {
     let (fleet, [limiter]) = Fleet::of().await;
     let _ = fleet.dynamo.take_operations();
-    let alone = limiter
-        .acquire("e-1", "gpt-4")
-        .take("rpm", 1)
-        .limits_version(3);
+    let alone = limiter.acquire("e-1", "gpt-4").take("rpm", 1).limits_version(3);
     let below = limiter.acquire("e-1", "gpt-4").limits(&limits(1));
     let below = below.take("rpm", 1).limits_version(-1);
-    for (ask, text) in [
-        (alone, "limits given with the call"),
-        (below, "must be 0 or more, got -1"),
-    ] {
+    for (ask, text) in [(alone, "limits given with the call"), (below, "must be 0 or more, got -1")]
+    {
         let error = ask.send().await.unwrap_err();
-        assert!(
-            matches!(&error, Error::Invalid(message) if message.contains(text)),
-            "{error}"
-        );
+        assert!(matches!(&error, Error::Invalid(message) if message.contains(text)), "{error}");
     }
     assert!(fleet.dynamo.take_operations().is_empty());
 }

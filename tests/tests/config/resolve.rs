@@ -21,13 +21,9 @@ async fn other_entities_and_resources_are_none_of_its_business() {
     for level in [own, of_entity, of_resource] {
         configure(&limiter, &level, [rpm(5)]).await;
     }
-    let error = take_of(&limiter, ["e-2", "gpt-5"], "rpm", 1)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(&error, Error::NotConfigured { entity, resource, missing_plan: None }
-        if entity.as_str() == "e-2" && resource.as_str() == "gpt-5")
-    );
+    let error = take_of(&limiter, ["e-2", "gpt-5"], "rpm", 1).await.unwrap_err();
+    assert!(matches!(&error, Error::NotConfigured { entity, resource, missing_plan: None }
+        if entity.as_str() == "e-2" && resource.as_str() == "gpt-5"));
     assert_eq!(
         error.to_string(),
         "no limits are configured for entity e-2 on resource gpt-5: run `weirgate limits set \
@@ -42,9 +38,7 @@ async fn a_limit_that_is_not_configured_is_refused_by_the_name_of_its_level() {
     let limiter = configured(&fleet, &of_entity("e-1"), [rpm(5)]).await;
     let _ = take(&limiter, 1).await.unwrap();
     let _ = fleet.writes();
-    let error = take_of(&limiter, ["e-1", "gpt-4"], "tpm", 1)
-        .await
-        .unwrap_err();
+    let error = take_of(&limiter, ["e-1", "gpt-4"], "tpm", 1).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "limit \"tpm\" is not among those configured for entity e-1: rpm; take one of them, or configure it"
@@ -66,12 +60,7 @@ async fn a_limit_that_is_new_is_found_before_it_is_refused() {
     )
     .await;
     pass(secs(1)).await;
-    assert!(
-        take_of(&limiter, ["e-1", "gpt-4"], "tpm", 9)
-            .await
-            .unwrap()
-            .is_granted()
-    );
+    assert!(take_of(&limiter, ["e-1", "gpt-4"], "tpm", 9).await.unwrap().is_granted());
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,27 +70,16 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
     let _ = take(&limiter, 1).await.unwrap();
     let of_entity = of_entity("e-1");
     for limits in [vec![], vec![rpm(1)]] {
-        let config = Config {
-            class: None,
-            limits,
-            status: ConfigStatus::Disabled,
-            is_shadow: false,
-        };
+        let config =
+            Config { class: None, limits, status: ConfigStatus::Disabled, is_shadow: false };
         set_config(&limiter, &of_entity, &config).await;
         let _ = fleet.writes();
         let Decision::Disabled(disabled) = take(&limiter, 1).await.unwrap() else {
             panic!("it is disabled")
         };
         assert_has!(disabled, entity: entity("e-1"), resource: resource("gpt-4"));
-        set_config(
-            &limiter,
-            &of_entity,
-            &Config {
-                status: ConfigStatus::Unlimited,
-                ..config
-            },
-        )
-        .await;
+        set_config(&limiter, &of_entity, &Config { status: ConfigStatus::Unlimited, ..config })
+            .await;
         let grant = limiter
             .acquire("e-1", "gpt-4")
             .take("anything", 1_000)
@@ -140,16 +118,10 @@ async fn never_is_not_told_by_limits_that_may_have_been_raised() {
     let fleet = Fleet::new().await;
     let admin = configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
     let limiter = fleet.limiter().await;
-    assert!(matches!(
-        take(&limiter, 6).await.unwrap(),
-        Decision::NeverFits(_)
-    ));
+    assert!(matches!(take(&limiter, 6).await.unwrap(), Decision::NeverFits(_)));
     let _ = fleet.dynamo.take_requests();
     pass(millis(900)).await;
-    assert!(matches!(
-        take(&limiter, 6).await.unwrap(),
-        Decision::NeverFits(_)
-    ));
+    assert!(matches!(take(&limiter, 6).await.unwrap(), Decision::NeverFits(_)));
     assert_eq!(
         fleet.dynamo.take_requests(),
         0,

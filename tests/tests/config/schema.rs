@@ -16,14 +16,8 @@ const SK: &str = "#VERSION";
 
 fn other_version(error: &Error) -> bool {
     let text = error.to_string();
-    matches!(
-        error,
-        Error::UnsupportedSchema {
-            found: 1,
-            supported: SCHEMA_VERSION,
-            ..
-        }
-    ) && text.contains("default")
+    matches!(error, Error::UnsupportedSchema { found: 1, supported: SCHEMA_VERSION, .. })
+        && text.contains("default")
         && text.contains('1')
 }
 
@@ -32,10 +26,7 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
     let (fleet, [limiter]) = Fleet::of().await;
     limiter.check().await.unwrap();
     let _ = take(&limiter, 1).await.unwrap_err();
-    assert!(
-        fleet.dynamo.item(PK, SK).is_null(),
-        "looking changes nothing"
-    );
+    assert!(fleet.dynamo.item(PK, SK).is_null(), "looking changes nothing");
     set_entity(&limiter, &child("e-1", "team")).await;
     let item = fleet.dynamo.item(PK, SK);
     assert_eq!(item["schema"]["N"], SCHEMA_VERSION.to_string());
@@ -54,9 +45,7 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
 async fn another_version_is_an_error_before_any_write() {
     let fleet = Fleet::new().await;
     configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
-    fleet
-        .dynamo
-        .put(&json!({"PK": {"S": PK}, "SK": {"S": SK}, "schema": {"N": "1"}}));
+    fleet.dynamo.put(&json!({"PK": {"S": PK}, "SK": {"S": SK}, "schema": {"N": "1"}}));
     let limiter = fleet.limiter().await;
     let before = fleet.dynamo.items();
     let _ = fleet.dynamo.take_operations();
@@ -64,34 +53,12 @@ async fn another_version_is_an_error_before_any_write() {
         assert!(other_version(&take(&limiter, 1).await.unwrap_err()));
     }
     assert!(other_version(
-        &limiter
-            .admin()
-            .set_config(&ConfigLevel::System, &Config::of([rpm(6)]))
-            .await
-            .unwrap_err()
+        &limiter.admin().set_config(&ConfigLevel::System, &Config::of([rpm(6)])).await.unwrap_err()
     ));
-    assert!(other_version(
-        &limiter
-            .admin()
-            .delete_config(&ConfigLevel::System)
-            .await
-            .unwrap_err()
-    ));
-    assert!(other_version(
-        &limiter
-            .admin()
-            .set_entity(&child("e-1", "team"))
-            .await
-            .unwrap_err()
-    ));
+    assert!(other_version(&limiter.admin().delete_config(&ConfigLevel::System).await.unwrap_err()));
+    assert!(other_version(&limiter.admin().set_entity(&child("e-1", "team")).await.unwrap_err()));
     assert!(other_version(&limiter.check().await.unwrap_err()));
-    assert!(
-        fleet
-            .dynamo
-            .take_operations()
-            .keys()
-            .all(|operation| operation == "BatchGetItem")
-    );
+    assert!(fleet.dynamo.take_operations().keys().all(|operation| operation == "BatchGetItem"));
     assert_eq!(fleet.dynamo.items(), before);
 }
 
@@ -106,14 +73,8 @@ async fn of_two_first_changes_at_once_both_happen() {
         other.admin().set_entity(&parent)
     );
     assert!(set.is_ok() && made.is_ok());
-    assert_eq!(
-        one.admin().config(&ConfigLevel::System).await.unwrap(),
-        Some(config)
-    );
-    assert_eq!(
-        other.admin().entity(&parent.id).await.unwrap(),
-        Some(parent)
-    );
+    assert_eq!(one.admin().config(&ConfigLevel::System).await.unwrap(), Some(config));
+    assert_eq!(other.admin().entity(&parent.id).await.unwrap(), Some(parent));
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,14 +88,8 @@ async fn a_check_is_one_read_and_says_what_is_wrong() {
         other => panic!("{other}"),
     };
     fleet.fail_reads(Fault::Forbidden);
-    assert_eq!(
-        kind(limiter.check().await.unwrap_err()),
-        ErrorKind::AccessDenied
-    );
+    assert_eq!(kind(limiter.check().await.unwrap_err()), ErrorKind::AccessDenied);
     let nowhere = Dynamo::empty().table().await;
     let limiter = fleet.limiter_with(|builder| builder.table(nowhere)).await;
-    assert_eq!(
-        kind(limiter.check().await.unwrap_err()),
-        ErrorKind::TableNotFound
-    );
+    assert_eq!(kind(limiter.check().await.unwrap_err()), ErrorKind::TableNotFound);
 }

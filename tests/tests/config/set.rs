@@ -17,9 +17,7 @@ use weirgate_testkit::Fault;
 /// How often the configuration of the system was changed, as its item says.
 fn version(fleet: &Fleet) -> Option<i64> {
     let item = fleet.dynamo.item("default/SYSTEM#", "#CONFIG");
-    item["cv"]["N"]
-        .as_str()
-        .map(|version| version.parse().unwrap())
+    item["cv"]["N"].as_str().map(|version| version.parse().unwrap())
 }
 
 fn rpm_h() -> Limit {
@@ -31,30 +29,19 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
     let (fleet, [limiter]) = Fleet::of().await;
     let _ = fleet.dynamo.take_requests();
     let many = |count: i64| {
-        (0..count)
-            .map(|at| Limit::per_day(&format!("limit-{at}"), 1).unwrap())
-            .collect::<Vec<_>>()
+        (0..count).map(|at| Limit::per_day(&format!("limit-{at}"), 1).unwrap()).collect::<Vec<_>>()
     };
     for (limits, says) in [
-        (
-            vec![rpm(1), rpm_h(), rpm(2)],
-            "limit \"rpm\" is configured twice",
-        ),
+        (vec![rpm(1), rpm_h(), rpm(2)], "limit \"rpm\" is configured twice"),
         (vec![], "without limits"),
-        (
-            many(21),
-            "20 limits at most, those of classes among them, got 21",
-        ),
+        (many(21), "20 limits at most, those of classes among them, got 21"),
     ] {
         let error = limiter
             .admin()
             .set_config(&ConfigLevel::System, &Config::of(limits))
             .await
             .unwrap_err();
-        assert!(
-            matches!(&error, Error::Invalid(text) if text.contains(says)),
-            "{error}"
-        );
+        assert!(matches!(&error, Error::Invalid(text) if text.contains(says)), "{error}");
     }
     assert_eq!(fleet.dynamo.take_requests(), 0);
     configure(&limiter, &ConfigLevel::System, many(20)).await;
@@ -64,30 +51,13 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
 async fn saying_again_what_is_said_changes_nothing() {
     let fleet = Fleet::new().await;
     let limiter = configured(&fleet, &ConfigLevel::System, [rpm(5), rpm_h()]).await;
-    set_config(
-        &limiter,
-        &ConfigLevel::System,
-        &Config::of([rpm_h(), rpm(5)]),
-    )
-    .await;
+    set_config(&limiter, &ConfigLevel::System, &Config::of([rpm_h(), rpm(5)])).await;
     assert_eq!(version(&fleet), Some(1));
-    assert_eq!(
-        limiter
-            .admin()
-            .audit(&AuditSubject::System, None)
-            .await
-            .unwrap()
-            .items
-            .len(),
-        1
-    );
+    assert_eq!(limiter.admin().audit(&AuditSubject::System, None).await.unwrap().items.len(), 1);
 }
 
 fn setting(limits: impl Into<Vec<Limit>>) -> ConfigChange {
-    ConfigChange::Merge(ConfigPatch {
-        limits: limits.into(),
-        ..ConfigPatch::default()
-    })
+    ConfigChange::Merge(ConfigPatch { limits: limits.into(), ..ConfigPatch::default() })
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,11 +65,8 @@ async fn a_change_keeps_what_it_does_not_name_and_returns_before_and_after() {
     let fleet = Fleet::new().await;
     let limiter = configured(&fleet, &ConfigLevel::System, [rpm(5), rpm_h()]).await;
     let change = async |change: ConfigChange| {
-        let report = limiter
-            .admin()
-            .change_config(&ConfigLevel::System, &change, None)
-            .await
-            .unwrap();
+        let report =
+            limiter.admin().change_config(&ConfigLevel::System, &change, None).await.unwrap();
         let stored = limiter.admin().config(&ConfigLevel::System).await.unwrap();
         assert_eq!(report.after, stored);
         (report.before, report.after)
@@ -107,35 +74,20 @@ async fn a_change_keeps_what_it_does_not_name_and_returns_before_and_after() {
     let (before, after) = change(setting([rpm(6)])).await;
     assert_eq!(before, Some(Config::of([rpm_h(), rpm(5)])));
     assert_eq!(after, Some(Config::of([rpm_h(), rpm(6)])));
-    let disabled = ConfigPatch {
-        status: Some(ConfigStatus::Disabled),
-        ..ConfigPatch::default()
-    };
+    let disabled = ConfigPatch { status: Some(ConfigStatus::Disabled), ..ConfigPatch::default() };
     let (_, after) = change(ConfigChange::Merge(disabled)).await;
-    let disabled = Config {
-        status: ConfigStatus::Disabled,
-        ..Config::of([rpm_h(), rpm(6)])
-    };
+    let disabled = Config { status: ConfigStatus::Disabled, ..Config::of([rpm_h(), rpm(6)]) };
     assert_eq!(after, Some(disabled.clone()));
     let (before, after) = change(ConfigChange::Replace(Config::of([rpm(7)]))).await;
-    assert_eq!(
-        (before, after),
-        (Some(disabled), Some(Config::of([rpm(7)])))
-    );
+    assert_eq!((before, after), (Some(disabled), Some(Config::of([rpm(7)]))));
     assert_eq!(version(&fleet), Some(4));
     let (before, after) = change(setting([rpm(7)])).await;
-    assert_eq!(
-        (before, version(&fleet)),
-        (after, Some(4)),
-        "it is so already"
-    );
+    assert_eq!((before, version(&fleet)), (after, Some(4)), "it is so already");
     assert_eq!(change(ConfigChange::Delete).await.1, None);
     assert_eq!(change(ConfigChange::Delete).await, (None, None));
     let nothing = ConfigChange::Merge(ConfigPatch::default());
     let admin = limiter.admin();
-    let error = admin
-        .change_config(&ConfigLevel::System, &nothing, None)
-        .await;
+    let error = admin.change_config(&ConfigLevel::System, &nothing, None).await;
     assert!(error.unwrap_err().to_string().contains("without limits"));
 }
 
@@ -145,10 +97,7 @@ async fn changes_of_several_processes_at_once_are_all_made() {
     let set = async |limiter: &RateLimiter, limit| {
         let change = setting([limit]);
         let admin = limiter.admin();
-        admin
-            .change_config(&ConfigLevel::System, &change, None)
-            .await
-            .unwrap()
+        admin.change_config(&ConfigLevel::System, &change, None).await.unwrap()
     };
     let _ = tokio::join!(set(&one, rpm(5)), set(&two, rpm_h()));
     let stored = one.admin().config(&ConfigLevel::System).await.unwrap();
@@ -159,33 +108,22 @@ async fn changes_of_several_processes_at_once_are_all_made() {
 #[tokio::test(start_paused = true)]
 async fn an_author_is_recorded_behind_the_principal() {
     let fleet = Fleet::new().await;
-    let limiter = fleet
-        .limiter_with(|builder| builder.principal("portal"))
-        .await;
+    let limiter = fleet.limiter_with(|builder| builder.principal("portal")).await;
     let admin = limiter.admin();
     let change = async |author| {
         let change = setting([rpm(5)]);
-        admin
-            .change_config(&ConfigLevel::System, &change, author)
-            .await
+        admin.change_config(&ConfigLevel::System, &change, author).await
     };
     let longest = "a".repeat(256 - "portal/".len());
     let longer = format!("{longest}a");
     for author in ["", &longer] {
         let error = change(Some(author)).await.unwrap_err();
-        assert!(
-            matches!(&error, Error::Invalid(text) if text.contains("1 to 256")),
-            "{error}"
-        );
+        assert!(matches!(&error, Error::Invalid(text) if text.contains("1 to 256")), "{error}");
     }
     change(Some(&longest)).await.unwrap();
     admin.delete_config(&ConfigLevel::System).await.unwrap();
     change(Some("ops")).await.unwrap();
-    let events = admin
-        .audit(&AuditSubject::System, None)
-        .await
-        .unwrap()
-        .items;
+    let events = admin.audit(&AuditSubject::System, None).await.unwrap().items;
     let authors: Vec<_> = events.into_iter().map(|event| event.principal).collect();
     let longest = format!("portal/{longest}");
     assert_eq!(authors.len(), 3);
@@ -234,19 +172,11 @@ async fn configurations_are_listed_by_what_they_are_for() {
     };
     let of_e3 = [(on("e-3", "gpt-4"), 30), (on("e-3", "gpt-5"), 300)];
     expect(ConfigFilter::Entity(entity("e-3")), &of_e3).await;
-    let of_e1 = [
-        (of_entity("e-1"), 1),
-        (on("e-1", "gpt-4"), 10),
-        (on("e-1", "gpt-5"), 100),
-    ];
+    let of_e1 = [(of_entity("e-1"), 1), (on("e-1", "gpt-4"), 10), (on("e-1", "gpt-5"), 100)];
     expect(ConfigFilter::Entity(entity("e-1")), &of_e1).await;
     expect(
         ConfigFilter::Resource(resource("gpt-4")),
-        &[
-            (of_resource("gpt-4"), 7),
-            (on("e-1", "gpt-4"), 10),
-            (on("e-3", "gpt-4"), 30),
-        ],
+        &[(of_resource("gpt-4"), 7), (on("e-1", "gpt-4"), 10), (on("e-3", "gpt-4"), 30)],
     )
     .await;
     let defaults = [(of_entity("e-1"), 1), (of_entity("e-2"), 2)];
@@ -274,10 +204,7 @@ async fn a_long_list_comes_in_pages() {
         configure(&limiter, &own, [rpm(at + 1)]).await;
     }
     let found = listed(&limiter, ConfigFilter::Resource(resource("gpt-4"))).await;
-    let rates: Vec<_> = found
-        .iter()
-        .map(|(_, config)| config.limits[0].rule().capacity)
-        .collect();
+    let rates: Vec<_> = found.iter().map(|(_, config)| config.limits[0].rule().capacity).collect();
     assert_eq!(rates, (1..=205).map(tokens).collect::<Vec<_>>());
 }
 
@@ -314,10 +241,7 @@ async fn i7_a_change_in_trouble_happens_once_or_not_at_all() {
                 // While the first waits to try again.
                 let early = async {
                     tokio::task::yield_now().await;
-                    other
-                        .admin()
-                        .set_config(&ConfigLevel::System, &Config::of([rpm(1)]))
-                        .await
+                    other.admin().set_config(&ConfigLevel::System, &Config::of([rpm(1)])).await
                 };
                 let (answer, early) = tokio::join!(set, early);
                 if early.is_err() {
@@ -328,13 +252,8 @@ async fn i7_a_change_in_trouble_happens_once_or_not_at_all() {
                 set.await
             };
             fleet.dynamo.fail_transactions(|_| None);
-            let events = limiter
-                .admin()
-                .audit(&AuditSubject::System, None)
-                .await
-                .unwrap()
-                .items
-                .len();
+            let events =
+                limiter.admin().audit(&AuditSubject::System, None).await.unwrap().items.len();
             let changes = version(&fleet).unwrap_or_default();
             assert_eq!(
                 i64::try_from(events).unwrap(),
@@ -357,11 +276,8 @@ async fn a_change_whose_answer_never_comes_is_in_doubt_and_not_made_twice() {
     let (fleet, [limiter]) = Fleet::of().await;
     let _ = take(&limiter, 1).await.unwrap_err();
     fleet.dynamo.fail_transactions(|_| Some(Fault::LoseAnswer));
-    let error = limiter
-        .admin()
-        .set_config(&ConfigLevel::System, &Config::of([rpm(5)]))
-        .await
-        .unwrap_err();
+    let error =
+        limiter.admin().set_config(&ConfigLevel::System, &Config::of([rpm(5)])).await.unwrap_err();
     assert!(error.is_unknown() && error.is_transient(), "{error}");
     assert_eq!(version(&fleet), Some(1));
     fleet.dynamo.fail_transactions(|_| None);
@@ -466,10 +382,7 @@ async fn no_deletion_leaves_a_limit_of_another_kind_to_a_bucket() {
                 admin.check_configs(&[(narrow.clone(), None)]).await.err(),
             ] {
                 let text = error.map(|error| error.to_string()).unwrap_or_default();
-                assert!(
-                    text.contains("must stay a rate"),
-                    "{narrow}, {wide}: {text}"
-                );
+                assert!(text.contains("must stay a rate"), "{narrow}, {wide}: {text}");
             }
             // Together with the wider level's it is no change of a kind.
             let all = [(narrow.clone(), None), (wide.clone(), None)];
@@ -499,10 +412,7 @@ async fn a_configuration_is_replaced_only_at_the_version_that_was_read() {
     let levels = [ConfigLevel::System, of_resource("gpt-4")];
     let (more, less) = (Config::of([rpm(600)]), Config::of([rpm(60)]));
     let replaced = async |version, next| {
-        let done = limiter
-            .admin()
-            .replace_config(&levels[0], version, next)
-            .await;
+        let done = limiter.admin().replace_config(&levels[0], version, next).await;
         (done.unwrap(), config_versions(&limiter, &levels).await)
     };
     assert_eq!(replaced(0, Some(&more)).await, (true, vec![1, 0]));

@@ -54,9 +54,7 @@ impl ParentsFrom {
 fn limits() -> [Limit; 3] {
     [
         Limit::per_minute("rpm", 6_000_000).unwrap(),
-        Limit::per_minute("soft", 6_000_000)
-            .unwrap()
-            .in_mode(LimitMode::Soft),
+        Limit::per_minute("soft", 6_000_000).unwrap().in_mode(LimitMode::Soft),
         Limit::concurrent("slots", 1_000).unwrap(),
     ]
 }
@@ -143,10 +141,7 @@ impl World {
             ("into debt", one(ask("rpm").into_debt())),
             ("shadow", one(ask("rpm").shadow())),
             ("waiting", one(ask("rpm").wait_up_to(secs(600)))),
-            (
-                "allowed in an outage",
-                one(ask("rpm").on_unavailable(OnUnavailable::Allow)),
-            ),
+            ("allowed in an outage", one(ask("rpm").on_unavailable(OnUnavailable::Allow))),
             ("several", several.boxed()),
         ]
     }
@@ -316,13 +311,7 @@ async fn a_stop_holds_at_once_in_its_process_whatever_reads_fail() {
         for step in 0..random.usize(1..10) {
             fleet.fail_reads(None);
             for _ in 0..random.usize(..3) {
-                change(
-                    &other,
-                    random.choice(&levels).unwrap(),
-                    random.bool(),
-                    &mut stopped,
-                )
-                .await;
+                change(&other, random.choice(&levels).unwrap(), random.bool(), &mut stopped).await;
             }
             let id = random.choice(["e-1", "e-2"]).unwrap();
             let ask = operator.acquire(id, "slow").limits(&slow).take("rph", 1);
@@ -336,9 +325,7 @@ async fn a_stop_holds_at_once_in_its_process_whatever_reads_fail() {
             fleet.dynamo.fail_transactions(move |_| faults.next());
             let level = random.choice(&levels).unwrap();
             change(&operator, level, random.u8(..4) > 0, &mut stopped).await;
-            let fault = random
-                .choice([Fault::ServerError, Fault::LoseRequest])
-                .unwrap();
+            let fault = random.choice([Fault::ServerError, Fault::LoseRequest]).unwrap();
             let failing = random.choice(["", "#SWITCHES", "none"]).unwrap();
             let fails = move |_: &str, request: &serde_json::Value| {
                 request.to_string().contains(failing).then_some(fault)
@@ -360,11 +347,7 @@ async fn a_stop_holds_at_once_in_its_process_whatever_reads_fail() {
                     let ask = operator.acquire(id, "gpt-4").limits(&limits());
                     let answer = ask.take("rpm", 1).send().await;
                     let is_disabled = matches!(answer, Ok(Decision::Disabled(_)));
-                    assert_eq!(
-                        is_disabled,
-                        is_stopped(id, "gpt-4"),
-                        "{at}: {id}: {answer:?}"
-                    );
+                    assert_eq!(is_disabled, is_stopped(id, "gpt-4"), "{at}: {id}: {answer:?}");
                 }
                 pass(secs(random.u64(1..90))).await;
             }
@@ -381,11 +364,7 @@ async fn change(
     stopped: &mut BTreeSet<ConfigLevel>,
 ) {
     let admin = limiter.admin();
-    let edit = if stops {
-        admin.stop(level)
-    } else {
-        admin.start(level)
-    };
+    let edit = if stops { admin.stop(level) } else { admin.start(level) };
     edit.send().await.unwrap();
     match stops {
         true => drop(stopped.insert(level.clone())),
@@ -397,12 +376,7 @@ async fn change(
 #[tokio::test(start_paused = true)]
 async fn the_system_can_be_stopped_whatever_the_item_has() {
     let full: serde_json::Map<_, _> = (0..200)
-        .map(|at| {
-            (
-                format!("entity#e-{at}"),
-                serde_json::json!({"S": "stopped"}),
-            )
-        })
+        .map(|at| (format!("entity#e-{at}"), serde_json::json!({"S": "stopped"})))
         .collect();
     let cases = [
         serde_json::json!({"cv": {"N": "7"}, "switches": {"M": full}}),
@@ -420,22 +394,11 @@ async fn the_system_can_be_stopped_whatever_the_item_has() {
         let stopped = operator.admin().stop(&ConfigLevel::System).send().await;
         assert!(stopped.is_ok(), "{item}: {stopped:?}");
         for limiter in [&operator, &fleet.limiter().await] {
-            let ask = limiter
-                .acquire("x", "gpt-4")
-                .limits(&limits())
-                .take("rpm", 1);
+            let ask = limiter.acquire("x", "gpt-4").limits(&limits()).take("rpm", 1);
             let decision = ask.send().await.unwrap();
-            assert!(
-                matches!(decision, Decision::Disabled(_)),
-                "{item}: {decision:?}"
-            );
+            assert!(matches!(decision, Decision::Disabled(_)), "{item}: {decision:?}");
         }
-        let start = operator
-            .admin()
-            .start(&ConfigLevel::System)
-            .send()
-            .await
-            .unwrap();
+        let start = operator.admin().start(&ConfigLevel::System).send().await.unwrap();
         assert_eq!(start.before, Some(weirgate::Switch::Stopped));
     }
 }
@@ -448,18 +411,10 @@ async fn limits_that_cannot_be_read_hide_no_stop() {
         let config = Config::of(limits());
         let level = ConfigLevel::System;
         set_config(&operator, &level, &config).await;
-        let ask = |id: &str| {
-            caller
-                .acquire(id, "gpt-4")
-                .take("rpm", 1)
-                .on_unavailable(policy)
-        };
+        let ask = |id: &str| caller.acquire(id, "gpt-4").take("rpm", 1).on_unavailable(policy);
         assert!(ask("e-1").send().await.unwrap().is_granted());
         fleet.dynamo.fail_reads(|_, request| {
-            request
-                .to_string()
-                .contains("#CONFIG")
-                .then_some(Fault::ServerError)
+            request.to_string().contains("#CONFIG").then_some(Fault::ServerError)
         });
         pass(secs(59)).await;
         stop(&operator, &level).await;
@@ -471,10 +426,7 @@ async fn limits_that_cannot_be_read_hide_no_stop() {
         pass(secs(58)).await;
         for id in ["e-1", "e-2"] {
             let decision = ask(id).send().await.unwrap();
-            assert!(
-                matches!(decision, Decision::Disabled(_)),
-                "{id}: {decision:?}"
-            );
+            assert!(matches!(decision, Decision::Disabled(_)), "{id}: {decision:?}");
         }
     }
 }
@@ -506,10 +458,7 @@ async fn requests_that_wait_together_outlast_the_stop_of_one_in_shadow_mode() {
             if is_stop {
                 return stop(&operator, &level).await;
             }
-            let config = Config {
-                status: ConfigStatus::Disabled,
-                ..Config::default()
-            };
+            let config = Config { status: ConfigStatus::Disabled, ..Config::default() };
             set_config(&operator, &level, &config).await;
         };
         let (decision, ()) = tokio::join!(waiting.send(), stopping);

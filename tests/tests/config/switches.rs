@@ -47,16 +47,10 @@ async fn a_stop_says_what_it_changed_and_shows_in_peeks_and_lists() {
     let (_fleet, [operator]) = Fleet::of().await;
     let report = operator.admin().stop(&gpt4()).send().await.unwrap();
     let outcome = (report.outcome, report.before, report.after);
-    assert_eq!(
-        outcome,
-        (OperationOutcome::Applied, None, Some(Switch::Stopped))
-    );
+    assert_eq!(outcome, (OperationOutcome::Applied, None, Some(Switch::Stopped)));
     let peeked = operator.peek("e-1", "gpt-4").limits(&limits());
     assert_eq!(peeked.send().await.unwrap().status, ConfigStatus::Disabled);
-    assert_eq!(
-        operator.admin().switches().await.unwrap().items,
-        [(gpt4(), Switch::Stopped)]
-    );
+    assert_eq!(operator.admin().switches().await.unwrap().items, [(gpt4(), Switch::Stopped)]);
     start(&operator, &gpt4()).await;
     assert_eq!(operator.admin().switches().await.unwrap().items, []);
 }
@@ -188,10 +182,7 @@ async fn a_request_that_waits_goes_by_limits_that_change_meanwhile() {
                     return operator.admin().set_entity(&entity).await.unwrap();
                 }
             };
-            let config = Config {
-                status,
-                ..Config::default()
-            };
+            let config = Config { status, ..Config::default() };
             operator.admin().set_config(&own, &config).await.unwrap();
         };
         let returning = async {
@@ -249,11 +240,7 @@ async fn a_stop_reaches_requests_with_less_time_than_a_read_takes() {
     stop(&operator, &ConfigLevel::System).await;
     pass(secs(61)).await;
     let limits = limits();
-    let short = || {
-        ask(&limiter, &limits, &[("rpm", 1)])
-            .timeout(millis(5))
-            .send()
-    };
+    let short = || ask(&limiter, &limits, &[("rpm", 1)]).timeout(millis(5)).send();
     let _ = short().await;
     pass(millis(100)).await;
     assert!(matches!(short().await, Ok(Decision::Disabled(_))));
@@ -266,11 +253,7 @@ async fn requests_that_give_up_a_read_of_the_switches_leave_one_task_behind() {
     let limiter = fleet.limiter().await;
     let (limits, before) = (limits(), tokio::runtime::Handle::current().metrics());
     let none = before.num_alive_tasks();
-    let short = (0..500).map(|_| {
-        ask(&limiter, &limits, &[("rpm", 1)])
-            .timeout(millis(5))
-            .send()
-    });
+    let short = (0..500).map(|_| ask(&limiter, &limits, &[("rpm", 1)]).timeout(millis(5)).send());
     let all = futures_util::future::join_all(short).await;
     assert!(all.iter().all(Result::is_err));
     // The read, and the worker of the shard's queue.
@@ -317,11 +300,7 @@ async fn switches_that_cannot_be_read_stop_nothing_and_start_nothing() {
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
     *fails.lock().unwrap() = true;
     pass(secs(600)).await;
-    assert_eq!(
-        stopped_in_code(&caller).await,
-        Some(gpt4()),
-        "the last ones stay"
-    );
+    assert_eq!(stopped_in_code(&caller).await, Some(gpt4()), "the last ones stay");
     // A damaged item neither.
     *fails.lock().unwrap() = false;
     let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
@@ -420,54 +399,21 @@ async fn a_decision_for_outages_that_cannot_be_read_hides_no_switch() {
         start(&operator, &gpt4()).await;
         let stored = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
         assert_eq!(stored["on_unavailable"], item["on_unavailable"]);
-        assert_eq!(
-            operator.admin().switches().await.unwrap().unreadable.len(),
-            1
-        );
+        assert_eq!(operator.admin().switches().await.unwrap().unreadable.len(), 1);
         assert!(operator.admin().stored_on_unavailable().await.is_err());
-        let _ = operator
-            .admin()
-            .store_on_unavailable(policy)
-            .send()
-            .await
-            .unwrap();
-        assert_eq!(
-            operator.admin().stored_on_unavailable().await.unwrap(),
-            policy
-        );
-        assert!(
-            operator
-                .admin()
-                .switches()
-                .await
-                .unwrap()
-                .unreadable
-                .is_empty()
-        );
+        let _ = operator.admin().store_on_unavailable(policy).send().await.unwrap();
+        assert_eq!(operator.admin().stored_on_unavailable().await.unwrap(), policy);
+        assert!(operator.admin().switches().await.unwrap().unreadable.is_empty());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
     let (fleet, [limiter]) = Fleet::of().await;
-    let stop = async || {
-        limiter
-            .admin()
-            .stop(&gpt4())
-            .idempotency_key("INC-1")
-            .send()
-            .await
-            .unwrap()
-    };
+    let stop =
+        async || limiter.admin().stop(&gpt4()).idempotency_key("INC-1").send().await.unwrap();
     assert_eq!(
-        limiter
-            .admin()
-            .stop(&gpt4())
-            .dry_run()
-            .send()
-            .await
-            .unwrap()
-            .outcome,
+        limiter.admin().stop(&gpt4()).dry_run().send().await.unwrap().outcome,
         OperationOutcome::DryRun
     );
     assert_eq!(limiter.admin().switches().await.unwrap().items, []);
@@ -481,59 +427,25 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
     let late = stop().await;
     assert_has!(late, outcome: OperationOutcome::AppliedBefore(at), before: None, after: None);
     assert_eq!(limiter.admin().switches().await.unwrap().items, []);
-    let error = limiter
-        .admin()
-        .stop(&own())
-        .idempotency_key("INC-1")
-        .send()
-        .await
-        .unwrap_err();
+    let error = limiter.admin().stop(&own()).idempotency_key("INC-1").send().await.unwrap_err();
     let text = error.to_string();
     assert!(
         text.contains("\"INC-1\" was used for another change, \"stop resource gpt-4\"")
             && text.contains("use a new key"),
         "{text}"
     );
-    let error = limiter
-        .admin()
-        .stop(&own())
-        .idempotency_key("")
-        .send()
-        .await
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("idempotency key \"\" is not a valid name"),
-        "{error}"
-    );
-    let events = limiter
-        .admin()
-        .audit(&AuditSubject::Resource(resource("gpt-4")), None)
-        .await
-        .unwrap();
+    let error = limiter.admin().stop(&own()).idempotency_key("").send().await.unwrap_err();
+    assert!(error.to_string().contains("idempotency key \"\" is not a valid name"), "{error}");
+    let events =
+        limiter.admin().audit(&AuditSubject::Resource(resource("gpt-4")), None).await.unwrap();
     let changes: Vec<_> = events.items.into_iter().map(|event| event.change).collect();
-    let change = |before, after| AuditChange::Switch {
-        level: gpt4(),
-        before,
-        after,
-    };
-    assert_eq!(
-        changes,
-        [
-            change(Some(Switch::Stopped), None),
-            change(None, Some(Switch::Stopped))
-        ]
-    );
+    let change = |before, after| AuditChange::Switch { level: gpt4(), before, after };
+    assert_eq!(changes, [change(Some(Switch::Stopped), None), change(None, Some(Switch::Stopped))]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn i7_a_stop_is_made_although_responses_are_lost_and_others_stop_too() {
-    for fault in [
-        Fault::LoseAnswer,
-        Fault::LoseRequest,
-        Fault::ServerErrorApplied,
-    ] {
+    for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::ServerErrorApplied] {
         let (fleet, [limiter]) = Fleet::of().await;
         let mut left = 1;
         fleet.dynamo.fail_transactions(move |_| {
@@ -542,19 +454,14 @@ async fn i7_a_stop_is_made_although_responses_are_lost_and_others_stop_too() {
         });
         let report = limiter.admin().stop(&gpt4()).send().await.unwrap();
         assert_eq!(report.outcome, OperationOutcome::Applied, "{fault:?}");
-        let events = limiter
-            .admin()
-            .audit(&AuditSubject::Resource(resource("gpt-4")), None)
-            .await
-            .unwrap();
+        let events =
+            limiter.admin().audit(&AuditSubject::Resource(resource("gpt-4")), None).await.unwrap();
         assert_eq!(events.items.len(), 1, "{fault:?}");
     }
     let (_fleet, [one, other]) = Fleet::of().await;
     let (gpt4, own) = (gpt4(), own());
-    let (first, second) = tokio::join!(
-        one.admin().stop(&gpt4).send(),
-        other.admin().stop(&own).send()
-    );
+    let (first, second) =
+        tokio::join!(one.admin().stop(&gpt4).send(), other.admin().stop(&own).send());
     assert_eq!(first.unwrap().outcome, OperationOutcome::Applied);
     assert_eq!(second.unwrap().outcome, OperationOutcome::Applied);
     assert_eq!(one.admin().switches().await.unwrap().items.len(), 2);
@@ -570,21 +477,10 @@ async fn more_switches_than_fit_are_refused() {
         "PK": {"S": "default/SYSTEM#"}, "SK": {"S": "#SWITCHES"}, "cv": {"N": "1"}, "switches": {"M": all},
     }));
     let error = limiter.admin().stop(&level(200)).send().await.unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("entity e-200 has no room: 200 levels"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("entity e-200 has no room: 200 levels"), "{error}");
     start(&limiter, &level(7)).await;
     assert_eq!(
-        limiter
-            .admin()
-            .stop(&level(200))
-            .send()
-            .await
-            .unwrap()
-            .outcome,
+        limiter.admin().stop(&level(200)).send().await.unwrap().outcome,
         OperationOutcome::Applied
     );
 }
@@ -603,10 +499,7 @@ async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() 
     // Switches stay as they are.
     stop(&operator, &own()).await;
     start(&operator, &own()).await;
-    assert_eq!(
-        operator.admin().stored_on_unavailable().await.unwrap(),
-        Some(policy)
-    );
+    assert_eq!(operator.admin().stored_on_unavailable().await.unwrap(), Some(policy));
     let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
     let fails = |request: &serde_json::Value| (!request.is_null()).then_some(Fault::ServerError);
     fleet.dynamo.fail_when(fails);
@@ -614,10 +507,7 @@ async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() 
     let deny = ask(&caller, &limits(), &[("rpm", 100)]).on_unavailable(OnUnavailable::Deny);
     let first = taken(deny).await;
     assert!(first.degraded().is_some());
-    let Decision::Denied(denied) = ask(&caller, &limits(), &[("rpm", 100)])
-        .send()
-        .await
-        .unwrap()
+    let Decision::Denied(denied) = ask(&caller, &limits(), &[("rpm", 100)]).send().await.unwrap()
     else {
         panic!("the local bucket is empty");
     };
@@ -629,22 +519,9 @@ async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() 
     let unchanged = OperationOutcome::Unchanged;
     assert_eq!(store(None).await.unwrap(), (unchanged, None));
     let error = store(Some(OnUnavailable::Local { percent: 0 })).await;
-    assert!(
-        error
-            .unwrap_err()
-            .to_string()
-            .contains("percent must be 1 to 100, got 0")
-    );
-    let events = operator
-        .admin()
-        .audit(&AuditSubject::System, None)
-        .await
-        .unwrap()
-        .items;
+    assert!(error.unwrap_err().to_string().contains("percent must be 1 to 100, got 0"));
+    let events = operator.admin().audit(&AuditSubject::System, None).await.unwrap().items;
     let change = |before, after| AuditChange::OnUnavailable { before, after };
     let changes: Vec<_> = events.into_iter().map(|event| event.change).collect();
-    assert_eq!(
-        changes,
-        [change(Some(policy), None), change(None, Some(policy))]
-    );
+    assert_eq!(changes, [change(Some(policy), None), change(None, Some(policy))]);
 }

@@ -46,13 +46,7 @@ fn status(
 
 fn of(limit: &Limit, available: i64, requested: i64, retry_after_ms: Option<u64>) -> LimitStatus {
     let retry_after = retry_after_ms.map(Duration::from_millis);
-    status(
-        limit.name().as_str(),
-        *limit.rule(),
-        available,
-        requested,
-        retry_after,
-    )
+    status(limit.name().as_str(), *limit.rule(), available, requested, retry_after)
 }
 
 fn rpm() -> Limit {
@@ -85,10 +79,7 @@ fn told_of(denied: &Denied) -> Vec<(&'static str, String)> {
 #[test]
 fn a_grant_tells_what_is_left_and_when_there_is_more() {
     assert_eq!(
-        told(&[
-            of(&rpm(), 599_000, 0, Some(0)),
-            of(&slots(), 17_000, 0, Some(0))
-        ]),
+        told(&[of(&rpm(), 599_000, 0, Some(0)), of(&slots(), 17_000, 0, Some(0))]),
         [
             r#""rpm";q=600;w=60, "slots";q=20;qu="concurrent-requests""#,
             r#""rpm";r=599;t=60, "slots";r=17"#
@@ -115,28 +106,16 @@ fn a_grant_tells_what_is_left_and_when_there_is_more() {
 #[test]
 fn a_denial_tells_when_what_was_asked_is_there_and_retry_after_agrees() {
     let day = Limit::per_day("rpd", 1_000).unwrap();
-    let limits = vec![
-        of(&rpm(), 3_500, 10_000, Some(650)),
-        of(&day, 10_000, 10_000, Some(0)),
-    ];
+    let limits = vec![of(&rpm(), 3_500, 10_000, Some(650)), of(&day, 10_000, 10_000, Some(0))];
     let fields = told_of(&denied(limits, Some(650)));
-    let [_, limit, after] = &fields[..] else {
-        panic!("{fields:?}")
-    };
+    let [_, limit, after] = &fields[..] else { panic!("{fields:?}") };
     // Another of the thousand a day is 86 s away, but it is not what the client waits for.
     assert_eq!(limit.1, r#""rpm";r=3;t=1, "rpd";r=10"#);
     assert_eq!(after, &("retry-after", "1".to_owned()));
     let at_once = told_of(&denied(vec![of(&rpm(), 0, 1_000, Some(0))], Some(0)));
-    assert_eq!(
-        at_once[2].1, "1",
-        "a client that is told 0 comes back in a loop"
-    );
+    assert_eq!(at_once[2].1, "1", "a client that is told 0 comes back in a loop");
     let forever = told_of(&denied(vec![of(&slots(), 0, 1_000, None)], None));
-    assert_eq!(
-        forever.len(),
-        2,
-        "no time is told where time alone does not help: {forever:?}"
-    );
+    assert_eq!(forever.len(), 2, "no time is told where time alone does not help: {forever:?}");
 }
 
 #[test]
@@ -150,13 +129,7 @@ fn a_quota_tells_the_length_of_its_window_and_the_time_to_its_end() {
             window_end: end.map(|(at, _)| at),
             resets_in: end.map(|(_, left)| left),
             retry_after: end.map(|(_, left)| left),
-            ..status(
-                "rpd",
-                *Limit::concurrent("rpd", 10).unwrap().rule(),
-                6_120,
-                requested,
-                None,
-            )
+            ..status("rpd", *Limit::concurrent("rpd", 10).unwrap().rule(), 6_120, requested, None)
         }
     };
     let month = |requested| {
@@ -167,11 +140,7 @@ fn a_quota_tells_the_length_of_its_window_and_the_time_to_its_end() {
     // February has 28 days, and March loses an hour in Berlin.
     for (text, end, policy) in [
         ("rpd=quota:10/month", "2026-03-01T00:00:00Z", 28 * 86_400),
-        (
-            "rpd=quota:10/month,tz=Europe/Berlin",
-            "2026-03-31T22:00:00Z",
-            31 * 86_400 - 3_600,
-        ),
+        ("rpd=quota:10/month,tz=Europe/Berlin", "2026-03-31T22:00:00Z", 31 * 86_400 - 3_600),
         ("rpd=session:10/5h", "2026-03-31T22:00:00Z", 5 * 3_600),
     ] {
         let told = told(quota(text, 0, Some((end, 1_500))));
@@ -187,21 +156,11 @@ fn a_quota_tells_the_length_of_its_window_and_the_time_to_its_end() {
 
 #[test]
 fn a_shadow_limit_is_not_told_and_a_soft_one_is() {
-    let shadow = LimitStatus {
-        mode: LimitMode::Shadow,
-        ..of(&rpm(), 0, 0, None)
-    };
-    let soft = LimitStatus {
-        mode: LimitMode::Soft,
-        ..of(&slots(), -1_000, 0, None)
-    };
+    let shadow = LimitStatus { mode: LimitMode::Shadow, ..of(&rpm(), 0, 0, None) };
+    let soft = LimitStatus { mode: LimitMode::Soft, ..of(&slots(), -1_000, 0, None) };
     assert_eq!(told(&[shadow.clone(), soft.clone()])[1], r#""slots";r=0"#);
     let why = denied(
-        vec![
-            shadow,
-            soft,
-            of(&Limit::per_day("rpd", 1).unwrap(), 0, 1_000, Some(9)),
-        ],
+        vec![shadow, soft, of(&Limit::per_day("rpd", 1).unwrap(), 0, 1_000, Some(9))],
         Some(9),
     );
     assert_eq!(told_of(&why)[1].1, r#""slots";r=0, "rpd";r=0;t=1"#);
@@ -246,21 +205,12 @@ fn x_rate_limit_is_of_the_strictest_limit() {
     let owned = |name, value: &str| (name, value.to_owned());
     assert_eq!(
         fields(&[of(&rpm(), 599_000, 0, None), tight]),
-        [
-            owned("x-ratelimit-limit", "20"),
-            owned("x-ratelimit-remaining", "1")
-        ]
+        [owned("x-ratelimit-limit", "20"), owned("x-ratelimit-remaining", "1")]
     );
-    assert_eq!(
-        fields(&[of(&rpm(), 599_000, 0, None)])[2],
-        owned("x-ratelimit-reset", "60")
-    );
+    assert_eq!(fields(&[of(&rpm(), 599_000, 0, None)])[2], owned("x-ratelimit-reset", "60"));
     // The one in the way, though the other has less left.
     let why = denied(
-        vec![
-            of(&rpm(), 0, 0, Some(0)),
-            of(&slots(), 5_000, 6_000, Some(7_001)),
-        ],
+        vec![of(&rpm(), 0, 0, Some(0)), of(&slots(), 5_000, 6_000, Some(7_001))],
         Some(7_001),
     );
     let fields = Policies::denied(&why, &PolicyNames::default())
@@ -286,10 +236,7 @@ fn body(problem: &Problem) -> Value {
 fn a_denial_by_a_pause_says_so_and_that_nothing_is_left() {
     let mut paused = of(&slots(), 5_000, 1_000, Some(20_000));
     paused.paused_for = Some(Duration::from_secs(20));
-    let why = denied(
-        vec![paused.clone(), of(&rpm(), 3_500, 1_000, None)],
-        Some(20_000),
-    );
+    let why = denied(vec![paused.clone(), of(&rpm(), 3_500, 1_000, None)], Some(20_000));
     let problem = body(&Problem::denied(&why, &PolicyNames::default()));
     assert_eq!(
         (&problem["paused"], &problem["detail"], &problem["blocking"]),
@@ -299,10 +246,7 @@ fn a_denial_by_a_pause_says_so_and_that_nothing_is_left() {
             &json!({"policy": "slots", "quota": 20, "remaining": 0, "requested": 1}),
         )
     );
-    assert!(
-        told_of(&why)[1].1.contains(r#""slots";r=0;t=20"#),
-        "{why:?}"
-    );
+    assert!(told_of(&why)[1].1.contains(r#""slots";r=0;t=20"#), "{why:?}");
     // What is only reported is not seen, and one that waits for its tokens is not paused.
     paused.mode = LimitMode::Shadow;
     let why = denied(vec![paused, of(&rpm(), 0, 1_000, Some(100))], Some(100));
@@ -313,10 +257,7 @@ fn a_denial_by_a_pause_says_so_and_that_nothing_is_left() {
 #[test]
 fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
     let why = denied(
-        vec![
-            of(&rpm(), 3_500, 10_000, Some(650)),
-            of(&slots(), 0, 1_000, Some(9_001)),
-        ],
+        vec![of(&rpm(), 3_500, 10_000, Some(650)), of(&slots(), 0, 1_000, Some(9_001))],
         Some(9_001),
     );
     let problem = Problem::denied(&why, &PolicyNames::default());
@@ -333,16 +274,11 @@ fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
         })
     );
     let unseen = Denied {
-        degraded: Some(Degraded {
-            reason: "no answer".to_owned(),
-        }),
+        degraded: Some(Degraded { reason: "no answer".to_owned() }),
         limits: vec![],
         ..denied(vec![], Some(1_000))
     };
-    assert_eq!(
-        unseen.to_string(),
-        "the table is unavailable (no answer): denied, retry after 1s"
-    );
+    assert_eq!(unseen.to_string(), "the table is unavailable (no answer): denied, retry after 1s");
     assert_eq!(
         body(&Problem::denied(&unseen, &PolicyNames::default())),
         json!({
@@ -367,36 +303,20 @@ fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
     let never = Problem::never_fits(&never, &PolicyNames::default());
     assert_eq!(
         (never.status(), never.to_string()),
-        (
-            413,
-            "limit \"rpm\" has a capacity of 600, 601 were requested: request fewer".to_owned()
-        )
+        (413, "limit \"rpm\" has a capacity of 600, 601 were requested: request fewer".to_owned())
     );
-    assert_eq!(
-        body(&never)["retry_after"],
-        Value::Null,
-        "it is of no use to come back"
-    );
-    let disabled = Problem::disabled(&Disabled {
-        stopped_at: None,
-        entity: entity_,
-        resource: resource_,
-    });
+    assert_eq!(body(&never)["retry_after"], Value::Null, "it is of no use to come back");
+    let disabled =
+        Problem::disabled(&Disabled { stopped_at: None, entity: entity_, resource: resource_ });
     assert_eq!(disabled.status(), 403);
     assert_eq!(body(&disabled)["type"].as_str(), Some("about:blank"));
-    let timeout = Error::Timeout {
-        bucket: "secret".to_owned(),
-        after: Duration::ZERO,
-        last: None,
-    };
+    let timeout = Error::Timeout { bucket: "secret".to_owned(), after: Duration::ZERO, last: None };
     let errors = [
         Problem::unavailable(&timeout),
         Problem::unavailable(&Error::Invalid("secret".to_owned())),
     ];
     assert_eq!(errors.each_ref().map(Problem::status), [503, 500]);
-    let kinds = errors
-        .each_ref()
-        .map(|problem| body(problem)["type"].clone());
+    let kinds = errors.each_ref().map(|problem| body(problem)["type"].clone());
     assert_eq!(kinds, ["about:blank", "misconfigured"]);
     for problem in [problem, never, disabled].iter().chain(&errors) {
         assert!(
@@ -409,11 +329,7 @@ fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
 }
 
 fn rules() -> impl Strategy<Value = RefillRule> {
-    let rate = (
-        1..=10_i64.pow(15),
-        0..=10_i64.pow(15),
-        1..=366 * 86_400_000_i64,
-    );
+    let rate = (1..=10_i64.pow(15), 0..=10_i64.pow(15), 1..=366 * 86_400_000_i64);
     let modest = (1..=1_000_000_i64, 1..=1_000_000_i64, 1..=100_000_i64);
     prop_oneof![rate, modest].prop_map(|(capacity, refill, refill_period_ms)| RefillRule {
         capacity: MilliTokens(capacity),
@@ -425,30 +341,14 @@ fn rules() -> impl Strategy<Value = RefillRule> {
 /// Any status, also such as no bucket has.
 fn any_status() -> impl Strategy<Value = LimitStatus> {
     let limit = prop_oneof!["[a-c]", r#"[ -~]{0,6}"#, any::<String>()];
-    let mode = prop_oneof![
-        Just(LimitMode::Enforced),
-        Just(LimitMode::Soft),
-        Just(LimitMode::Shadow)
-    ];
-    let amounts = prop_oneof![
-        (any::<i64>(), any::<i64>()),
-        (-9_000..9_000_i64, 0..9_000_i64)
-    ];
+    let mode =
+        prop_oneof![Just(LimitMode::Enforced), Just(LimitMode::Soft), Just(LimitMode::Shadow)];
+    let amounts = prop_oneof![(any::<i64>(), any::<i64>()), (-9_000..9_000_i64, 0..9_000_i64)];
     let capacity = prop_oneof![any::<i64>(), 0..9_000_i64];
     let after = proptest::option::of(any::<Duration>());
     let entity = "[a-b]".prop_map(|id| EntityId::new(id).unwrap());
     let resource = "[a-b]".prop_map(|id| Resource::new(id).unwrap());
-    (
-        limit,
-        mode,
-        amounts,
-        capacity,
-        any::<i64>(),
-        any::<Duration>(),
-        after,
-        entity,
-        resource,
-    )
+    (limit, mode, amounts, capacity, any::<i64>(), any::<Duration>(), after, entity, resource)
         .prop_map(
             |(
                 limit,
@@ -486,33 +386,21 @@ fn any_status() -> impl Strategy<Value = LimitStatus> {
 
 /// A list's members: their names and integer parameters, as a parser reads them.
 fn parsed(value: &str) -> Vec<(String, Vec<(String, i64)>)> {
-    let list: List = Parser::new(value)
-        .parse()
-        .unwrap_or_else(|error| panic!("{error}: {value}"));
+    let list: List = Parser::new(value).parse().unwrap_or_else(|error| panic!("{error}: {value}"));
     let member = |entry: &ListEntry| {
-        let ListEntry::Item(item) = entry else {
-            panic!("{entry:?} in {value}")
-        };
-        let BareItem::String(name) = &item.bare_item else {
-            panic!("{item:?} in {value}")
-        };
+        let ListEntry::Item(item) = entry else { panic!("{entry:?} in {value}") };
+        let BareItem::String(name) = &item.bare_item else { panic!("{item:?} in {value}") };
         let integer = |(key, value): (&Key, &BareItem)| match value {
             BareItem::Integer(number) => Some((key.to_string(), i64::from(*number))),
             _ => None,
         };
-        (
-            name.as_str().to_owned(),
-            item.params.iter().filter_map(integer).collect(),
-        )
+        (name.as_str().to_owned(), item.params.iter().filter_map(integer).collect())
     };
     list.iter().map(member).collect()
 }
 
 fn parameters(known: &[(&str, Option<i64>)]) -> Vec<(String, i64)> {
-    known
-        .iter()
-        .filter_map(|(key, value)| value.map(|value| ((*key).to_owned(), value)))
-        .collect()
+    known.iter().filter_map(|(key, value)| value.map(|value| ((*key).to_owned(), value))).collect()
 }
 
 proptest! {

@@ -24,22 +24,13 @@ use weirgate_testkit::Fault;
 type Parts = http::request::Parts;
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_hour("rph", 100).unwrap(),
-        Limit::concurrent("slots", 2).unwrap(),
-    ]
+    [Limit::per_hour("rph", 100).unwrap(), Limit::concurrent("slots", 2).unwrap()]
 }
 
 /// Charges each request with a key ten tokens and a slot.
 fn charge<'a>(limiter: &'a RateLimiter, request: &Parts) -> Option<Acquire<'a>> {
     let key = request.headers.get("x-api-key")?.to_str().ok()?;
-    Some(
-        limiter
-            .acquire(key, "gpt-4")
-            .limits(&limits())
-            .take("rph", 10)
-            .take("slots", 1),
-    )
+    Some(limiter.acquire(key, "gpt-4").limits(&limits()).take("rph", 10).take("slots", 1))
 }
 
 /// A server that answers each request with `done`.
@@ -60,17 +51,11 @@ async fn sent(app: &Router, path: &str) -> Response<Body> {
 
 /// A request of the fleet's own entity.
 fn request(path: &str) -> Request<Body> {
-    Request::get(path)
-        .header("x-api-key", "e-1")
-        .body(Body::empty())
-        .unwrap()
+    Request::get(path).header("x-api-key", "e-1").body(Body::empty()).unwrap()
 }
 
 fn field<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
-    headers
-        .get(name)
-        .map(|value| value.to_str().unwrap())
-        .unwrap_or_default()
+    headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
 }
 
 async fn text(response: Response<Body>) -> String {
@@ -97,10 +82,7 @@ async fn i5_granted_then_denied_then_granted_when_retry_after_is_over() {
     assert_eq!(first.status(), StatusCode::OK);
     let policy = r#""rph";q=100;w=3600, "slots";q=2;qu="concurrent-requests""#;
     assert_eq!(field(first.headers(), "ratelimit-policy"), policy);
-    assert_eq!(
-        field(first.headers(), "ratelimit"),
-        r#""rph";r=90;t=3240, "slots";r=1"#
-    );
+    assert_eq!(field(first.headers(), "ratelimit"), r#""rph";r=90;t=3240, "slots";r=1"#);
     assert_eq!(field(first.headers(), "x-ratelimit-remaining"), "1");
     assert!(!first.headers().contains_key("retry-after"));
     assert_eq!(text(first).await, "done");
@@ -112,22 +94,13 @@ async fn i5_granted_then_denied_then_granted_when_retry_after_is_over() {
     }
     let denied = sent(&app, "/").await;
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(
-        field(denied.headers(), "content-type"),
-        "application/problem+json"
-    );
+    assert_eq!(field(denied.headers(), "content-type"), "application/problem+json");
     assert_eq!(field(denied.headers(), "ratelimit-policy"), policy);
     // 90 s of settling have brought two and a half tokens.
     let wait = 10 * 36 - 90;
-    assert_eq!(
-        field(denied.headers(), "ratelimit"),
-        format!(r#""rph";r=2;t={wait}, "slots";r=2"#)
-    );
+    assert_eq!(field(denied.headers(), "ratelimit"), format!(r#""rph";r=2;t={wait}, "slots";r=2"#));
     assert_eq!(field(denied.headers(), "retry-after"), wait.to_string());
-    assert_eq!(
-        field(denied.headers(), "x-ratelimit-reset"),
-        wait.to_string()
-    );
+    assert_eq!(field(denied.headers(), "x-ratelimit-reset"), wait.to_string());
     let problem: Value = serde_json::from_str(&text(denied).await).unwrap();
     assert_eq!(&problem["status"], &json!(429));
     assert_eq!(&problem["violated-policies"], &json!(["rph"]));
@@ -139,18 +112,14 @@ async fn i5_granted_then_denied_then_granted_when_retry_after_is_over() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_not_charged_passes_as_it_is() {
     let fleet = Fleet::new().await;
-    let echo = post(
-        async |handle: Option<Extension<GrantHandle>>, body: String| {
-            assert!(handle.is_none());
-            body
-        },
-    );
+    let echo = post(async |handle: Option<Extension<GrantHandle>>, body: String| {
+        assert!(handle.is_none());
+        body
+    });
     let app = charged(&fleet, echo).await;
     let _ = fleet.dynamo.take_requests();
-    let response = app
-        .oneshot(Request::post("/").body(Body::from("as it is")).unwrap())
-        .await
-        .unwrap();
+    let response =
+        app.oneshot(Request::post("/").body(Body::from("as it is")).unwrap()).await.unwrap();
     assert!(!response.headers().contains_key("ratelimit"));
     assert_eq!(text(response).await.as_str(), "as it is");
     assert_eq!(fleet.dynamo.take_requests(), 0);
@@ -201,10 +170,7 @@ async fn a_client_that_goes_away_gives_its_slot_back() {
         .route("/endless", endless)
         .layer(RateLimitLayer::new(fleet.limiter().await, charge));
     let stuck = app.clone().oneshot(request("/stuck"));
-    assert!(
-        tokio::time::timeout(millis(50), stuck).await.is_err(),
-        "while it is worked on"
-    );
+    assert!(tokio::time::timeout(millis(50), stuck).await.is_err(), "while it is worked on");
     let response = sent(&app, "/endless").await;
     settle().await;
     assert_eq!(fleet.tk_tc("slots").await.0, 1_000, "the first has gone");
@@ -213,11 +179,7 @@ async fn a_client_that_goes_away_gives_its_slot_back() {
     let bucket = fleet.bucket().await;
     assert_eq!(fleet.tk_tc("slots").await.0, 2_000, "while it is streamed");
     assert_eq!(bucket.leases.unwrap().len(), 0, "while it is streamed");
-    assert_eq!(
-        fleet.tk_tc("rph").await.1,
-        20_000,
-        "what was worked on counts"
-    );
+    assert_eq!(fleet.tk_tc("rph").await.1, 20_000, "what was worked on counts");
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,27 +189,19 @@ async fn what_a_failed_request_took_goes_back() {
     let fails = layer.layer(service_fn(|_: Request<Body>| {
         ready(Err::<Response<Body>, _>("the backend is down"))
     }));
-    assert_eq!(
-        fails.oneshot(request("/")).await.unwrap_err(),
-        "the backend is down"
-    );
+    assert_eq!(fails.oneshot(request("/")).await.unwrap_err(), "the backend is down");
     assert_eq!(books(&fleet).await, (100_000, 2_000, 0));
 
-    let panics = layer.layer(service_fn(
-        async |_: Request<Body>| -> Result<Response<Body>, Infallible> {
+    let panics =
+        layer.layer(service_fn(async |_: Request<Body>| -> Result<Response<Body>, Infallible> {
             pass(millis(5)).await;
             std::panic::panic_any(17_u8)
-        },
-    ));
+        }));
     let panic = AssertUnwindSafe(panics.oneshot(request("/")))
         .catch_unwind()
         .await
         .expect_err("the panic goes on");
-    assert_eq!(
-        panic.downcast_ref::<u8>(),
-        Some(&17),
-        "with its own payload"
-    );
+    assert_eq!(panic.downcast_ref::<u8>(), Some(&17), "with its own payload");
     assert_eq!(books(&fleet).await, (100_000, 2_000, 0));
 }
 
@@ -259,19 +213,14 @@ async fn an_answer_with_a_status_to_be_refunded_costs_nothing_and_others_count()
     let app = Router::new()
         .route("/502", get(async || StatusCode::BAD_GATEWAY))
         .route("/404", get(async || StatusCode::NOT_FOUND));
-    for (layer, path, used) in [
-        (&layer, "/502", 10_000),
-        (&refunds, "/404", 10_000),
-        (&refunds, "/502", 0),
-    ] {
+    for (layer, path, used) in
+        [(&layer, "/502", 10_000), (&refunds, "/404", 10_000), (&refunds, "/502", 0)]
+    {
         let before = fleet.dynamo.item(fleet::PK, "#STATE")["b_rph_tc"]["N"]
             .as_str()
             .map_or(0, |n| n.parse().unwrap());
         let response = sent(&app.clone().layer(layer.clone()), path).await;
-        assert!(
-            response.headers().contains_key("ratelimit"),
-            "{path} tells the limits too"
-        );
+        assert!(response.headers().contains_key("ratelimit"), "{path} tells the limits too");
         drop(response);
         settle().await;
         let (slots, after) = (fleet.tk_tc("slots").await.0, fleet.tk_tc("rph").await.1);
@@ -302,28 +251,18 @@ async fn what_never_fits_is_another_answer_than_a_denial() {
 async fn without_a_decision_requests_are_refused_or_pass_as_is_said() {
     let fleet = Fleet::new().await;
     let refuses = RateLimitLayer::new(fleet.limiter().await, charge);
-    let passes = refuses.clone().on_error(|error| {
-        if error.is_transient() {
-            OnError::Pass
-        } else {
-            OnError::Refuse
-        }
-    });
+    let passes = refuses
+        .clone()
+        .on_error(|error| if error.is_transient() { OnError::Pass } else { OnError::Refuse });
     let handler = get(async |Extension(handle): Extension<GrantHandle>| {
-        assert_eq!(
-            handle.adjust("rph", 4).await.unwrap(),
-            Settlement::LeaseGone
-        );
+        assert_eq!(handle.adjust("rph", 4).await.unwrap(), Settlement::LeaseGone);
         "uncounted"
     });
     let app = Router::new().route("/", handler);
     throttle(&fleet);
     let response = sent(&app.clone().layer(refuses), "/").await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert!(
-        !text(response).await.contains("weirgate"),
-        "the table is not revealed"
-    );
+    assert!(!text(response).await.contains("weirgate"), "the table is not revealed");
     let response = sent(&app.layer(passes), "/").await;
     assert_eq!(field(response.headers(), "x-ratelimit-degraded"), "true");
     assert_eq!(text(response).await, "uncounted");
@@ -341,22 +280,17 @@ async fn a_key_that_is_no_name_is_the_clients_fault() {
         Some(acquire.limits(&limits()).take("rph", 10))
     };
     let limiter: &'static RateLimiter = Box::leak(Box::new(fleet.limiter().await));
-    let layer = RateLimitLayer::new(limiter.clone(), move |_, request: &Parts| {
-        charge(limiter, request)
-    });
-    let app = Router::new()
-        .route("/", get(async || "served"))
-        .layer(layer.on_error(|_| OnError::Pass));
+    let layer =
+        RateLimitLayer::new(limiter.clone(), move |_, request: &Parts| charge(limiter, request));
+    let app =
+        Router::new().route("/", get(async || "served")).layer(layer.on_error(|_| OnError::Pass));
     let mut keys = vec![None, Some(vec![]), Some(vec![b'a'; 257])];
     // All bytes that a header can have, at the beginning and later.
     let bytes = (b' '..=255).filter(|byte| *byte != 0x7f).chain([b'\t']);
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric();
     keys.extend(bytes.filter(|byte| !is_name(byte)).flat_map(|byte| {
         let inner = b"_.-:@".contains(&byte);
-        [
-            Some(vec![byte, b'a']),
-            (!inner).then(|| vec![b'a', byte, b'b']),
-        ]
+        [Some(vec![byte, b'a']), (!inner).then(|| vec![b'a', byte, b'b'])]
     }));
     let mut refused = 0;
     for key in keys {
@@ -392,9 +326,8 @@ async fn in_shadow_mode_no_field_status_or_error_is_of_the_limiter() {
         OnUnavailable::Local { percent: 10 },
     ];
     // Of the whole limiter, or of the request.
-    for (is_limiters, policy) in [true, false]
-        .into_iter()
-        .flat_map(|kind| policies.map(|policy| (kind, policy)))
+    for (is_limiters, policy) in
+        [true, false].into_iter().flat_map(|kind| policies.map(|policy| (kind, policy)))
     {
         let fleet = Fleet::new().await;
         let builder = fleet.builder().await.on_unavailable(policy);
@@ -402,23 +335,12 @@ async fn in_shadow_mode_no_field_status_or_error_is_of_the_limiter() {
         let limiter = builder.build().await.unwrap();
         let layer = RateLimitLayer::new(limiter, move |limiter, request: &Parts| {
             let acquire = charge(limiter, request);
-            acquire.map(|acquire| {
-                if is_limiters {
-                    acquire
-                } else {
-                    acquire.shadow()
-                }
-            })
+            acquire.map(|acquire| if is_limiters { acquire } else { acquire.shadow() })
         });
         let app = Router::new().route("/", get(async || "done"));
         let expected = sent(&app, "/").await;
         let app = app.layer(layer.with_x_rate_limit(true));
-        let broken = || {
-            Request::get("/")
-                .header("x-api-key", "a#b")
-                .body(Body::empty())
-                .unwrap()
-        };
+        let broken = || Request::get("/").header("x-api-key", "a#b").body(Body::empty()).unwrap();
         for turn in 0..30 {
             if turn == 20 {
                 throttle(&fleet);
@@ -435,13 +357,9 @@ async fn in_shadow_mode_no_field_status_or_error_is_of_the_limiter() {
 #[tokio::test(start_paused = true)]
 async fn a_decision_without_dynamodb_is_told_by_a_field_until_the_outage_ends() {
     let fleet = Fleet::new().await;
-    let breaker = CircuitBreakerConfig {
-        failure_threshold: 2,
-        ..CircuitBreakerConfig::default()
-    };
-    let limiter = fleet
-        .limiter_with(|builder| builder.circuit_breaker(breaker).timeout(millis(200)))
-        .await;
+    let breaker = CircuitBreakerConfig { failure_threshold: 2, ..CircuitBreakerConfig::default() };
+    let limiter =
+        fleet.limiter_with(|builder| builder.circuit_breaker(breaker).timeout(millis(200))).await;
     let with = |on_unavailable: OnUnavailable| {
         let layer = RateLimitLayer::new(limiter.clone(), move |limiter, request| {
             charge(limiter, request).map(|acquire| acquire.on_unavailable(on_unavailable))
@@ -484,9 +402,8 @@ async fn an_open_circuit_breaker_is_answered_with_the_time_until_it_tries_again(
         open_for: millis(3_400),
         ..CircuitBreakerConfig::default()
     };
-    let limiter = fleet
-        .limiter_with(|builder| builder.circuit_breaker(breaker).timeout(millis(200)))
-        .await;
+    let limiter =
+        fleet.limiter_with(|builder| builder.circuit_breaker(breaker).timeout(millis(200))).await;
     let app = done().layer(RateLimitLayer::new(limiter.clone(), charge));
     throttle(&fleet);
     let refused = sent(&app, "/").await;
@@ -526,21 +443,12 @@ async fn two_layers_tell_both_their_limits() {
         let limits = [Limit::per_second("all", 50).unwrap()];
         Some(limiter.acquire("all", "api").limits(&limits).take("all", 1))
     }
-    let app = done()
-        .layer(RateLimitLayer::new(limiter.clone(), charge))
-        .layer(
-            RateLimitLayer::new(limiter, whole_service)
-                .names(|_, _, limit| format!("service-{limit}")),
-        );
+    let app = done().layer(RateLimitLayer::new(limiter.clone(), charge)).layer(
+        RateLimitLayer::new(limiter, whole_service).names(|_, _, limit| format!("service-{limit}")),
+    );
     let response = sent(&app, "/").await;
     let told: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
-    assert_eq!(
-        told,
-        [
-            r#""rph";r=90;t=3240, "slots";r=1"#,
-            r#""service-all";r=49;t=1"#
-        ]
-    );
+    assert_eq!(told, [r#""rph";r=90;t=3240, "slots";r=1"#, r#""service-all";r=49;t=1"#]);
 }
 
 /// A service that may only be called where it was asked whether it is ready, as those that hold a
@@ -567,10 +475,7 @@ impl Service<Request<Body>> for Strict {
     }
 
     fn call(&mut self, _: Request<Body>) -> Self::Future {
-        assert!(
-            std::mem::take(&mut self.is_ready),
-            "called without being ready"
-        );
+        assert!(std::mem::take(&mut self.is_ready), "called without being ready");
         ready(Ok(Response::new(Body::empty())))
     }
 }
@@ -580,13 +485,7 @@ async fn the_service_that_is_called_is_the_one_that_was_ready() {
     let fleet = Fleet::new().await;
     let mut service = RateLimitLayer::new(fleet.limiter().await, charge).layer(Strict::default());
     for _ in 0..2 {
-        let response = service
-            .ready()
-            .await
-            .unwrap()
-            .call(request("/"))
-            .await
-            .unwrap();
+        let response = service.ready().await.unwrap().call(request("/")).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
     }
 }

@@ -25,18 +25,13 @@ fn told(work: impl AsyncFnOnce(&Fleet)) -> BTreeMap<String, u64> {
         });
     });
     let read = |(key, _, _, value): (metrics_util::CompositeKey, _, _, DebugValue)| {
-        let labels: Vec<_> = key
-            .key()
-            .labels()
-            .map(|label| format!("{}={}", label.key(), label.value()))
-            .collect();
+        let labels: Vec<_> =
+            key.key().labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
         let count = match value {
             DebugValue::Counter(sum) => sum,
             DebugValue::Histogram(values) => {
                 assert!(
-                    values
-                        .iter()
-                        .all(|seconds| (0.0..10.0).contains(&seconds.into_inner())),
+                    values.iter().all(|seconds| (0.0..10.0).contains(&seconds.into_inner())),
                     "seconds"
                 );
                 u64::try_from(values.len()).unwrap()
@@ -47,17 +42,9 @@ fn told(work: impl AsyncFnOnce(&Fleet)) -> BTreeMap<String, u64> {
                 0
             }
         };
-        (
-            format!("{}{{{}}}", key.key().name(), labels.join(",")),
-            count,
-        )
+        (format!("{}{{{}}}", key.key().name(), labels.join(",")), count)
     };
-    snapshotter
-        .snapshot()
-        .into_vec()
-        .into_iter()
-        .map(read)
-        .collect()
+    snapshotter.snapshot().into_vec().into_iter().map(read).collect()
 }
 
 #[test]
@@ -70,16 +57,11 @@ fn every_decision_is_told_by_its_outcome() {
             denied(&limiter, &rpm(), &[("rpm", 1)]).await;
         }
         let _ = ask(&limiter, &rpm(), &[("rpm", 61)]).send().await.unwrap();
-        let _ = ask(&limiter, &rpm(), &[("rpm", -1)])
-            .send()
-            .await
-            .expect_err("nothing is asked");
+        let _ = ask(&limiter, &rpm(), &[("rpm", -1)]).send().await.expect_err("nothing is asked");
         let shadow = fleet.limiter_with(|builder| builder.shadow(true)).await;
         let _ = granted(&shadow, &rpm(), &[("rpm", 1)]).await;
-        let breaker = CircuitBreakerConfig {
-            failure_threshold: 2,
-            ..CircuitBreakerConfig::default()
-        };
+        let breaker =
+            CircuitBreakerConfig { failure_threshold: 2, ..CircuitBreakerConfig::default() };
         let away = fleet
             .limiter_with(|builder| builder.timeout(millis(50)).circuit_breaker(breaker))
             .await;
@@ -121,25 +103,18 @@ fn every_decision_is_told_by_its_outcome() {
         assert_eq!(metrics.get(&name), Some(&times), "{name} of {metrics:?}");
     }
     let at_least = |name: &str, times| metrics[&format!("weirgate_{name}_total{{}}")] >= times;
-    assert!(
-        at_least("reads", 3) && at_least("writes", 1) && at_least("refused", 1),
-        "{metrics:?}"
-    );
+    assert!(at_least("reads", 3) && at_least("writes", 1) && at_least("refused", 1), "{metrics:?}");
 }
 
 #[test]
 fn metrics_do_not_grow_with_callers_unless_they_are_asked_to() {
     let busy = |callers: u32, by_resource: bool| {
         told(async move |fleet: &Fleet| {
-            let limiter = fleet
-                .limiter_with(|builder| builder.metrics_by_resource(by_resource))
-                .await;
+            let limiter =
+                fleet.limiter_with(|builder| builder.metrics_by_resource(by_resource)).await;
             for n in 0..callers {
                 let (entity, resource) = (format!("e-{n}"), format!("r-{n}"));
-                let request = limiter
-                    .acquire(&entity, &resource)
-                    .limits(&rpm())
-                    .take("rpm", 1);
+                let request = limiter.acquire(&entity, &resource).limits(&rpm()).take("rpm", 1);
                 assert!(request.send().await.unwrap().is_granted());
                 pass(secs(1)).await;
             }
@@ -147,14 +122,8 @@ fn metrics_do_not_grow_with_callers_unless_they_are_asked_to() {
     };
     assert!(busy(1, false).keys().eq(busy(20, false).keys()));
     let by_resource = busy(20, true);
-    assert_eq!(
-        by_resource["weirgate_decision_seconds{outcome=granted,resource=r-7}"],
-        1
-    );
-    assert!(
-        by_resource.keys().all(|name| !name.contains("e-7")),
-        "never by entity"
-    );
+    assert_eq!(by_resource["weirgate_decision_seconds{outcome=granted,resource=r-7}"], 1);
+    assert!(by_resource.keys().all(|name| !name.contains("e-7")), "never by entity");
 }
 
 /// What the page lists: kind, labels and description of each metric.
@@ -214,10 +183,7 @@ fn the_page_lists_every_metric_and_no_other() {
             }
             assert!(limiter.stats().prefetch_hits > 0, "something is prefetched");
             let report = VendorReport::read(200, [("x-ratelimit-limit-requests", "5")]);
-            limiter
-                .report_vendor("e-1", "gpt-4", &report)
-                .await
-                .unwrap();
+            limiter.report_vendor("e-1", "gpt-4", &report).await.unwrap();
             assert!(limiter.vendor_advice()[0].configured.is_some());
         });
     });

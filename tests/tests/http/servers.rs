@@ -30,17 +30,8 @@ type Client = hyper::client::conn::http1::SendRequest<Empty<Bytes>>;
 
 /// Two requests an hour, and one at a time.
 fn charge<'a>(limiter: &'a RateLimiter, _: &Parts) -> Option<Acquire<'a>> {
-    let limits = [
-        Limit::per_hour("rph", 2).unwrap(),
-        Limit::concurrent("slots", 1).unwrap(),
-    ];
-    Some(
-        limiter
-            .acquire("e-1", "gpt-4")
-            .limits(&limits)
-            .take("rph", 1)
-            .take("slots", 1),
-    )
+    let limits = [Limit::per_hour("rph", 2).unwrap(), Limit::concurrent("slots", 1).unwrap()];
+    Some(limiter.acquire("e-1", "gpt-4").limits(&limits).take("rph", 1).take("slots", 1))
 }
 
 /// Waits until the slot is back, which happens after the answer.
@@ -50,9 +41,7 @@ async fn slot_is_back(fleet: &Fleet) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(secs(30), is_back)
-        .await
-        .expect("the slot comes back");
+    tokio::time::timeout(secs(30), is_back).await.expect("the slot comes back");
 }
 
 /// A server whose answers never end.
@@ -60,9 +49,7 @@ async fn endless(fleet: &Fleet) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let answer = async |_: Request<Incoming>| {
-        let begin = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(
-            b"begun",
-        )))]);
+        let begin = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"begun")))]);
         let body = StreamBody::new(futures_util::StreamExt::chain(begin, stream::pending()));
         Ok::<_, Infallible>(Response::new(body))
     };
@@ -81,18 +68,14 @@ async fn endless(fleet: &Fleet) -> SocketAddr {
 
 async fn connect(address: SocketAddr) -> Client {
     let stream = TcpStream::connect(address).await.unwrap();
-    let (client, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .unwrap();
+    let (client, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(async move { drop(connection.await) });
     client
 }
 
 fn get() -> Request<Empty<Bytes>> {
-    Request::get("/")
-        .header("host", "localhost")
-        .body(Empty::new())
-        .unwrap()
+    Request::get("/").header("host", "localhost").body(Empty::new()).unwrap()
 }
 
 #[tokio::test]
@@ -102,33 +85,14 @@ async fn hyper_a_slot_is_held_until_the_body_is_sent_or_the_client_hangs_up() {
     let mut client = connect(address).await;
     let mut response = client.send_request(get()).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
-    assert_eq!(
-        response.headers()["ratelimit"],
-        r#""rph";r=1;t=1800, "slots";r=0"#
-    );
-    assert_eq!(
-        response
-            .frame()
-            .await
-            .unwrap()
-            .unwrap()
-            .into_data()
-            .unwrap(),
-        "begun"
-    );
+    assert_eq!(response.headers()["ratelimit"], r#""rph";r=1;t=1800, "slots";r=0"#);
+    assert_eq!(response.frame().await.unwrap().unwrap().into_data().unwrap(), "begun");
 
     let mut other = connect(address).await;
     let denied = other.send_request(get()).await.unwrap();
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
-    let after: u64 = denied.headers()["retry-after"]
-        .to_str()
-        .unwrap()
-        .parse()
-        .unwrap();
-    assert!(
-        (1..=60).contains(&after),
-        "when the lease of 60 s expires: {after}"
-    );
+    let after: u64 = denied.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=60).contains(&after), "when the lease of 60 s expires: {after}");
     let body = denied.into_body().collect().await.unwrap().to_bytes();
     let problem: Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(problem["violated-policies"][0].as_str(), Some("slots"));
@@ -145,9 +109,7 @@ async fn health(limiter: RateLimiter) -> HealthClient<Channel> {
     let (_reporter, health) = tonic_health::server::health_reporter();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = Server::builder()
-        .layer(RateLimitLayer::new(limiter, charge))
-        .add_service(health);
+    let server = Server::builder().layer(RateLimitLayer::new(limiter, charge)).add_service(health);
     tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
     let channel = Channel::from_shared(format!("http://{address}")).unwrap();
     HealthClient::new(channel.connect().await.unwrap())
@@ -157,37 +119,18 @@ async fn health(limiter: RateLimiter) -> HealthClient<Channel> {
 async fn tonic_a_denial_is_a_status_with_the_time_to_come_back() {
     let fleet = Fleet::new().await;
     let mut client = health(fleet.limiter().await).await;
-    for left in [
-        r#""rph";r=1;t=1800, "slots";r=0"#,
-        r#""rph";r=0;t=1800, "slots";r=0"#,
-    ] {
+    for left in [r#""rph";r=1;t=1800, "slots";r=0"#, r#""rph";r=0;t=1800, "slots";r=0"#] {
         let answer = client.check(HealthCheckRequest::default()).await.unwrap();
         // The clock goes on, so a token may be there a second sooner.
-        let told = answer
-            .metadata()
-            .get("ratelimit")
-            .unwrap()
-            .to_str()
-            .unwrap();
+        let told = answer.metadata().get("ratelimit").unwrap().to_str().unwrap();
         assert_eq!(told.split("t=").next(), left.split("t=").next(), "{told}");
         drop(answer);
         slot_is_back(&fleet).await;
     }
-    let denied = client
-        .check(HealthCheckRequest::default())
-        .await
-        .unwrap_err();
+    let denied = client.check(HealthCheckRequest::default()).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    let number = |name| {
-        denied
-            .metadata()
-            .get(name)
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .parse::<u64>()
-            .unwrap()
-    };
+    let number =
+        |name| denied.metadata().get(name).unwrap().to_str().unwrap().parse::<u64>().unwrap();
     let (after, after_ms) = (number("retry-after"), number("grpc-retry-pushback-ms"));
     assert!(
         (1..=1_800).contains(&after) && after == after_ms.div_ceil(1_000),
@@ -297,10 +240,7 @@ async fn an_upgraded_connection_keeps_its_slot_until_its_stream_ends() {
             client.read_exact(&mut received).await.unwrap();
             assert_eq!(received, sent);
             let held = charge(&other, &Request::new(()).into_parts().0).unwrap();
-            assert!(
-                held.send().await.unwrap().denied().is_some(),
-                "{handler:?} {turn}"
-            );
+            assert!(held.send().await.unwrap().denied().is_some(), "{handler:?} {turn}");
             tokio::time::sleep(secs(5)).await;
         }
         drop(client);
@@ -321,11 +261,7 @@ async fn a_stream_that_is_not_begun_gives_the_slot_back() {
         client.write_all(request.as_bytes()).await.unwrap();
         let _ = status_of(&mut client).await;
         if matches!(handler, Handler::TakesNoStream) {
-            assert_eq!(
-                client.read(&mut [0; 9]).await.unwrap(),
-                0,
-                "the stream ends"
-            );
+            assert_eq!(client.read(&mut [0; 9]).await.unwrap(), 0, "the stream ends");
             drop(client);
         }
         slot_is_back(&fleet).await;
@@ -357,10 +293,8 @@ async fn the_time_until_a_late_upgrade_is_part_of_its_lease() {
 async fn a_renewal_that_failed_is_tried_again_within_the_lease() {
     for begin in (1..40).step_by(6) {
         let fleet = Fleet::new().await;
-        let breaker = CircuitBreakerConfig {
-            failure_threshold: 1_000,
-            ..CircuitBreakerConfig::default()
-        };
+        let breaker =
+            CircuitBreakerConfig { failure_threshold: 1_000, ..CircuitBreakerConfig::default() };
         let limiter = fleet.builder().await.circuit_breaker(breaker);
         let (limiter, other) = (limiter.build().await.unwrap(), fleet.limiter().await);
         let mut client = upgraded(limiter, Handler::KeepsTheUpgrade, secs(60)).await;

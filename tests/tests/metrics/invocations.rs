@@ -35,16 +35,10 @@ pub const NOW: EpochMillis = EpochMillis(HOUR.0 + 2 * 3_600_000 + 3_500);
 /// Reasons of throttles in DynamoDB's words, and their metrics.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_ThrottlingReason.html>
 pub const QUOTAS: [(&str, &str); 5] = [
-    (
-        "TableWriteKeyRangeThroughputExceeded",
-        "throttled_key_range",
-    ),
+    ("TableWriteKeyRangeThroughputExceeded", "throttled_key_range"),
     ("IndexWriteKeyRangeThroughputExceeded", "throttled_index"),
     ("TableWriteAccountLimitExceeded", "throttled_account"),
-    (
-        "TableWriteMaxOnDemandThroughputExceeded",
-        "throttled_maximum",
-    ),
+    ("TableWriteMaxOnDemandThroughputExceeded", "throttled_maximum"),
     ("SomethingNew", "throttled_unnamed"),
 ];
 
@@ -54,20 +48,12 @@ pub async fn aggregator(dynamo: &Dynamo, lines: &Lines) -> Process {
 }
 
 async fn aggregator_at(now: EpochMillis, dynamo: &Dynamo, lines: &Lines) -> Process {
-    Process::start(
-        weirgate_aggregator::function,
-        dynamo.table_by(At(now)).await,
-        lines,
-    )
+    Process::start(weirgate_aggregator::function, dynamo.table_by(At(now)).await, lines)
 }
 
 /// A process of the reconciler at `now`.
 pub async fn reconciler(dynamo: &Dynamo, now: EpochMillis, lines: &Lines) -> Process {
-    Process::start(
-        weirgate_reconciler::function,
-        dynamo.table_by(At(now)).await,
-        lines,
-    )
+    Process::start(weirgate_reconciler::function, dynamo.table_by(At(now)).await, lines)
 }
 
 /// A bucket that was taken from twice in an hour and once in the next, and the event of it: final
@@ -162,11 +148,8 @@ pub async fn lost_life(lines: &Lines) {
     }
     let mut records = records(&dynamo);
     records.retain(|record| record["eventName"] != "REMOVE");
-    let process = Process::start(
-        weirgate_aggregator::function,
-        dynamo.table_by(At(later(4))).await,
-        lines,
-    );
+    let process =
+        Process::start(weirgate_aggregator::function, dynamo.table_by(At(later(4))).await, lines);
     process.invoke(&event(&records), "r-1", None).await.unwrap();
 }
 
@@ -212,14 +195,8 @@ fn declared(line: MetricsLine) -> Vec<Metric> {
 /// The metrics that the functions can report, by function.
 pub fn metrics() -> [(&'static str, Vec<Metric>); 2] {
     [
-        (
-            "aggregator",
-            declared(weirgate_aggregator::Summary::default().metrics_line()),
-        ),
-        (
-            "reconciler",
-            declared(weirgate_reconciler::Summary::default().metrics_line()),
-        ),
+        ("aggregator", declared(weirgate_aggregator::Summary::default().metrics_line())),
+        ("reconciler", declared(weirgate_reconciler::Summary::default().metrics_line())),
     ]
 }
 

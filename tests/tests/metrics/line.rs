@@ -19,10 +19,7 @@ fn last(lines: &Lines) -> Value {
 
 /// The values of a metric in all lines.
 fn values(lines: &Lines, name: &str) -> Vec<i64> {
-    let of = lines
-        .points()
-        .into_iter()
-        .filter(|point| point.name == name);
+    let of = lines.points().into_iter().filter(|point| point.name == name);
     of.map(|point| point.value).collect()
 }
 
@@ -31,10 +28,7 @@ async fn a_batch_is_one_line_in_the_embedded_metric_format() {
     let (dynamo, _, event) = used().await;
     let lines = Lines::default();
     let process = aggregator(&dynamo, &lines).await;
-    process
-        .invoke(&event, "r-1", Some("Root=1-5f-7e"))
-        .await
-        .unwrap();
+    process.invoke(&event, "r-1", Some("Root=1-5f-7e")).await.unwrap();
     // The first record is of the hour's first second, two hours before.
     let expected = concat!(
         r#"{"timestamp":"2026-11-20T20:00:03.500Z","level":"INFO","message":"batch done","#,
@@ -68,18 +62,10 @@ async fn a_replay_says_what_it_dropped_and_is_no_cold_start() {
     for (name, value) in [("copied", 0), ("superseded", 2), ("cold_start", 0)] {
         assert_eq!(line[name], value, "{line}");
     }
-    assert_eq!(
-        line["span"],
-        json!({"requestId": "r-2"}),
-        "there is no trace"
-    );
+    assert_eq!(line["span"], json!({"requestId": "r-2"}), "there is no trace");
     assert_eq!(values(&lines, "copied"), [2], "a count of 0 is no metric");
     assert_eq!(values(&lines, "cold_start"), [1]);
-    assert_eq!(
-        values(&lines, "duration_ms").len(),
-        2,
-        "a time is one always"
-    );
+    assert_eq!(values(&lines, "duration_ms").len(), 2, "a time is one always");
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,10 +89,7 @@ async fn an_earlier_life_without_its_final_copy_is_a_gap() {
     lost_life(&lines).await;
     assert_eq!(values(&lines, "gaps"), [1], "{}", lines.text());
     let line = last(&lines);
-    assert_eq!(
-        (&line["copied"], &line["undecodable"]),
-        (&2.into(), &0.into())
-    );
+    assert_eq!((&line["copied"], &line["undecodable"]), (&2.into(), &0.into()));
 }
 
 /// Whatever ends it, an invocation has its line, at any level of the log.
@@ -121,18 +104,12 @@ async fn an_invocation_that_fails_has_a_line_with_its_error() {
     let line = last(&lines);
     let error = line["error"].as_str().unwrap();
     assert!(error.contains("Records is missing"), "{error}");
-    assert_eq!(
-        (&line["level"], &line["records"]),
-        (&"ERROR".into(), &0.into())
-    );
+    assert_eq!((&line["level"], &line["records"]), (&"ERROR".into(), &0.into()));
 
     dynamo.fail_when(|_| Some(Fault::Forbidden));
     process.invoke(&event, "r-2", None).await.unwrap_err();
     let line = last(&lines);
-    assert!(
-        line["error"].as_str().unwrap().contains("not permitted"),
-        "{line}"
-    );
+    assert!(line["error"].as_str().unwrap().contains("not permitted"), "{line}");
     assert_eq!((&line["records"], &line["failed"]), (&3.into(), &1.into()));
 
     dynamo.fail_when(|_| None);
@@ -145,10 +122,7 @@ async fn an_invocation_that_fails_has_a_line_with_its_error() {
     process.invoke("{}", "r-4", None).await.unwrap_err();
     assert_eq!(last(&lines)["level"], "ERROR");
     let oldest = &last(&lines)["oldest_due_age_ms"];
-    assert!(
-        oldest.is_null(),
-        "an index that was not read is not without due buckets"
-    );
+    assert!(oldest.is_null(), "an index that was not read is not without due buckets");
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,9 +151,7 @@ async fn every_metric_is_declared_and_nearly_all_are_seen() {
     let declared: BTreeSet<_> = metrics()
         .into_iter()
         .flat_map(|(function, metrics)| {
-            metrics
-                .into_iter()
-                .map(|metric| (function.to_owned(), metric.name.to_owned()))
+            metrics.into_iter().map(|metric| (function.to_owned(), metric.name.to_owned()))
         })
         .collect();
     assert!(declared.len() < 100);
@@ -215,11 +187,7 @@ async fn alarms_watch_what_the_functions_skip_and_the_oldest_lease() {
     process.invoke("{}", "r-2", None).await.unwrap();
     assert!(healthy.watched("UndecodableRecordsAlarm").is_empty());
     assert!(healthy.watched("RefusedWritesAlarm").is_empty());
-    assert_eq!(
-        healthy.watched("OverdueLeasesAlarm"),
-        [0],
-        "so that a healthy run ends the alarm"
-    );
+    assert_eq!(healthy.watched("OverdueLeasesAlarm"), [0], "so that a healthy run ends the alarm");
 }
 
 /// The text of a line has one object, and only of its own metrics.

@@ -23,18 +23,8 @@ const OF_TABLE: [&str; 7] = [
     "WriteKeyRangeThroughputThrottleEvents",
     "WriteMaxOnDemandThroughputThrottleEvents",
 ];
-const OF_OPERATION: [&str; 3] = [
-    "SuccessfulRequestLatency",
-    "SystemErrors",
-    "ThrottledRequests",
-];
-const OF_FUNCTION: [&str; 5] = [
-    "Duration",
-    "Errors",
-    "Invocations",
-    "IteratorAge",
-    "Throttles",
-];
+const OF_OPERATION: [&str; 3] = ["SuccessfulRequestLatency", "SystemErrors", "ThrottledRequests"];
+const OF_FUNCTION: [&str; 5] = ["Duration", "Errors", "Invocations", "IteratorAge", "Throttles"];
 
 /// The dashboard's widgets, with the names of a stack.
 fn widgets() -> Vec<Value> {
@@ -54,11 +44,7 @@ fn widgets() -> Vec<Value> {
         let text = default.as_str().map(str::to_owned);
         variables.push((name.clone(), text.unwrap_or_else(|| default.to_string())));
     }
-    variables.extend(
-        resources()
-            .into_iter()
-            .map(|(name, _)| (name.clone(), name)),
-    );
+    variables.extend(resources().into_iter().map(|(name, _)| (name.clone(), name)));
     for (name, value) in variables {
         text = text.replace(&format!("${{{name}}}"), &value);
     }
@@ -133,9 +119,7 @@ fn every_metric_of_the_dashboard_is_one_that_the_functions_or_aws_report() {
 async fn every_metric_of_the_functions_comes_out_of_real_invocations() {
     let seen = names(&all().await.points());
     let shown = widgets().iter().flat_map(asked).collect::<Vec<_>>();
-    let shown = shown
-        .into_iter()
-        .filter(|(namespace, ..)| namespace == NAMESPACE);
+    let shown = shown.into_iter().filter(|(namespace, ..)| namespace == NAMESPACE);
     let shown: BTreeSet<_> = shown.map(|(_, name, of)| (of[1].1.clone(), name)).collect();
     let missing: Vec<_> = shown.difference(&seen).collect();
     assert!(missing.is_empty(), "{missing:?}");
@@ -168,14 +152,8 @@ fn fields_of_query(query: &str) -> BTreeSet<String> {
         }
     }
     let is_part = |char: char| char.is_alphanumeric() || ['_', '.', '@'].contains(&char);
-    let words: Vec<_> = bare
-        .split(|char| !is_part(char))
-        .filter(|word| !word.is_empty())
-        .collect();
-    let given = words
-        .windows(2)
-        .filter(|pair| pair[0] == "as")
-        .map(|pair| pair[1]);
+    let words: Vec<_> = bare.split(|char| !is_part(char)).filter(|word| !word.is_empty()).collect();
+    let given = words.windows(2).filter(|pair| pair[0] == "as").map(|pair| pair[1]);
     let no_fields: BTreeSet<_> = given.chain(LANGUAGE.split_whitespace()).collect();
     let fields = words.iter().filter(|word| !no_fields.contains(**word));
     fields.map(|word| (*word).to_owned()).collect()
@@ -185,10 +163,7 @@ fn fields_of_query(query: &str) -> BTreeSet<String> {
 async fn every_field_and_every_message_of_a_query_is_one_of_the_functions_lines() {
     let lines = all().await;
     let text = lines.text();
-    let lines: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let known: BTreeSet<_> = lines.iter().flat_map(fields).collect();
     let mut queries = resources();
     queries.retain(|_, resource| resource["Type"] == "AWS::Logs::QueryDefinition");
@@ -206,10 +181,7 @@ async fn every_field_and_every_message_of_a_query_is_one_of_the_functions_lines(
         let says = |line: &Value| line["message"].as_str().unwrap().to_owned();
         for message in first.split('"').skip(1).step_by(2) {
             let is_written = lines.iter().any(|line| says(line) == message);
-            assert!(
-                is_written,
-                "{name} looks for {message:?}, which no line says"
-            );
+            assert!(is_written, "{name} looks for {message:?}, which no line says");
         }
         if let Some((_, pattern)) = first.split_once("/^") {
             let start = pattern.split('/').next().unwrap();

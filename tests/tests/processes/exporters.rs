@@ -46,14 +46,9 @@ fn get(address: &str, path: &str, caller: &str) -> (u16, String) {
 
 /// Returns the samples of an exposition: values by name and labels.
 fn samples(text: &str) -> BTreeMap<&str, f64> {
-    let lines = text
-        .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let sample = |line| str::rsplit_once(line, ' ').unwrap();
-    lines
-        .map(sample)
-        .map(|(series, value)| (series, value.parse().unwrap()))
-        .collect()
+    lines.map(sample).map(|(series, value)| (series, value.parse().unwrap())).collect()
 }
 
 /// The buckets of an outcome, in their order: upper bound and count.
@@ -81,23 +76,13 @@ async fn prometheus_scrapes_what_was_decided() {
     let address = said.trim().strip_prefix("listening on http://").unwrap();
 
     let before = get(address, "/metrics", "prometheus").1;
-    for series in [
-        "weirgate_breaker_state",
-        "weirgate_granted_total",
-        "weirgate_denied_total",
-    ] {
+    for series in ["weirgate_breaker_state", "weirgate_granted_total", "weirgate_denied_total"] {
         assert_eq!(samples(&before)[series], 0.0, "{before}");
     }
-    let answers: Vec<_> = (0..8)
-        .map(|_| get(address, "/hello", "key-of-alice").0)
-        .collect();
+    let answers: Vec<_> = (0..8).map(|_| get(address, "/hello", "key-of-alice").0).collect();
     assert_eq!(answers, [200, 200, 200, 200, 200, 429, 429, 429]);
     for key in ["", "alice", "made-up"] {
-        assert_eq!(
-            get(address, "/hello", key).0,
-            401,
-            "{key:?} has no limit of its own"
-        );
+        assert_eq!(get(address, "/hello", key).0, 401, "{key:?} has no limit of its own");
     }
     assert_eq!(get(address, "/hello", "key-of-bob").0, 200);
     let (status, text) = get(address, "/metrics", "prometheus");
@@ -126,10 +111,7 @@ async fn prometheus_scrapes_what_was_decided() {
         "# TYPE weirgate_decision_seconds histogram",
         "# HELP weirgate_granted_total Acquires granted.",
     ] {
-        assert!(
-            text.lines().any(|one| one == line),
-            "{line} is missing in {text}"
-        );
+        assert!(text.lines().any(|one| one == line), "{line} is missing in {text}");
     }
 }
 
@@ -205,10 +187,6 @@ async fn a_function_logs_what_each_invocation_decided() {
     assert_eq!(sums["weirgate_denied_total"], 2, "{log}");
     assert!(sums["weirgate_local_denied_total"] >= 1, "{log}");
     let all = [("outcome=denied", 2), ("outcome=granted", 10)];
-    assert_eq!(
-        decisions,
-        all.map(|(name, number)| (name.to_owned(), number)).into(),
-        "{log}"
-    );
+    assert_eq!(decisions, all.map(|(name, number)| (name.to_owned(), number)).into(), "{log}");
     assert_eq!(breaker, [0.0, 0.0, 0.0], "a gauge is there in each: {log}");
 }

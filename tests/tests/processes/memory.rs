@@ -29,12 +29,7 @@ const ENDPOINT: &str = "WEIRGATE_TEST_ENDPOINT";
 fn shapes(items: usize) -> [(usize, Value); 4] {
     let nulls = |count| json!({"L": vec![json!({"NULL": true}); count]});
     let [text, control] = ["x", "\u{1}"].map(|text| json!({"S": text.repeat(380_000)}));
-    [
-        (items, text),
-        (16, control),
-        (4, nulls(185_000)),
-        (16, nulls(105_000)),
-    ]
+    [(items, text), (16, control), (4, nulls(185_000)), (16, nulls(105_000))]
 }
 
 fn number(name: &str, default: usize) -> usize {
@@ -80,54 +75,25 @@ async fn unreadable_items_cost_the_reconciler_little_memory_and_few_lines() {
         EpochMillis(NOW.0 - 1),
         &[("slots", 1)],
     );
-    store(
-        &table,
-        &weirgate_shared::Shard {
-            key: key.clone(),
-            ..expired
-        },
-    )
-    .await;
+    store(&table, &weirgate_shared::Shard { key: key.clone(), ..expired }).await;
 
     let child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "memory::a_run_of_the_reconciler",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", "memory::a_run_of_the_reconciler", "--ignored", "--nocapture"])
         .env(ENDPOINT, serve(&dynamo))
         .output()
         .unwrap();
     let told = String::from_utf8_lossy(&child.stdout).into_owned();
-    assert!(
-        child.status.success(),
-        "{told}{}",
-        String::from_utf8_lossy(&child.stderr)
-    );
+    assert!(child.status.success(), "{told}{}", String::from_utf8_lossy(&child.stderr));
     let number = |name: &str| -> f64 {
-        let value = told
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-        value
-            .unwrap_or_else(|| panic!("no {name} in {told}"))
-            .parse()
-            .unwrap()
+        let value = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        value.unwrap_or_else(|| panic!("no {name} in {told}")).parse().unwrap()
     };
-    println!(
-        "{all} items: {:.0} MB, {} bytes of log",
-        number("memory_mb"),
-        number("log_bytes")
-    );
+    println!("{all} items: {:.0} MB, {} bytes of log", number("memory_mb"), number("log_bytes"));
     assert!(number("memory_mb") <= MOST_MB, "{told}");
     assert!(number("log_bytes") <= MOST_LOG_BYTES, "{told}");
     assert_eq!(number("leases_restored"), 1.0, "{told}");
     let all = f64::from(u32::try_from(all).unwrap());
-    assert_eq!(
-        (number("undecodable"), number("postponed")),
-        (all, all),
-        "{told}"
-    );
+    assert_eq!((number("undecodable"), number("postponed")), (all, all), "{told}");
     assert!(load(&table, &key).await.unwrap().due_at.is_none());
 }
 
@@ -136,27 +102,16 @@ async fn unreadable_items_cost_the_reconciler_little_memory_and_few_lines() {
 async fn a_run_of_the_reconciler() {
     let local_endpoint = Some(std::env::var(ENDPOINT).expect("the test above sets it"));
     let timeout = Duration::from_secs(60);
-    let connection = ConnectOptions {
-        local_endpoint,
-        request_timeout: timeout,
-        ..ConnectOptions::default()
-    };
+    let connection =
+        ConnectOptions { local_endpoint, request_timeout: timeout, ..ConnectOptions::default() };
     let table = Table::new(connect(connection).await, "weirgate");
-    let config = Config {
-        table_name: "weirgate".to_owned(),
-        page: 100,
-    };
+    let config = Config { table_name: "weirgate".to_owned(), page: 100 };
     let lines = Lines::default();
     let writer = lines.clone();
     let guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
-    let summary = reconcile(
-        &table,
-        &config,
-        &|| NOW,
-        Deadline::after(Duration::from_secs(3_600)),
-    )
-    .await
-    .unwrap();
+    let summary = reconcile(&table, &config, &|| NOW, Deadline::after(Duration::from_secs(3_600)))
+        .await
+        .unwrap();
     drop(guard);
     println!("\nmemory_mb: {}", MEMORY.peak_usage_as_mb());
     println!("log_bytes: {}", lines.text().len());

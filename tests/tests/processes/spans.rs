@@ -71,8 +71,7 @@ fn fields(more: &[(&str, &str)]) -> BTreeMap<String, String> {
         ("weirgate.resource", "gpt-4"),
     ];
     let all = all.iter().chain(more);
-    all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-        .collect()
+    all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
 #[test]
@@ -88,9 +87,7 @@ fn an_acquire_is_a_span_by_opentelemetrys_names() {
         let error = ask(&limiter, &rpm(), &[("rpm", 1)]).send().await;
         error.expect_err("no permission");
     });
-    let [granted, denied, invalid, refused] = &spans[..] else {
-        panic!("{spans:?}")
-    };
+    let [granted, denied, invalid, refused] = &spans[..] else { panic!("{spans:?}") };
     assert_eq!(*granted, fields(&[("weirgate.outcome", "granted")]));
     assert_eq!(*denied, fields(&[("weirgate.outcome", "denied")]));
     for (span, error, text) in [

@@ -10,10 +10,7 @@ use weirgate_testkit::template::{default_resources, read, resources, template};
 fn the_defaults_reserve_no_concurrency_so_a_new_account_can_deploy_them() {
     for (name, resource) in resources() {
         let properties = &resource["Properties"];
-        assert!(
-            properties["ProvisionedConcurrencyConfig"].is_null(),
-            "{name}"
-        );
+        assert!(properties["ProvisionedConcurrencyConfig"].is_null(), "{name}");
         let reserved = &properties["ReservedConcurrentExecutions"];
         assert!(reserved.is_null(), "{name} reserves {reserved}");
     }
@@ -23,16 +20,11 @@ fn the_defaults_reserve_no_concurrency_so_a_new_account_can_deploy_them() {
 #[test]
 fn names_that_are_made_of_the_stacks_leave_it_53_characters() {
     let names = |value: &Value| {
-        value["Fn::Sub"]
-            .as_str()
-            .map(|name| name.replace("${AWS::StackName}", "").len())
+        value["Fn::Sub"].as_str().map(|name| name.replace("${AWS::StackName}", "").len())
     };
     let resources = resources();
     let functions = ["Aggregator", "Reconciler"].map(|name| &resources[name]["Properties"]);
-    let longest = functions
-        .iter()
-        .filter_map(|function| names(&function["FunctionName"]))
-        .max();
+    let longest = functions.iter().filter_map(|function| names(&function["FunctionName"])).max();
     let schedule = names(&functions[1]["Events"]["Schedule"]["Properties"]["Name"]);
     assert_eq!(longest.max(schedule), Some(64 - 53));
 }
@@ -73,24 +65,16 @@ fn the_readme_has_600_words_at_most_and_its_first_code_within_15_lines() {
 /// one.
 #[test]
 fn what_stays_behind_has_no_name_that_a_second_deployment_wants() {
-    let kept = resources()
-        .into_iter()
-        .filter(|(_, resource)| !resource["DeletionPolicy"].is_null());
-    let kept: Vec<_> = kept
-        .map(|(name, resource)| (name, resource["DeletionPolicy"].clone(), resource))
-        .collect();
-    let policies: Vec<_> = kept
-        .iter()
-        .map(|(name, policy, _)| (name.as_str(), policy.as_str().unwrap()))
-        .collect();
+    let kept =
+        resources().into_iter().filter(|(_, resource)| !resource["DeletionPolicy"].is_null());
+    let kept: Vec<_> =
+        kept.map(|(name, resource)| (name, resource["DeletionPolicy"].clone(), resource)).collect();
+    let policies: Vec<_> =
+        kept.iter().map(|(name, policy, _)| (name.as_str(), policy.as_str().unwrap())).collect();
     let except = "RetainExceptOnCreate";
     assert_eq!(
         policies,
-        [
-            ("FailureBucket", except),
-            ("FailureBucketPolicy", except),
-            ("Table", "Retain")
-        ]
+        [("FailureBucket", except), ("FailureBucketPolicy", except), ("Table", "Retain")]
     );
     for (name, _, resource) in kept {
         let properties = resource["Properties"].as_object().unwrap();
@@ -104,9 +88,8 @@ fn what_stays_behind_has_no_name_that_a_second_deployment_wants() {
 #[test]
 fn the_stack_policy_protects_what_would_be_lost() {
     let policy: Value = serde_json::from_str(include_str!("../../../stack-policy.json")).unwrap();
-    let kept: Vec<_> = ["Table", "FailureBucket"]
-        .map(|name| format!("LogicalResourceId/{name}"))
-        .into();
+    let kept: Vec<_> =
+        ["Table", "FailureBucket"].map(|name| format!("LogicalResourceId/{name}")).into();
     assert_eq!(
         policy,
         json!({"Statement": [
@@ -132,12 +115,8 @@ fn every_parameter_is_in_one_group() {
     let of = |group: &Value| group["Parameters"].as_array().unwrap().clone();
     let mut grouped: Vec<_> = groups.as_array().unwrap().iter().flat_map(of).collect();
     grouped.sort_by_key(ToString::to_string);
-    let mut all: Vec<_> = template["Parameters"]
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(|name| json!(name))
-        .collect();
+    let mut all: Vec<_> =
+        template["Parameters"].as_object().unwrap().keys().map(|name| json!(name)).collect();
     all.sort_by_key(ToString::to_string);
     assert_eq!(grouped, all);
 }
@@ -181,9 +160,8 @@ fn the_outputs_about_table_and_policies_are_parameters_too() {
             json!({"Name": {"Fn::Sub": path}, "Type": "String", "Value": value}).to_string()
         })
         .collect();
-    let parameters = resources()
-        .into_iter()
-        .filter(|(_, resource)| resource["Type"] == "AWS::SSM::Parameter");
+    let parameters =
+        resources().into_iter().filter(|(_, resource)| resource["Type"] == "AWS::SSM::Parameter");
     let mut found: Vec<_> = parameters
         .map(|(name, resource)| {
             assert_eq!(resource["Condition"], "HasSsm", "{name}");
@@ -199,10 +177,7 @@ fn the_outputs_about_table_and_policies_are_parameters_too() {
 /// all its indexes.
 #[test]
 fn throttled_keys_are_listed_everywhere_or_nowhere() {
-    assert_eq!(
-        template()["Parameters"]["ThrottledKeys"]["Default"],
-        "false"
-    );
+    assert_eq!(template()["Parameters"]["ThrottledKeys"]["Default"], "false");
     let table = &resources()["Table"]["Properties"];
     let indexes = table["GlobalSecondaryIndexes"].as_array().unwrap();
     let enabled = json!({"Enabled": true, "Mode": "THROTTLED_KEYS"});
@@ -219,12 +194,9 @@ fn the_platform_page_has_policies_of_the_calls_that_are_made() {
     let page = include_str!("../../../docs/platform.md");
     let blocks = page.split("```json\n").skip(1);
     let blocks = blocks.map(|rest| rest.split("```").next().expect("a block ends"));
-    let policies: Vec<Value> = blocks
-        .map(|block| serde_json::from_str(block).expect("a policy is JSON"))
-        .collect();
-    let [endpoint, replicas] = &policies[..] else {
-        panic!("{policies:?}")
-    };
+    let policies: Vec<Value> =
+        blocks.map(|block| serde_json::from_str(block).expect("a policy is JSON")).collect();
+    let [endpoint, replicas] = &policies[..] else { panic!("{policies:?}") };
     let allowed = Policy::of("AcquirePolicy", false).actions();
     let actions: Vec<_> = allowed.iter().map(|(_, action)| json!(action)).collect();
     assert_eq!(endpoint["Statement"][0]["Action"], json!(actions));
@@ -232,10 +204,7 @@ fn the_platform_page_has_policies_of_the_calls_that_are_made() {
     assert_eq!(statement["Effect"], "Deny");
     let denied = statement["Action"].as_array().expect("actions");
     assert!(denied.contains(&json!("dynamodb:CreateTableReplica")));
-    assert!(
-        !denied.contains(&json!("dynamodb:UpdateTable")),
-        "updates stay possible"
-    );
+    assert!(!denied.contains(&json!("dynamodb:UpdateTable")), "updates stay possible");
 }
 
 /// What follows an option in a command.
@@ -255,14 +224,9 @@ fn the_platform_page_has_a_workflow_that_makes_what_it_deploys() {
     let job = &workflow["jobs"]["deploy"];
     assert!(!workflow["on"].is_null() && !job["runs-on"].is_null());
     let steps: Vec<_> = job["steps"].as_array().expect("steps").iter().collect();
-    let [checkout, credentials, package, deploy] = steps[..] else {
-        panic!("{steps:?}")
-    };
-    let action = |step: &Value| {
-        step["uses"]
-            .as_str()
-            .map(|uses| uses.split('@').next().unwrap().to_owned())
-    };
+    let [checkout, credentials, package, deploy] = steps[..] else { panic!("{steps:?}") };
+    let action =
+        |step: &Value| step["uses"].as_str().map(|uses| uses.split('@').next().unwrap().to_owned());
     assert_eq!(action(checkout).as_deref(), Some("actions/checkout"));
     let of_aws = "aws-actions/configure-aws-credentials";
     assert_eq!(action(credentials).as_deref(), Some(of_aws));
@@ -289,18 +253,12 @@ fn the_platform_page_has_a_workflow_that_makes_what_it_deploys() {
 #[test]
 fn the_platform_page_sets_the_name_of_a_private_endpoint_in_its_callers() {
     let page = include_str!("../../../docs/platform.md");
-    let part = page
-        .split("- **PrivateLink**")
-        .nth(1)
-        .expect("the page has it");
+    let part = page.split("- **PrivateLink**").nth(1).expect("the page has it");
     let part = part.split("\n- **").next().expect("an item");
     let words = part.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(!words.contains("With private DNS"), "{words}");
     let set = "`AWS_ENDPOINT_URL_DYNAMODB=https://vpce-";
-    assert!(
-        words.contains(set) && words.contains("no private DNS"),
-        "{words}"
-    );
+    assert!(words.contains(set) && words.contains("no private DNS"), "{words}");
     assert!(words.contains("no account-based endpoint"), "{words}");
 }
 
@@ -310,15 +268,10 @@ fn the_platform_page_names_the_features_of_the_command_line() {
     let page = include_str!("../../../docs/platform.md");
     let named = page.lines().find(|line| line.starts_with("aws-config = "));
     let manifest = include_str!("../../../cli/Cargo.toml");
-    let enabled = manifest
-        .lines()
-        .find(|line| line.starts_with("aws-config = "));
+    let enabled = manifest.lines().find(|line| line.starts_with("aws-config = "));
     let features = |line: Option<&str>| {
         let line = line.expect("a line of aws-config");
-        line.split("features = [")
-            .nth(1)
-            .expect("features")
-            .to_owned()
+        line.split("features = [").nth(1).expect("features").to_owned()
     };
     assert_eq!(features(named), features(enabled));
 }

@@ -30,11 +30,7 @@ fn fenced(policy: &str) -> String {
 async fn limiter(fleet: &Fleet, namespace: &str) -> RateLimiter {
     let prefetch = Prefetch::default().max_outstanding_percent(50);
     fleet
-        .limiter_with(|builder| {
-            builder
-                .namespace(namespace)
-                .prefetch("api/search", prefetch)
-        })
+        .limiter_with(|builder| builder.namespace(namespace).prefetch("api/search", prefetch))
         .await
 }
 
@@ -44,67 +40,26 @@ async fn takes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     limiter.check().await?;
     for _ in 0..2 {
         // By what is configured, of a child and its parent.
-        assert!(
-            take_of(&limiter, ["e-1", "gpt-4"], "rpm", 1)
-                .await?
-                .is_granted()
-        );
+        assert!(take_of(&limiter, ["e-1", "gpt-4"], "rpm", 1).await?.is_granted());
     }
-    let limits = [
-        Limit::per_minute("rpm", 600).unwrap(),
-        Limit::concurrent("slots", 64).unwrap(),
-    ];
-    let take = |entity| {
-        limiter
-            .acquire(entity, "gpt-4")
-            .limits(&limits)
-            .take("rpm", 2)
-            .take("slots", 1)
-    };
+    let limits = [Limit::per_minute("rpm", 600).unwrap(), Limit::concurrent("slots", 64).unwrap()];
+    let take =
+        |entity| limiter.acquire(entity, "gpt-4").limits(&limits).take("rpm", 2).take("slots", 1);
     let mut grant = take("e-2").lease(secs(30)).send().await?.granted().unwrap();
     let _ = grant.adjust("rpm", 1).await?;
     let _ = grant.renew(secs(60)).await?;
     let _ = grant.release().await?;
-    let _ = take("e-2")
-        .send()
-        .await?
-        .granted()
-        .unwrap()
-        .roll_back()
-        .await?;
+    let _ = take("e-2").send().await?.granted().unwrap().roll_back().await?;
     let quota = [Limit::session("tpm", 10, secs(60)).unwrap()];
     let by_quota = limiter.acquire("e-9", "gpt-4").limits(&quota);
     assert!(by_quota.take("tpm", 1).send().await?.is_granted());
-    let _ = limiter
-        .acquire_all(["a", "b"].map(take))
-        .send()
-        .await?
-        .granted()
-        .unwrap();
+    let _ = limiter.acquire_all(["a", "b"].map(take)).send().await?.granted().unwrap();
     // More than the balance of one of the eight shards after a split.
-    let whole = limiter
-        .acquire("e-8", "gpt-4")
-        .limits(&limits)
-        .take("rpm", 500)
-        .send()
-        .await?;
+    let whole = limiter.acquire("e-8", "gpt-4").limits(&limits).take("rpm", 500).send().await?;
     assert!(whole.is_granted());
-    assert!(
-        limiter
-            .peek("e-2", "gpt-4")
-            .limits(&limits)
-            .send()
-            .await?
-            .retry_after
-            .is_some()
-    );
+    assert!(limiter.peek("e-2", "gpt-4").limits(&limits).send().await?.retry_after.is_some());
     for _ in 0..20 {
-        let _ = limiter
-            .acquire("e-1", "api/search")
-            .limits(&limits)
-            .take("rpm", 1)
-            .send()
-            .await?;
+        let _ = limiter.acquire("e-1", "api/search").limits(&limits).take("rpm", 1).send().await?;
     }
     limiter.shutdown().await
 }
@@ -131,41 +86,24 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     ]) {
         let _ = limiter.admin().configs(of, None).await?;
     }
-    assert_eq!(
-        limiter.admin().children(&entity("team"), None).await?.items,
-        [entity("e-1")]
-    );
+    assert_eq!(limiter.admin().children(&entity("team"), None).await?.items, [entity("e-1")]);
     assert!(
-        !limiter
-            .admin()
-            .audit(&AuditSubject::Entity(entity("e-1")), None)
-            .await?
-            .items
-            .is_empty()
+        !limiter.admin().audit(&AuditSubject::Entity(entity("e-1")), None).await?.items.is_empty()
     );
     let _ = limiter.peek("e-1", "gpt-4").send().await?;
     // All shards of the bucket, and the snapshot.
-    let _ = limiter
-        .usage("e-8", "gpt-4", Window::Daily, fleet.now())
-        .await?;
+    let _ = limiter.usage("e-8", "gpt-4", Window::Daily, fleet.now()).await?;
     for scope in [
         UsageScope::Bucket(entity("e-8"), resource("gpt-4")),
         UsageScope::Entity(entity("e-1")),
         UsageScope::Resource(resource("gpt-4")),
     ] {
         let day = Granularity::Daily.start(fleet.now())..fleet.now();
-        let _ = limiter
-            .admin()
-            .usage_report(scope, Granularity::Daily, day)?
-            .total()
-            .await?;
+        let _ = limiter.admin().usage_report(scope, Granularity::Daily, day)?.total().await?;
     }
     let _ = limiter.admin().entities(None).await?;
     let _ = limiter.admin().entity_buckets(&entity("e-8"), None).await?;
-    let _ = limiter
-        .admin()
-        .resource_buckets(&resource("gpt-4"), None)
-        .await?;
+    let _ = limiter.admin().resource_buckets(&resource("gpt-4"), None).await?;
     let _ = limiter.admin().leases("e-1", "gpt-4").await?;
     let _ = limiter.admin().switches().await?;
     Ok(())
@@ -178,36 +116,21 @@ async fn changes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     limiter.check().await?;
     let own = on("e-1", "gpt-4");
     for rate in [5, 6] {
-        limiter
-            .admin()
-            .set_config(&own, &Config::of([rpm(rate)]))
-            .await?;
+        limiter.admin().set_config(&own, &Config::of([rpm(rate)])).await?;
     }
-    limiter
-        .admin()
-        .set_config(&of_resource("gpt-4"), &Config::of([rpm(60)]))
-        .await?;
+    limiter.admin().set_config(&of_resource("gpt-4"), &Config::of([rpm(60)])).await?;
     let quota = Limit::session("tpm", 10, secs(60)).unwrap();
     let of_quota = on("e-9", "gpt-4");
-    limiter
-        .admin()
-        .set_config(&of_quota, &Config::of([quota]))
-        .await?;
+    limiter.admin().set_config(&of_quota, &Config::of([quota])).await?;
     for child in [child("e-1", "team"), child("e-2", "team")] {
         limiter.admin().set_entity(&child).await?;
     }
     assert!(limiter.admin().delete_config(&of_resource("gpt-4")).await?);
     assert!(limiter.admin().delete_entity(&entity("e-2")).await?);
     assert!(limiter.admin().delete_config(&of_quota).await?);
-    let limits = [
-        Limit::per_minute("rpm", 600).unwrap(),
-        Limit::concurrent("slots", 64).unwrap(),
-    ];
+    let limits = [Limit::per_minute("rpm", 600).unwrap(), Limit::concurrent("slots", 64).unwrap()];
     for shards in [16, 8] {
-        limiter
-            .admin()
-            .set_shards("e-8", "gpt-4", &limits, shards)
-            .await?;
+        limiter.admin().set_shards("e-8", "gpt-4", &limits, shards).await?;
     }
     let _ = limiter.admin().stop(&own).send().await?;
     let _ = limiter.admin().start(&own).send().await?;
@@ -238,12 +161,8 @@ async fn each_policy_allows_the_calls_of_its_callers_and_no_others() {
     let looking = taken(&asked).actions();
     takes(&fleet, "acme").await.unwrap();
     let taking = taken(&asked).actions();
-    let administering: BTreeSet<_> = changing
-        .iter()
-        .chain(&looking)
-        .chain(&taking)
-        .cloned()
-        .collect();
+    let administering: BTreeSet<_> =
+        changing.iter().chain(&looking).chain(&taking).cloned().collect();
     for (policy, asked) in [(ACQUIRE, taking), (READ, looking), (ADMIN, administering)] {
         assert_eq!(allowed(policy), asked, "{policy}");
         assert_eq!(allowed(&fenced(policy)), asked, "{policy}, fenced");
@@ -258,47 +177,32 @@ async fn each_policy_permits_its_own_namespace_and_no_other() {
         changes(&fleet, "acme").await.unwrap();
         assert_eq!(taken(&asked).refused, [], "{policy}");
     }
-    for (policy, tag) in [
-        (READ.to_owned(), None),
-        (fenced(READ), Some("acme")),
-        (fenced(ADMIN), Some("acme")),
-    ] {
+    for (policy, tag) in
+        [(READ.to_owned(), None), (fenced(READ), Some("acme")), (fenced(ADMIN), Some("acme"))]
+    {
         let asked = enforce(&fleet.dynamo, Some(Policy::of(&policy, false)), tag);
         looks(&fleet, "acme").await.unwrap();
         assert_eq!(taken(&asked).refused, [], "{policy}");
     }
-    for (policy, tag) in [
-        (ACQUIRE.to_owned(), None),
-        (fenced(ACQUIRE), Some("acme")),
-        (fenced(ADMIN), Some("acme")),
-    ] {
+    for (policy, tag) in
+        [(ACQUIRE.to_owned(), None), (fenced(ACQUIRE), Some("acme")), (fenced(ADMIN), Some("acme"))]
+    {
         let asked = enforce(&fleet.dynamo, Some(Policy::of(&policy, false)), tag);
         takes(&fleet, "acme").await.unwrap();
         assert_eq!(taken(&asked).refused, [], "{policy}");
-        fleet
-            .dynamo
-            .items()
-            .iter()
-            .filter_map(|item| item["PK"]["S"].as_str())
-            .for_each(|key| {
-                if key.contains("/BUCKET#") {
-                    fleet.dynamo.delete(key, "#STATE");
-                }
-            });
+        fleet.dynamo.items().iter().filter_map(|item| item["PK"]["S"].as_str()).for_each(|key| {
+            if key.contains("/BUCKET#") {
+                fleet.dynamo.delete(key, "#STATE");
+            }
+        });
         let _ = enforce(&fleet.dynamo, None, None);
         changes(&fleet, "acme").await.unwrap();
     }
 
     let before = fleet.dynamo.items();
-    for tag in [
-        None,
-        Some("acme2"),
-        Some("acm"),
-        Some("ACME"),
-        Some(""),
-        Some("acme/BUCKET"),
-        Some("DUE"),
-    ] {
+    for tag in
+        [None, Some("acme2"), Some("acm"), Some("ACME"), Some(""), Some("acme/BUCKET"), Some("DUE")]
+    {
         for policy in [ACQUIRE, ADMIN, READ].map(fenced) {
             let asked = enforce(&fleet.dynamo, Some(Policy::of(&policy, false)), tag);
             assert!(takes(&fleet, "acme").await.is_err(), "{policy} {tag:?}");
@@ -328,41 +232,23 @@ async fn an_acquire_policy_changes_no_limit_and_a_read_policy_nothing() {
         assert!(looks(&fleet, "acme").await.is_err(), "{policy}");
         // Not by manual requests either: the client asks in a transaction, others need not.
         let of = Policy::of(&policy, false);
-        for key in [
-            "acme/SYSTEM#",
-            "acme/RESOURCE#gpt-4",
-            "acme/ENTITY#e-1",
-            "acme/AUDIT#e-1",
-        ] {
-            assert!(
-                !of.allows(&Call::of("UpdateItem", "table", &[key]), tag),
-                "{policy} {key}"
-            );
+        for key in ["acme/SYSTEM#", "acme/RESOURCE#gpt-4", "acme/ENTITY#e-1", "acme/AUDIT#e-1"] {
+            assert!(!of.allows(&Call::of("UpdateItem", "table", &[key]), tag), "{policy} {key}");
         }
     }
     assert!(fleet.dynamo.items() == before, "nothing was written");
     for policy in [ADMIN.to_owned(), fenced(ADMIN)] {
-        let delete = |key| Call {
-            in_transaction: true,
-            ..Call::of("DeleteItem", "table", &[key])
-        };
+        let delete = |key| Call { in_transaction: true, ..Call::of("DeleteItem", "table", &[key]) };
         let of = Policy::of(&policy, false);
         assert!(of.allows(&delete("acme/ENTITY#e-1"), Some("acme")));
-        assert!(
-            !of.allows(&delete("acme/AUDIT#e-1"), Some("acme")),
-            "audit events stay"
-        );
+        assert!(!of.allows(&delete("acme/AUDIT#e-1"), Some("acme")), "audit events stay");
         assert!(
             !of.allows(&delete("acme/BUCKET#e-1#gpt-4#0"), Some("acme")),
             "a merged shard keeps its usage"
         );
-        assert!(!of.allows(
-            &Call {
-                in_transaction: false,
-                ..delete("acme/ENTITY#e-1")
-            },
-            Some("acme")
-        ));
+        assert!(
+            !of.allows(&Call { in_transaction: false, ..delete("acme/ENTITY#e-1") }, Some("acme"))
+        );
     }
 }
 
@@ -403,20 +289,16 @@ async fn callers_of_other_accounts_acquire_and_do_nothing_else() {
 #[tokio::test(start_paused = true)]
 async fn erasing_takes_the_erase_policy_beside_the_admin_policy() {
     let fleet = Fleet::new().await;
-    for (admin, erase, tag) in [
-        (ADMIN.to_owned(), ERASE.to_owned(), None),
-        (fenced(ADMIN), fenced(ERASE), Some("acme")),
-    ] {
+    for (admin, erase, tag) in
+        [(ADMIN.to_owned(), ERASE.to_owned(), None), (fenced(ADMIN), fenced(ERASE), Some("acme"))]
+    {
         let _ = enforce(&fleet.dynamo, None, None);
         changes(&fleet, "acme").await.unwrap();
         let erased = async |policy, tag| {
             let asked = enforce(&fleet.dynamo, Some(policy), tag);
             let limiter = limiter(&fleet, "acme").await;
             let name = entity("e-8");
-            let erased = limiter
-                .admin()
-                .erase_entity(&name, LiveLeases::Refuse)
-                .await;
+            let erased = limiter.admin().erase_entity(&name, LiveLeases::Refuse).await;
             (erased, taken(&asked).refused)
         };
         let [admin, erase] = [admin, erase].map(|name| Policy::of(&name, false));
@@ -435,13 +317,7 @@ async fn erasing_takes_the_erase_policy_beside_the_admin_policy() {
         // Alone it allows deletions of these two kinds, and those only in a transaction.
         let delete = |key, in_transaction| {
             let call = Call::of("DeleteItem", "table", &[key]);
-            erase.allows(
-                &Call {
-                    in_transaction,
-                    ..call
-                },
-                tag,
-            )
+            erase.allows(&Call { in_transaction, ..call }, tag)
         };
         assert!(delete("acme/AUDIT#e-1", true) && delete("acme/BUCKET#e-1#gpt-4#0", true));
         assert!(!delete("acme/AUDIT#e-1", false) && !delete("acme/ENTITY#e-1", true));
@@ -461,22 +337,12 @@ async fn purging_takes_the_purge_policy_beside_the_admin_policy() {
     let [admin, purge] = [ADMIN, PURGE].map(|name| Policy::of(name, false));
     let before = fleet.dynamo.items();
     let _ = enforce(&fleet.dynamo, Some(admin.clone()), None);
-    let refused = limiter
-        .admin()
-        .purge_namespace("acme")
-        .dry_run()
-        .send()
-        .await;
+    let refused = limiter.admin().purge_namespace("acme").dry_run().send().await;
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("AccessDenied"), "{error}");
     assert!(fleet.dynamo.items() == before, "nothing was written");
     let asked = enforce(&fleet.dynamo, Some(admin.and(purge.clone())), None);
-    let report = limiter
-        .admin()
-        .purge_namespace("acme")
-        .send()
-        .await
-        .unwrap();
+    let report = limiter.admin().purge_namespace("acme").send().await.unwrap();
     assert!(report.deleted() > 0, "{report:?}");
     assert_eq!(taken(&asked).refused, vec![]);
     // Alone it deletes in transactions only.
@@ -507,26 +373,14 @@ fn every_call(keys: &[&str]) -> Vec<Call> {
     let pairs = actions
         .iter()
         .flat_map(|action| resources.map(|resource| Call::of(action, resource, keys)));
-    pairs
-        .flat_map(|call| {
-            [
-                call.clone(),
-                Call {
-                    in_transaction: true,
-                    ..call
-                },
-            ]
-        })
-        .collect()
+    pairs.flat_map(|call| [call.clone(), Call { in_transaction: true, ..call }]).collect()
 }
 
 fn assert_nothing(keys: &[&str], tag: Option<&str>) {
     for policy in [ACQUIRE, ADMIN, ERASE, READ].map(fenced) {
         let of = Policy::of(&policy, true);
-        let got: Vec<_> = every_call(keys)
-            .into_iter()
-            .filter(|call| of.allows(call, tag))
-            .collect();
+        let got: Vec<_> =
+            every_call(keys).into_iter().filter(|call| of.allows(call, tag)).collect();
         assert_eq!(got, [], "{policy} with {tag:?}");
     }
 }
@@ -614,18 +468,10 @@ fn what_every_role_and_policy_allows_is_listed() {
             lines += &format!("  {only}{grant}\n");
         }
     }
-    let (found, kept): (BTreeSet<_>, BTreeSet<_>) = (
-        lines.lines().collect(),
-        include_str!("../../data/permissions.txt").lines().collect(),
-    );
-    let news: Vec<_> = found
-        .difference(&kept)
-        .map(|line| format!("+ {line}"))
-        .collect();
-    let gone: Vec<_> = kept
-        .difference(&found)
-        .map(|line| format!("- {line}"))
-        .collect();
+    let (found, kept): (BTreeSet<_>, BTreeSet<_>) =
+        (lines.lines().collect(), include_str!("../../data/permissions.txt").lines().collect());
+    let news: Vec<_> = found.difference(&kept).map(|line| format!("+ {line}")).collect();
+    let gone: Vec<_> = kept.difference(&found).map(|line| format!("- {line}")).collect();
     assert!(
         news.is_empty() && gone.is_empty(),
         "in the template, but not listed, or the other way round: {news:#?} {gone:#?}"

@@ -17,23 +17,15 @@ fn sources() -> Vec<(String, String)> {
         .and_then(|(_, after)| after.split_once(']'))
         .unwrap()
         .0;
-    let mut folders: Vec<_> = members
-        .split('"')
-        .skip(1)
-        .step_by(2)
-        .map(|member| root().join(member))
-        .collect();
+    let mut folders: Vec<_> =
+        members.split('"').skip(1).step_by(2).map(|member| root().join(member)).collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path
-                    .strip_prefix(root())
-                    .unwrap()
-                    .to_string_lossy()
-                    .into_owned();
+                let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
                 found.push((name, std::fs::read_to_string(&path).unwrap()));
             }
         }
@@ -49,8 +41,7 @@ fn only_the_stores_connect_builds_an_sdk_client() {
         // `SharedHttpClient::new(` is another name; and the model's clients are its own, as it
         // knows no SDK.
         let own = |at: usize| !text[..at].ends_with(|last: char| last.is_alphanumeric());
-        text.match_indices(concat!("Client::", "new("))
-            .any(|(at, _)| own(at))
+        text.match_indices(concat!("Client::", "new(")).any(|(at, _)| own(at))
             || text.contains(concat!("from_", "conf("))
     };
     let found: Vec<_> = sources()
@@ -94,26 +85,14 @@ fn literals(source: &str) -> Vec<String> {
 
 /// Returns the string literals of a crate whose texts programs show, each with its file.
 fn shown_literals() -> Vec<(String, String)> {
-    let shown = [
-        "agent",
-        "cli",
-        "client",
-        "functions",
-        "local",
-        "shared",
-        "store",
-    ];
+    let shown = ["agent", "cli", "client", "functions", "local", "shared", "store"];
     let is_shown = |name: &str| {
         let folder = name.split('/').next().unwrap_or_default();
         shown.contains(&folder) && name.contains("/src/")
     };
     let sources = sources().into_iter().filter(|(name, _)| is_shown(name));
     let found: Vec<_> = sources
-        .flat_map(|(name, text)| {
-            literals(&text)
-                .into_iter()
-                .map(move |text| (name.clone(), text))
-        })
+        .flat_map(|(name, text)| literals(&text).into_iter().map(move |text| (name.clone(), text)))
         .collect();
     assert!(found.len() > 3_000, "{}", found.len());
     found
@@ -160,10 +139,7 @@ fn no_text_of_a_program_names_a_page_by_its_path() {
     let is_part = |text: &String| text.starts_with("../") || ["docs/", ".md"].contains(&&**text);
     let names = |text: &String| text.contains("docs/") || text.contains(".md");
     let is_path = |text: &String| names(text) && !is_part(text);
-    let found: Vec<_> = shown_literals()
-        .into_iter()
-        .filter(|(_, text)| is_path(text))
-        .collect();
+    let found: Vec<_> = shown_literals().into_iter().filter(|(_, text)| is_path(text)).collect();
     // The template's default, which is replaced.
     let default = ("cli/src/commands/doctor/alarms.rs", "docs/operations.md");
     assert_eq!(found, [(default.0.to_owned(), default.1.to_owned())]);

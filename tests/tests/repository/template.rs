@@ -24,12 +24,8 @@ use weirgate_testkit::{Dynamo, Fault, Lines};
 
 /// The texts of a list's values, in one order for all.
 fn sorted(list: &Value) -> Vec<String> {
-    let mut texts: Vec<_> = list
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let mut texts: Vec<_> =
+        list.as_array().expect("a list").iter().map(ToString::to_string).collect();
     texts.sort();
     texts
 }
@@ -41,28 +37,17 @@ async fn the_table_is_the_one_that_the_store_creates() {
     let described = serde_json::to_value(dynamo.db().describe_table(name()).unwrap()).unwrap();
     let (local, deployed) = (&described["Table"], properties("Table"));
     assert_eq!(deployed["KeySchema"], local["KeySchema"]);
-    assert_eq!(
-        sorted(&deployed["AttributeDefinitions"]),
-        sorted(&local["AttributeDefinitions"])
-    );
+    assert_eq!(sorted(&deployed["AttributeDefinitions"]), sorted(&local["AttributeDefinitions"]));
     assert_eq!(
         deployed["StreamSpecification"]["StreamViewType"],
         local["StreamSpecification"]["StreamViewType"]
     );
-    assert_eq!(
-        deployed["BillingMode"],
-        local["BillingModeSummary"]["BillingMode"]
-    );
+    assert_eq!(deployed["BillingMode"], local["BillingModeSummary"]["BillingMode"]);
 
     let parts =
         |index: &Value| json!([index["IndexName"], index["KeySchema"], index["Projection"]]);
     let all = |table: &Value| -> Value {
-        table["GlobalSecondaryIndexes"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(parts)
-            .collect()
+        table["GlobalSecondaryIndexes"].as_array().unwrap().iter().map(parts).collect()
     };
     assert_eq!(sorted(&all(&deployed)), sorted(&all(local)));
     assert_eq!(all(&deployed).as_array().unwrap().len(), indexes().len());
@@ -77,9 +62,9 @@ async fn the_table_is_the_one_that_the_store_creates() {
 /// have.
 fn matches(pattern: &Value, record: &Value) -> bool {
     match pattern {
-        Value::Object(fields) => fields
-            .iter()
-            .all(|(name, pattern)| matches(pattern, &record[name])),
+        Value::Object(fields) => {
+            fields.iter().all(|(name, pattern)| matches(pattern, &record[name]))
+        }
         Value::Array(values) => values.contains(record),
         other => panic!("a filter's leaf is a list, not {other}"),
     }
@@ -88,22 +73,11 @@ fn matches(pattern: &Value, record: &Value) -> bool {
 /// The stream's records of a bucket that was made, was used three times in the last hour of a year,
 /// and is taken from in the first one of the next.
 async fn lived(dynamo: &Dynamo, table: &Table) -> Vec<Value> {
-    let mut bucket = Shard {
-        hour: Hour(Hour::of(NOW).0 - 1),
-        ..full("e-1", &limits())
-    };
+    let mut bucket = Shard { hour: Hour(Hour::of(NOW).0 - 1), ..full("e-1", &limits()) };
     bucket.acquires.total = 3;
     bucket.limits.get_mut("quota").unwrap().consumed = tokens(2).into();
     store(table, &bucket).await;
-    let update = take(
-        &bucket,
-        &id("lease"),
-        EpochMillis(NOW.0 + 1),
-        1,
-        1,
-        &bucket,
-        NOW,
-    );
+    let update = take(&bucket, &id("lease"), EpochMillis(NOW.0 + 1), 1, 1, &bucket, NOW);
     let done = table.update(&update, ReturnValues::None).await.unwrap();
     assert_eq!(done, WriteOutcome::Applied(None));
     dynamo.stream()
@@ -118,15 +92,10 @@ async fn deliver(table: &Table, records: &[Value]) {
         (name == "TABLE_NAME").then(|| "weirgate".to_owned())
     });
     // A batch of two records splits a shard that is marked.
-    let config = weirgate_aggregator::Config {
-        hot_units: 0,
-        ..config.unwrap()
-    };
+    let config = weirgate_aggregator::Config { hot_units: 0, ..config.unwrap() };
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     let invocation = Invocation { now: NOW, deadline };
-    let handled = handle(&event(records), table, &config, invocation)
-        .await
-        .unwrap();
+    let handled = handle(&event(records), table, &config, invocation).await.unwrap();
     assert!(handled.response.is_ok());
 }
 
@@ -141,18 +110,13 @@ async fn the_stream_filter_takes_every_record_of_a_bucket_and_no_snapshot() {
         .map(|filter| serde_json::from_str(filter["Pattern"].as_str().unwrap()).unwrap())
         .collect();
     let taken = |record: &Value| patterns.iter().any(|pattern| matches(pattern, record));
-    assert_eq!(
-        patterns[0]["dynamodb"]["Keys"]["SK"]["S"],
-        json!([BUCKET_SK])
-    );
+    assert_eq!(patterns[0]["dynamodb"]["Keys"]["SK"]["S"], json!([BUCKET_SK]));
 
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let records = lived(&dynamo, &table).await;
-    let names: Vec<_> = records
-        .iter()
-        .map(|record| record["eventName"].as_str().unwrap())
-        .collect();
+    let names: Vec<_> =
+        records.iter().map(|record| record["eventName"].as_str().unwrap()).collect();
     assert_eq!(names, ["INSERT", "MODIFY"]);
     assert!(records.iter().all(taken));
 
@@ -166,10 +130,7 @@ async fn the_stream_filter_takes_every_record_of_a_bucket_and_no_snapshot() {
     dynamo.delete(&bucket.pk, &bucket.sk);
     let removed = dynamo.stream();
     assert_eq!(removed[0]["eventName"], "REMOVE");
-    assert!(
-        taken(&removed[0]),
-        "the last image of a removed bucket has its usage"
-    );
+    assert!(taken(&removed[0]), "the last image of a removed bucket has its usage");
 }
 
 #[test]
@@ -187,9 +148,7 @@ fn the_local_backend_has_the_batches_and_timeouts_of_the_template() {
 /// A parameter's default, as the function's environment has it.
 fn default(parameter: &Value) -> String {
     let default = &parameter["Default"];
-    default
-        .as_str()
-        .map_or_else(|| default.to_string(), str::to_owned)
+    default.as_str().map_or_else(|| default.to_string(), str::to_owned)
 }
 
 /// Checks one function's variables against what its configuration asks for. Those that no
@@ -220,10 +179,7 @@ fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
         given.chain(others).map(str::to_owned).collect(),
         "the variables it reads are those it gets, and those that are left"
     );
-    assert_eq!(
-        variables[Settings::STACK_NAME],
-        json!({"Ref": "AWS::StackName"})
-    );
+    assert_eq!(variables[Settings::STACK_NAME], json!({"Ref": "AWS::StackName"}));
     assert_eq!(variables[Settings::LOG_LEVEL], json!({"Ref": "LogLevel"}));
     let level = &template["Parameters"]["LogLevel"];
     assert_eq!(level["Default"], settings.unwrap().log_level);
@@ -236,22 +192,11 @@ fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
     }
 
     let parameter = |name: &str| &template["Parameters"][variables[name]["Ref"].as_str().unwrap()];
-    let given = |name: &str| {
-        variables
-            .contains_key(name)
-            .then(|| default(parameter(name)))
-    };
+    let given = |name: &str| variables.contains_key(name).then(|| default(parameter(name)));
     let deployed = read(&|name| table(name).or_else(|| given(name)));
-    assert_eq!(
-        deployed.unwrap(),
-        alone.unwrap(),
-        "the template's defaults are the code's"
-    );
+    assert_eq!(deployed.unwrap(), alone.unwrap(), "the template's defaults are the code's");
 
-    for name in variables
-        .keys()
-        .filter(|name| parameter(name)["Type"] == "Number")
-    {
+    for name in variables.keys().filter(|name| parameter(name)["Type"] == "Number") {
         let with = |value: i64| {
             read(&|asked| table(asked).or_else(|| (asked == name).then(|| value.to_string())))
                 .is_ok()
@@ -266,19 +211,11 @@ fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
             );
             continue;
         }
-        let (least, most) = (
-            parameter(name)["MinValue"].as_i64(),
-            parameter(name)["MaxValue"].as_i64(),
-        );
+        let (least, most) =
+            (parameter(name)["MinValue"].as_i64(), parameter(name)["MaxValue"].as_i64());
         let (least, most) = (least.unwrap(), most.unwrap());
-        assert!(
-            with(least) && with(most),
-            "{name}: what can be deployed can be started"
-        );
-        assert!(
-            !with(least - 1) && !with(most + 1),
-            "{name}: what can be started can be deployed"
-        );
+        assert!(with(least) && with(most), "{name}: what can be deployed can be started");
+        assert!(!with(least - 1) && !with(most + 1), "{name}: what can be started can be deployed");
     }
 }
 
@@ -295,24 +232,13 @@ fn each_function_gets_the_variables_it_reads_with_the_same_values() {
 /// A role allows what its function asked since the last call and what is asked in its name, nothing
 /// else.
 fn check_role(role: &str, asked: &Mutex<Asked>, by_lambda: &[(&str, &str)]) {
-    let (role, asked) = (
-        Policy::of(role, false),
-        std::mem::take(&mut *asked.lock().unwrap()),
-    );
+    let (role, asked) = (Policy::of(role, false), std::mem::take(&mut *asked.lock().unwrap()));
     require_listed(&asked.shapes);
-    let refused: Vec<_> = asked
-        .calls
-        .iter()
-        .filter(|call| !role.allows(call, None))
-        .collect();
+    let refused: Vec<_> = asked.calls.iter().filter(|call| !role.allows(call, None)).collect();
     assert!(refused.is_empty(), "{refused:?}");
-    let by_lambda = by_lambda
-        .iter()
-        .map(|(on, action)| ((*on).to_owned(), format!("dynamodb:{action}")));
-    assert_eq!(
-        role.actions(),
-        asked.actions().into_iter().chain(by_lambda).collect()
-    );
+    let by_lambda =
+        by_lambda.iter().map(|(on, action)| ((*on).to_owned(), format!("dynamodb:{action}")));
+    assert_eq!(role.actions(), asked.actions().into_iter().chain(by_lambda).collect());
 }
 
 #[tokio::test]
@@ -329,32 +255,12 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     deliver(&table, &records).await;
     dynamo.fail_next([Some(Fault::Conflict), Some(Fault::LoseAnswer)]);
     deliver(&table, &records[1..]).await;
-    let polling = [
-        "DescribeStream",
-        "GetRecords",
-        "GetShardIterator",
-        "ListStreams",
-    ];
-    check_role(
-        "AggregatorRole",
-        &asked,
-        &polling.map(|action| ("Table.StreamArn", action)),
-    );
-    assert!(
-        load(&table, &key("e-1").with_shard(1)).await.is_some(),
-        "it was split"
-    );
+    let polling = ["DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"];
+    check_role("AggregatorRole", &asked, &polling.map(|action| ("Table.StreamArn", action)));
+    assert!(load(&table, &key("e-1").with_shard(1)).await.is_some(), "it was split");
 
-    store(
-        &table,
-        &holding(
-            full("e-2", &limits()),
-            "a",
-            EpochMillis(NOW.0 - 1),
-            &[("slots", 1)],
-        ),
-    )
-    .await;
+    store(&table, &holding(full("e-2", &limits()), "a", EpochMillis(NOW.0 - 1), &[("slots", 1)]))
+        .await;
     // A bucket of four shards: one deleted manually, two cold.
     let bucket = full("e-3", &limits());
     store(&table, &bucket).await;
@@ -396,14 +302,8 @@ async fn a_write_that_fails_says_why_in_the_words_that_the_page_looks_for() {
     dynamo.fail_next([None, Some(Fault::Forbidden)]);
     deliver(&dynamo.table().await, &records).await;
     let text = lines.text();
-    let line = text
-        .lines()
-        .find(|line| line.contains("a write failed"))
-        .expect("it is told");
-    assert!(
-        line.contains("not permitted") && line.contains("default/ENTITY#e-1"),
-        "{line}"
-    );
+    let line = text.lines().find(|line| line.contains("a write failed")).expect("it is told");
+    assert!(line.contains("not permitted") && line.contains("default/ENTITY#e-1"), "{line}");
 }
 
 #[test]
@@ -418,21 +318,14 @@ fn each_function_is_built_from_the_binary_of_its_name() {
             .split("[[bin]]\n")
             .nth(1)
             .expect("the binary's name is not left to the package's");
-        assert_eq!(
-            bin.lines().next(),
-            Some(&*format!("name = {binary}")),
-            "{function}"
-        );
+        assert_eq!(bin.lines().next(), Some(&*format!("name = {binary}")), "{function}");
     }
 }
 
 /// CloudFormation updates what a resource depends on first, so the reconciler's mark speaks for both.
 #[test]
 fn the_reconciler_is_updated_after_the_aggregator() {
-    assert_eq!(
-        template()["Resources"]["Reconciler"]["DependsOn"],
-        "Aggregator"
-    );
+    assert_eq!(template()["Resources"]["Reconciler"]["DependsOn"], "Aggregator");
 }
 
 /// `weirgate doctor` compares it with its own.
@@ -451,24 +344,13 @@ fn each_functions_description_ends_with_the_version() {
 fn a_restored_table_is_the_one_of_the_template() {
     let restored =
         weirgate_testkit::template::read(include_str!("../../../scripts/restored-table.yaml"));
-    let (mut deployed, restored) = (
-        properties("Table"),
-        &restored["Resources"]["Table"]["Properties"],
-    );
-    let kept = [
-        "AttributeDefinitions",
-        "BillingMode",
-        "GlobalSecondaryIndexes",
-        "KeySchema",
-    ];
+    let (mut deployed, restored) =
+        (properties("Table"), &restored["Resources"]["Table"]["Properties"]);
+    let kept = ["AttributeDefinitions", "BillingMode", "GlobalSecondaryIndexes", "KeySchema"];
     // The deployment after the import turns on what the parameters ask for.
-    for index in deployed["GlobalSecondaryIndexes"]
-        .as_array_mut()
-        .expect("a list")
-    {
-        let insights = index
-            .as_object_mut()
-            .map(|of| of.remove("ContributorInsightsSpecification"));
+    for index in deployed["GlobalSecondaryIndexes"].as_array_mut().expect("a list") {
+        let insights =
+            index.as_object_mut().map(|of| of.remove("ContributorInsightsSpecification"));
         assert!(insights.is_some_and(|of| of.is_some()), "{index}");
     }
     for name in kept {
@@ -476,10 +358,6 @@ fn a_restored_table_is_the_one_of_the_template() {
     }
     // If it were imported with a stream, the deployment after it would find nothing to change and
     // give it none.
-    let names = restored
-        .as_object()
-        .expect("properties are a mapping")
-        .keys()
-        .map(String::as_str);
+    let names = restored.as_object().expect("properties are a mapping").keys().map(String::as_str);
     assert_eq!(names.collect::<BTreeSet<_>>(), kept.into());
 }

@@ -41,22 +41,13 @@ fn the_newest_entry_of_the_changelog_names_the_three_versions() {
     );
     let template = template_version();
     let line = format!("\nTable schema {SCHEMA_VERSION}, template {template}.\n");
-    assert!(
-        newest.contains(&line),
-        "CHANGELOG.md: {CRATE} lacks: {line}"
-    );
+    assert!(newest.contains(&line), "CHANGELOG.md: {CRATE} lacks: {line}");
 }
 
 #[test]
 fn the_page_on_releases_has_the_versions_of_now() {
-    let row = format!(
-        "| now | {CRATE} | {SCHEMA_VERSION} | {} |",
-        template_version()
-    );
-    assert!(
-        read("docs/releases.md").contains(&row),
-        "docs/releases.md lacks: {row}"
-    );
+    let row = format!("| now | {CRATE} | {SCHEMA_VERSION} | {} |", template_version());
+    assert!(read("docs/releases.md").contains(&row), "docs/releases.md lacks: {row}");
 }
 
 #[test]
@@ -68,24 +59,15 @@ fn the_packages_of_the_clients_and_the_range_of_their_middleware_have_the_versio
         ("clients/python/pyproject.toml", &project),
         ("clients/python/src/weirgate/__init__.py", &module),
         ("clients/asgi/pyproject.toml", &project),
-        (
-            "clients/asgi/pyproject.toml",
-            &format!("dependencies = [\"weirgate~={CRATE}\"]"),
-        ),
+        ("clients/asgi/pyproject.toml", &format!("dependencies = [\"weirgate~={CRATE}\"]")),
         ("clients/asgi/src/weirgate_asgi/__init__.py", &module),
         ("clients/typescript/package.json", &package),
         ("clients/express/package.json", &package),
-        (
-            "clients/express/package.json",
-            &format!("    \"weirgate\": \"~{CRATE}\""),
-        ),
+        ("clients/express/package.json", &format!("    \"weirgate\": \"~{CRATE}\"")),
         ("tests/data/api.txt", &format!("Version {CRATE}")),
     ];
     for (file, line) in lines {
-        assert!(
-            read(file).lines().any(|each| each == line),
-            "{file} must have {line}"
-        );
+        assert!(read(file).lines().any(|each| each == line), "{file} must have {line}");
     }
 }
 
@@ -110,10 +92,7 @@ fn parameters() -> Rows {
     };
     let row = |(name, parameter): (&String, &Value)| {
         let range = ["MinValue", "MaxValue"].map(|bound| text(&parameter[bound]));
-        let values = match (
-            &parameter["AllowedValues"],
-            &parameter["ConstraintDescription"],
-        ) {
+        let values = match (&parameter["AllowedValues"], &parameter["ConstraintDescription"]) {
             (Value::Null, Value::Null) if range.iter().all(String::is_empty) => {
                 text(&parameter["Type"])
             }
@@ -140,9 +119,7 @@ fn outputs() -> Rows {
 
 fn page() -> String {
     let rows = |rows: Rows| {
-        let rows = rows
-            .into_iter()
-            .map(|(key, text)| format!("{key} {text} |\n"));
+        let rows = rows.into_iter().map(|(key, text)| format!("{key} {text} |\n"));
         rows.collect::<String>()
     };
     format!(
@@ -168,9 +145,7 @@ fn the_page_of_the_template_has_its_parameters_and_outputs() {
     if page == written {
         return;
     }
-    let version = written
-        .lines()
-        .find_map(|line| line.strip_prefix("Version "));
+    let version = written.lines().find_map(|line| line.strip_prefix("Version "));
     let (now, before) = (promised(&page), promised(&written));
     let gone: Vec<_> = before.difference(&now).collect();
     assert!(

@@ -31,10 +31,7 @@ async fn any_server_of_a_cluster_leads_to_the_table() {
     let cluster = RedisCluster::start();
     let nodes = cluster.nodes();
     let stream = Table::on_redis(&RedisOptions::new(nodes[0].url()));
-    let stream = stream
-        .expect("the URL is one")
-        .records()
-        .expect("it is on Redis");
+    let stream = stream.expect("the URL is one").records().expect("it is on Redis");
     stream.open().await.expect("it is there");
     let level = ConfigLevel::Resource(Resource::new("gpt-4").expect("a name"));
     let [limit] = limits();
@@ -45,18 +42,10 @@ async fn any_server_of_a_cluster_leads_to_the_table() {
     set.expect("it is stored");
     for (node, taken) in nodes.iter().zip(1..) {
         let limiter = limiter(node.url()).await;
-        let acquire = limiter
-            .acquire("e-1", "gpt-4")
-            .take("rpd", 100)
-            .send()
-            .await;
+        let acquire = limiter.acquire("e-1", "gpt-4").take("rpd", 100).send().await;
         let mut grant = acquire.expect("it is decided").granted().expect("it fits");
         let _ = grant.adjust("rpd", 10).await.expect("it is settled");
-        let peeked = limiter
-            .peek("e-1", "gpt-4")
-            .send()
-            .await
-            .expect("it is read");
+        let peeked = limiter.peek("e-1", "gpt-4").send().await.expect("it is read");
         let available = peeked.limit("rpd").expect("it is one").available;
         assert_eq!(available, tokens(ALL - 10 * taken));
         let one = EntityId::new("e-1").expect("an id");
@@ -68,16 +57,9 @@ async fn any_server_of_a_cluster_leads_to_the_table() {
     }
     // One server has all of it.
     let sizes: Vec<_> = (0..3).map(|at| cluster.run(at, &["DBSIZE"])).collect();
-    assert_eq!(
-        sizes.iter().filter(|size| *size == "0").count(),
-        2,
-        "{sizes:?}"
-    );
+    assert_eq!(sizes.iter().filter(|size| *size == "0").count(), 2, "{sizes:?}");
     let table = Table::on_redis(&RedisOptions::new(nodes[2].url())).expect("the URL is one");
-    let options = Options {
-        window: Duration::from_millis(5),
-        ..Options::default()
-    };
+    let options = Options { window: Duration::from_millis(5), ..Options::default() };
     let worker = Worker::new(table.clone(), options, |report| {
         let text = format!("{report:?}");
         assert!(!text.contains("Failed"), "{text}");
@@ -94,12 +76,7 @@ async fn any_server_of_a_cluster_leads_to_the_table() {
     let worker = worker.expect("it is on Redis");
     let done = tokio::time::timeout(Duration::from_secs(30), worker.run(is_copied)).await;
     done.expect("usage is copied");
-    assert!(
-        again
-            .lock(Duration::from_secs(1))
-            .await
-            .expect("it is there")
-    );
+    assert!(again.lock(Duration::from_secs(1)).await.expect("it is there"));
 }
 
 #[tokio::test]
@@ -124,10 +101,7 @@ async fn a_limiter_finds_the_replica_that_took_the_place_of_its_server() {
         }
     };
     let decided = tokio::time::timeout(Duration::from_secs(30), all_again).await;
-    assert!(
-        !decided.expect("it is found"),
-        "all of the writes are there"
-    );
+    assert!(!decided.expect("it is found"), "all of the writes are there");
     assert!(is_granted(&limiter, &limits, &[("rpd", ALL - 300)]).await);
 }
 
@@ -174,9 +148,7 @@ async fn an_expired_item_of_a_slot_that_moves_is_removed_after_it() {
     stream.open().await.expect("it is there");
     let put = async |table: &Table, name: &str, expires: i64| {
         let mut update = listed(name, 1, expires);
-        update
-            .changes
-            .push(AttributeUpdate::Add(Path::of("a"), Value::Int(1)));
+        update.changes.push(AttributeUpdate::Add(Path::of("a"), Value::Int(1)));
         table.update(&update, ReturnValues::None).await
     };
     for (name, expires) in [("lasting", 4_000_000_000), ("expired", 1)] {
@@ -251,20 +223,13 @@ async fn i1_a_slot_that_moves_keeps_what_was_taken() {
     }
     let limits = limits();
     let peeked = first.peek("e-1", "gpt-4").limits(&limits).send().await;
-    let available = peeked
-        .expect("it is read")
-        .limit("rpd")
-        .expect("it is one")
-        .available;
+    let available = peeked.expect("it is read").limit("rpd").expect("it is one").available;
     let taken = (0..=ALL).find(|taken| tokens(ALL - taken) <= available);
     let taken = taken.expect("it is not negative");
     let acknowledged = acknowledged.load(Ordering::SeqCst);
     let unknown = unknown.load(Ordering::SeqCst);
     assert!(acknowledged <= taken, "{acknowledged} {taken}");
-    assert!(
-        taken <= acknowledged + unknown,
-        "{acknowledged} {unknown} {taken}"
-    );
+    assert!(taken <= acknowledged + unknown, "{acknowledged} {unknown} {taken}");
     assert!(!is_granted(&first, &limits, &[("rpd", ALL - taken + 1)]).await);
     assert!(is_granted(&first, &limits, &[("rpd", ALL - taken)]).await);
 }

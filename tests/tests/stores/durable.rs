@@ -61,8 +61,7 @@ impl Folder {
     /// Cuts what the disk does not have yet.
     fn cut(&self, length: u64) {
         let file = std::fs::OpenOptions::new().write(true).open(self.log());
-        file.and_then(|file| file.set_len(length))
-            .expect("it is cut");
+        file.and_then(|file| file.set_len(length)).expect("it is cut");
     }
 }
 
@@ -114,10 +113,7 @@ async fn balances(server: &RedisServer) -> [i64; 2] {
     let peeked = peeked.expect("it is read");
     let available = peeked.limit("rpd").expect("it is one").available;
     let whole = (0..=ALL).rev().find(|amount| available >= tokens(*amount));
-    [
-        whole.expect("it is not negative"),
-        i64::try_from(used).expect("a number"),
-    ]
+    [whole.expect("it is not negative"), i64::try_from(used).expect("a number")]
 }
 
 /// Number of writes that a server knows of.
@@ -167,10 +163,7 @@ async fn i1_a_killed_server_that_syncs_always_has_all_that_it_has_granted() {
     }
     let rest = take_all(&server).await;
     assert!(acknowledged + rest <= ALL, "{acknowledged} {rest}");
-    assert!(
-        acknowledged + unknown + rest >= ALL,
-        "{acknowledged} {unknown} {rest}"
-    );
+    assert!(acknowledged + unknown + rest >= ALL, "{acknowledged} {unknown} {rest}");
 }
 
 /// Waits until all writes are in the file: a server puts that off while its disk is busy.
@@ -249,10 +242,8 @@ async fn a_failover_admits_again_what_the_replica_had_not_received_and_no_more()
 #[tokio::test]
 async fn limits_that_are_set_after_a_failover_reach_buckets_that_had_those_that_were_lost() {
     let primary = RedisServer::with(&["--repl-diskless-sync-delay", "0"]);
-    let [replication, callers] = [
-        Proxy::before(primary.port()).await,
-        Proxy::before(primary.port()).await,
-    ];
+    let [replication, callers] =
+        [Proxy::before(primary.port()).await, Proxy::before(primary.port()).await];
     let (of, folder) = (replication.port().to_string(), Folder::new());
     let path = folder.0.to_str().expect("UTF-8");
     let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &of, "--dir", path]);
@@ -283,15 +274,8 @@ async fn limits_that_are_set_after_a_failover_reach_buckets_that_had_those_that_
     drop(primary);
     let promoted = command(&replica, &["REPLICAOF", "NO", "ONE"]).await;
     promoted.expect("it is there");
-    let brought = async {
-        while knows_lost
-            .acquire("e-1", "gpt-4")
-            .take("rpm", 1)
-            .send()
-            .await
-            .is_err()
-        {}
-    };
+    let brought =
+        async { while knows_lost.acquire("e-1", "gpt-4").take("rpm", 1).send().await.is_err() {} };
     let done = tokio::time::timeout(BOUND, brought).await;
     done.expect("it finds the successor");
     assert_eq!(capacity(&knows_lost).await, tokens(200));
@@ -302,12 +286,8 @@ async fn limits_that_are_set_after_a_failover_reach_buckets_that_had_those_that_
 /// With the settings of the guide. It would go on to grant what its successor grants too.
 #[tokio::test]
 async fn a_primary_that_is_cut_off_from_its_replicas_takes_no_more_writes() {
-    let primary = RedisServer::with(&[
-        "--repl-diskless-sync-delay",
-        "0",
-        "--min-replicas-to-write",
-        "1",
-    ]);
+    let primary =
+        RedisServer::with(&["--repl-diskless-sync-delay", "0", "--min-replicas-to-write", "1"]);
     let proxy = Proxy::before(primary.port()).await;
     let of = proxy.port().to_string();
     let folder = Folder::new();
@@ -381,11 +361,9 @@ async fn the_clock_of_each_replica_is_compared_with_that_of_its_primary() {
     let primary = RedisServer::with(&["--repl-diskless-sync-delay", "0"]);
     let (of, folder) = (primary.port().to_string(), Folder::new());
     let path = folder.0.to_str().expect("UTF-8");
-    for (seconds, bounds) in [
-        (None, 0..=0),
-        (Some(60), 58_000..=60_000),
-        (Some(-60), -62_000..=-60_000),
-    ] {
+    for (seconds, bounds) in
+        [(None, 0..=0), (Some(60), 58_000..=60_000), (Some(-60), -62_000..=-60_000)]
+    {
         let port = match seconds {
             Some(seconds) => ahead(seconds).await.to_string(),
             // Its own.
@@ -409,9 +387,7 @@ async fn the_clock_of_each_replica_is_compared_with_that_of_its_primary() {
                 }
             }
         };
-        let found = tokio::time::timeout(BOUND, found)
-            .await
-            .expect("it is there");
+        let found = tokio::time::timeout(BOUND, found).await.expect("it is there");
         let found = found.expect("it tells its time");
         assert!(bounds.contains(&found), "{found} {seconds:?}");
     }

@@ -33,12 +33,7 @@ fn at(url: String) -> Table {
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unreachable_and_is_found_when_it_is() {
     let table = at(format!("redis://127.0.0.1:{}/", free_port()));
-    failed(
-        &table,
-        ErrorKind::Unreachable,
-        &["refuses connections", "127.0.0.1"],
-    )
-    .await;
+    failed(&table, ErrorKind::Unreachable, &["refuses connections", "127.0.0.1"]).await;
     let server = RedisServer::start();
     let table = super::table(&server);
     write(&table).await.expect("it is there");
@@ -59,10 +54,7 @@ async fn wrong_credentials_are_missing_ones_and_are_not_shown() {
         let table = at(url(user));
         let error = write(&table).await.expect_err("it is refused");
         assert_eq!(error.kind, ErrorKind::MissingCredentials, "{error}");
-        assert!(
-            !format!("{error} {error:?}").contains("wrong-one"),
-            "{error:?}"
-        );
+        assert!(!format!("{error} {error:?}").contains("wrong-one"), "{error:?}");
     }
     write(&at(url(":right@"))).await.expect("it is accepted");
 }
@@ -71,12 +63,7 @@ async fn wrong_credentials_are_missing_ones_and_are_not_shown() {
 async fn a_database_that_the_server_does_not_have_is_named() {
     let server = RedisServer::start();
     let table = at(server.url() + "99");
-    failed(
-        &table,
-        ErrorKind::Rejected,
-        &["got 99", "out of range", "name another one"],
-    )
-    .await;
+    failed(&table, ErrorKind::Rejected, &["got 99", "out of range", "name another one"]).await;
 }
 
 #[tokio::test]
@@ -85,12 +72,7 @@ async fn a_key_that_is_not_permitted_is_named() {
     let user = ["ACL", "SETUSER", "some", "on", ">pass", "+@all", "~other*"];
     command(&server, &user).await.expect("it is there");
     let table = at(format!("redis://some:pass@127.0.0.1:{}/", server.port()));
-    failed(
-        &table,
-        ErrorKind::AccessDenied,
-        &[ITEM, "NOPERM", "allow the user"],
-    )
-    .await;
+    failed(&table, ErrorKind::AccessDenied, &[ITEM, "NOPERM", "allow the user"]).await;
 }
 
 #[tokio::test]
@@ -117,14 +99,10 @@ async fn a_key_of_another_application_is_left_alone_and_named() {
                 AttributeUpdate::Set(Path::of(attr::WRITE_SEQ), Value::Int(1)),
                 AttributeUpdate::Set(Path::of(attr::HOUR), Value::Int(1)),
             ],
-            key: BucketKey::parse("ns/BUCKET#one#gpt-4#0")
-                .expect("a key")
-                .item_key(),
+            key: BucketKey::parse("ns/BUCKET#one#gpt-4#0").expect("a key").item_key(),
             conditions: vec![],
         };
-        command(&server, &["SET", &shared, "x"])
-            .await
-            .expect("it is there");
+        command(&server, &["SET", &shared, "x"]).await.expect("it is there");
         let outcome = table.update(&update, ReturnValues::None).await;
         let error = outcome.expect_err("it is refused");
         assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
@@ -137,9 +115,7 @@ async fn a_key_of_another_application_is_left_alone_and_named() {
             let told = table.describe_server().await.expect_err("it is refused");
             assert_eq!(told.kind, ErrorKind::Invalid, "{told}");
         }
-        command(&server, &["DEL", &shared])
-            .await
-            .expect("it is there");
+        command(&server, &["DEL", &shared]).await.expect("it is there");
         // Nothing of the write was applied.
         let found = table.read(std::slice::from_ref(&update.key)).await;
         assert!(found.expect("it is there").is_empty(), "{name}");
@@ -178,18 +154,9 @@ async fn a_server_that_may_have_a_successor_is_asked_no_more() {
     let closed = free_port().to_string();
     let replica = ["REPLICAOF", "127.0.0.1", &closed];
     for (answer, changes) in [
-        (
-            "MASTERDOWN",
-            &[
-                &["CONFIG", "SET", "replica-serve-stale-data", "no"][..],
-                &replica,
-            ][..],
-        ),
+        ("MASTERDOWN", &[&["CONFIG", "SET", "replica-serve-stale-data", "no"][..], &replica][..]),
         ("READONLY", &[&replica]),
-        (
-            "NOREPLICAS",
-            &[&["CONFIG", "SET", "min-replicas-to-write", "1"]],
-        ),
+        ("NOREPLICAS", &[&["CONFIG", "SET", "min-replicas-to-write", "1"]]),
     ] {
         let (server, successor) = (RedisServer::start(), RedisServer::start());
         let proxy = Proxy::before(server.port()).await;
@@ -236,10 +203,7 @@ async fn while_busy(server: &RedisServer, database: &str) {
         assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
         let killed = redis::cmd("SCRIPT").arg("KILL").to_owned();
         let client = redis::Client::open(server.url()).expect("the URL is one");
-        let mut connection = client
-            .get_multiplexed_async_connection()
-            .await
-            .expect("it is there");
+        let mut connection = client.get_multiplexed_async_connection().await.expect("it is there");
         let killed: redis::RedisResult<()> = killed.query_async(&mut connection).await;
         killed.expect("it runs");
     };
@@ -277,13 +241,9 @@ async fn a_server_that_evicts_is_refused_unless_it_is_accepted() {
     let table = table(&server);
     failed(&table, ErrorKind::Rejected, &["allkeys-lru", remedy]).await;
     assert!(table.check_server().await.is_err());
-    let accepting = Table::on_redis(&RedisOptions {
-        accept_eviction: true,
-        ..RedisOptions::new(server.url())
-    });
-    write(&accepting.expect("the URL is one"))
-        .await
-        .expect("it is accepted");
+    let accepting =
+        Table::on_redis(&RedisOptions { accept_eviction: true, ..RedisOptions::new(server.url()) });
+    write(&accepting.expect("the URL is one")).await.expect("it is accepted");
 }
 
 #[tokio::test]
@@ -295,11 +255,7 @@ async fn a_server_without_tls_is_unreachable_by_it() {
 
 #[test]
 fn a_url_of_something_else_is_refused_without_its_password() {
-    for url in [
-        "http://user:wrong-one@host",
-        "redis://user:wrong-one@:6379:1/",
-        "redis",
-    ] {
+    for url in ["http://user:wrong-one@host", "redis://user:wrong-one@:6379:1/", "redis"] {
         let error = Table::on_redis(&RedisOptions::new(url)).expect_err("it is refused");
         assert_eq!(error.kind, ErrorKind::Invalid);
         let text = format!("{error} {error:?}");

@@ -44,14 +44,9 @@ async fn limiters_take_deny_settle_release_and_peek() {
     assert!(is_granted(&third, &limits, &[("rpd", 35), ("slots", 1)]).await);
     let split = one.admin().set_shards("e-1", "gpt-4", &limits, 2).await;
     assert!(split.is_err_and(|error| {
-        error
-            .to_string()
-            .contains("shards must be 1 in a table in Redis")
+        error.to_string().contains("shards must be 1 in a table in Redis")
     }));
-    let listed = other
-        .admin()
-        .entity_buckets(&EntityId::new("e-1").expect("an id"), None)
-        .await;
+    let listed = other.admin().entity_buckets(&EntityId::new("e-1").expect("an id"), None).await;
     assert_eq!(listed.expect("it is listed").items.len(), 1);
 }
 
@@ -61,10 +56,7 @@ async fn limits_that_one_limiter_stores_bind_the_others_and_are_listed() {
     let (one, other) = (limiter(&server).await, limiter(&server).await);
     let level = ConfigLevel::Resource(Resource::new("gpt-4").expect("a name"));
     let config = Config::of([Limit::per_day("rpd", 3).expect("a limit")]);
-    one.admin()
-        .set_config(&level, &config)
-        .await
-        .expect("it is stored");
+    one.admin().set_config(&level, &config).await.expect("it is stored");
     let mut grants = 0;
     for _ in 0..5 {
         let asked = other.acquire("e-1", "gpt-4").take("rpd", 1).send().await;
@@ -75,13 +67,7 @@ async fn limits_that_one_limiter_stores_bind_the_others_and_are_listed() {
     assert_eq!(stored, Some(config));
     let changes = other.admin().audit_all(None).await.expect("it is listed");
     assert_eq!(changes.items.len(), 1);
-    assert!(
-        other
-            .admin()
-            .delete_config(&level)
-            .await
-            .expect("it is deleted")
-    );
+    assert!(other.admin().delete_config(&level).await.expect("it is deleted"));
 }
 
 /// No functions of Redis are older than both, so nothing has to say so.
@@ -177,22 +163,10 @@ async fn a_server_that_evicts_is_refused_at_the_start_and_one_that_is_away_is_no
     let built = RateLimiter::builder(server.url()).build().await;
     let error = built.expect_err("it is refused");
     let is_refusal = matches!(&error, Error::Store(error) if error.kind == ErrorKind::Rejected);
-    assert!(
-        is_refusal && error.to_string().contains("volatile-lru"),
-        "{error}"
-    );
-    let away = format!(
-        "redis://127.0.0.1:{}/",
-        weirgate_testkit::server::free_port()
-    );
-    let limiter = RateLimiter::builder(away)
-        .build()
-        .await
-        .expect("it is built");
-    let asked = limiter
-        .acquire("e-1", "gpt-4")
-        .limits(&scarce())
-        .take("rpd", 1);
+    assert!(is_refusal && error.to_string().contains("volatile-lru"), "{error}");
+    let away = format!("redis://127.0.0.1:{}/", weirgate_testkit::server::free_port());
+    let limiter = RateLimiter::builder(away).build().await.expect("it is built");
+    let asked = limiter.acquire("e-1", "gpt-4").limits(&scarce()).take("rpd", 1);
     let asked = asked.send_now().await;
     assert!(asked.expect_err("it is away").is_transient());
 }

@@ -10,11 +10,8 @@ use weirgate_testkit::RedisServer;
 use super::proxy::Proxy;
 use super::{add, command, key, table};
 
-const SETS: [&str; 3] = [
-    "weirgate:{weirgate}:items",
-    "weirgate:{weirgate}:GSI1",
-    "weirgate:{weirgate}:expiries",
-];
+const SETS: [&str; 3] =
+    ["weirgate:{weirgate}:items", "weirgate:{weirgate}:GSI1", "weirgate:{weirgate}:expiries"];
 /// Long after any test.
 const LATE: i64 = 32_503_680_000;
 
@@ -177,12 +174,8 @@ async fn a_write_that_removes_the_expiry_keeps_the_item() {
     let mut update = child("two", "parent", 1);
     update.changes.pop();
     write(&table, &update).await;
-    let score = [
-        "ZADD",
-        "weirgate:{weirgate}:expiries",
-        "1",
-        "weirgate:{weirgate}:ns/ENTITY#two #S",
-    ];
+    let score =
+        ["ZADD", "weirgate:{weirgate}:expiries", "1", "weirgate:{weirgate}:ns/ENTITY#two #S"];
     command(&server, &score).await.expect("it is there");
     write(&table, &kept).await;
     assert_eq!(lengths(&server).await, [2, 2, 0]);

@@ -59,18 +59,13 @@ async fn a_transaction_whose_answer_is_lost_is_applied_once_and_known() {
     placed.await.expect("it is there");
     proxy.lose_next_answer();
     let exists = Condition::Present(Path::of("PK"));
-    let actions = [
-        Action::Update(add(key("one"), Value::Int(1))),
-        Action::Delete(key("gone"), vec![exists]),
-    ];
+    let actions =
+        [Action::Update(add(key("one"), Value::Int(1))), Action::Delete(key("gone"), vec![exists])];
     for _ in 0..2 {
         let outcome = table.transact(&actions, &token).await;
         assert_eq!(outcome.expect("it is known"), TransactOutcome::Applied);
     }
-    let items = table
-        .read(&[key("one"), key("gone")])
-        .await
-        .expect("it is there");
+    let items = table.read(&[key("one"), key("gone")]).await.expect("it is there");
     assert_eq!(items.len(), 1);
     assert_eq!(shown(&items[0], "a").as_deref(), ONCE);
 }
@@ -93,10 +88,7 @@ async fn a_write_that_too_many_others_followed_stays_unconfirmed() {
         }
     };
     let (lost, ()) = tokio::join!(lossy.update(&update, ReturnValues::None), writes);
-    assert_eq!(
-        lost.expect_err("it is unknown").kind,
-        ErrorKind::Unconfirmed
-    );
+    assert_eq!(lost.expect_err("it is unknown").kind, ErrorKind::Unconfirmed);
     let items = other.read(&[key("hot")]).await.expect("it is there");
     assert_eq!(shown(&items[0], "a").as_deref(), Some("N(\"52\")"));
 }
@@ -218,10 +210,7 @@ async fn a_write_to_an_item_that_was_made_again_stays_unconfirmed() {
         made.expect("it is applied");
     };
     let (lost, ()) = tokio::join!(lossy.update(&update, ReturnValues::None), made_again);
-    assert_eq!(
-        lost.expect_err("it is unknown").kind,
-        ErrorKind::Unconfirmed
-    );
+    assert_eq!(lost.expect_err("it is unknown").kind, ErrorKind::Unconfirmed);
     let items = other.read(&[key("one")]).await.expect("it is there");
     assert_eq!(shown(&items[0], "a").as_deref(), ONCE);
 }
@@ -242,16 +231,8 @@ async fn a_write_whose_item_was_deleted_stays_unconfirmed() {
     proxy.swallow_answers();
     let deleted = async {
         let is_applied = async || {
-            let deletion = || {
-                [Action::Delete(
-                    key("one"),
-                    vec![Condition::Present(Path::of("a"))],
-                )]
-            };
-            while other
-                .transact(&deletion(), &random_id())
-                .await
-                .expect("it is there")
+            let deletion = || [Action::Delete(key("one"), vec![Condition::Present(Path::of("a"))])];
+            while other.transact(&deletion(), &random_id()).await.expect("it is there")
                 != TransactOutcome::Applied
             {}
         };
@@ -266,23 +247,16 @@ async fn a_write_whose_item_was_deleted_stays_unconfirmed() {
     let lossy = behind(&proxy).await;
     proxy.lose_next_answer();
     let lost = lossy.update(&expired, ReturnValues::None).await;
-    assert_eq!(
-        lost.expect_err("it is unknown").kind,
-        ErrorKind::Unconfirmed
-    );
+    assert_eq!(lost.expect_err("it is unknown").kind, ErrorKind::Unconfirmed);
     let items = other.read(&[key("one"), key("two")]).await;
     assert_eq!(items.expect("it is there"), []);
     // A new item is not taken for a deleted one.
     let lossy = behind(&proxy).await;
     proxy.lose_next_answer();
-    let new = lossy
-        .update(&add(key("new"), Value::Int(1)), ReturnValues::AllNew)
-        .await;
+    let new = lossy.update(&add(key("new"), Value::Int(1)), ReturnValues::AllNew).await;
     assert!(matches!(new, Ok(WriteOutcome::Applied(Some(_)))), "{new:?}");
     proxy.lose_next_request();
-    let new = lossy
-        .update(&add(key("newer"), Value::Int(1)), ReturnValues::AllNew)
-        .await;
+    let new = lossy.update(&add(key("newer"), Value::Int(1)), ReturnValues::AllNew).await;
     assert!(matches!(new, Ok(WriteOutcome::Applied(Some(_)))), "{new:?}");
 }
 
@@ -306,26 +280,18 @@ async fn a_write_that_was_refused_is_not_applied_later() {
     let update = only_if(if_seven, add(key("one"), Value::Int(1)));
     proxy.hold_next_request();
     let outcome = lossy.update(&update, ReturnValues::None).await;
-    assert!(
-        matches!(outcome, Ok(WriteOutcome::ConditionFailed(_))),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Ok(WriteOutcome::ConditionFailed(_))), "{outcome:?}");
     apply(add(key("one"), Value::Int(2))).await;
     proxy.release().await;
     assert_eq!(sum().await.as_deref(), Some("N(\"7\")"));
 
     // A transaction, also of an item that is not there.
     let if_nine = Condition::Equals(Path::of("a"), Value::Int(9));
-    let actions = [
-        Action::Check(key("one"), vec![if_nine]),
-        Action::Update(add(key("two"), Value::Int(1))),
-    ];
+    let actions =
+        [Action::Check(key("one"), vec![if_nine]), Action::Update(add(key("two"), Value::Int(1)))];
     proxy.hold_next_request();
     let outcome = lossy.transact(&actions, &random_id()).await;
-    assert!(
-        matches!(outcome, Ok(TransactOutcome::ConditionFailed(_))),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Ok(TransactOutcome::ConditionFailed(_))), "{outcome:?}");
     apply(add(key("one"), Value::Int(2))).await;
     proxy.release().await;
     let two = other.read(&[key("two")]).await;
@@ -335,13 +301,8 @@ async fn a_write_that_was_refused_is_not_applied_later() {
         apply(add(key("one"), Value::Int(1))).await;
     }
     proxy.lose_next_answer();
-    let outcome = lossy
-        .update(&add(key("one"), Value::Int(1)), ReturnValues::None)
-        .await;
-    assert!(
-        matches!(outcome, Ok(WriteOutcome::Applied(_))),
-        "{outcome:?}"
-    );
+    let outcome = lossy.update(&add(key("one"), Value::Int(1)), ReturnValues::None).await;
+    assert!(matches!(outcome, Ok(WriteOutcome::Applied(_))), "{outcome:?}");
     assert_eq!(sum().await.as_deref(), Some("N(\"30\")"));
 }
 
@@ -376,10 +337,8 @@ async fn a_token_is_of_one_transaction() {
 async fn a_server_that_became_a_replica_is_read_for_half_a_minute_at_most() {
     let server = RedisServer::start();
     let clock = FakeClock::at(SystemClock.now());
-    let options = RedisOptions {
-        clock: Arc::new(clock.clone()),
-        ..RedisOptions::new(server.url())
-    };
+    let options =
+        RedisOptions { clock: Arc::new(clock.clone()), ..RedisOptions::new(server.url()) };
     let table = Table::on_redis(&options).expect("the URL is one");
     let read = async || table.read(&[key("one")]).await;
     read().await.expect("it is there");

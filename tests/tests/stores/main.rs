@@ -23,26 +23,16 @@ fn table(server: &RedisServer) -> Table {
 }
 
 fn key(name: &str) -> ItemKey {
-    ItemKey {
-        pk: format!("ns/ENTITY#{name}"),
-        sk: "#S".to_owned(),
-    }
+    ItemKey { pk: format!("ns/ENTITY#{name}"), sk: "#S".to_owned() }
 }
 
 /// An update that adds to `a`.
 fn add(key: ItemKey, value: Value) -> Update {
-    Update {
-        key,
-        conditions: vec![],
-        changes: vec![AttributeUpdate::Add(Path::of("a"), value)],
-    }
+    Update { key, conditions: vec![], changes: vec![AttributeUpdate::Add(Path::of("a"), value)] }
 }
 
 fn only_if(condition: Condition, update: Update) -> Update {
-    Update {
-        conditions: vec![condition],
-        ..update
-    }
+    Update { conditions: vec![condition], ..update }
 }
 
 /// What an item has as `name`.

@@ -17,10 +17,7 @@ use super::{add, command, table};
 const LATER: i64 = 4_000_000_000;
 
 fn bucket(name: &str) -> ItemKey {
-    ItemKey {
-        pk: format!("ns/BUCKET#{name}"),
-        sk: "#STATE".to_owned(),
-    }
+    ItemKey { pk: format!("ns/BUCKET#{name}"), sk: "#STATE".to_owned() }
 }
 
 /// A write of a bucket with entries in all indexes.
@@ -38,23 +35,15 @@ pub fn listed(name: &str, at: i64, expires: i64) -> Update {
         changes.push(AttributeUpdate::Set(At::of(index.hash), hash));
         changes.push(AttributeUpdate::Set(At::of(index.range.0), range));
     }
-    Update {
-        key: bucket(name),
-        conditions: vec![],
-        changes,
-    }
+    Update { key: bucket(name), conditions: vec![], changes }
 }
 
 /// A write that uses each command of the script.
 fn all_commands(name: &str) -> Update {
     let mut update = listed(name, 2, LATER + 1);
-    update
-        .changes
-        .retain(|change| *change.path() != At::of("gone"));
+    update.changes.retain(|change| *change.path() != At::of("gone"));
     update.changes.push(AttributeUpdate::Remove(At::of("gone")));
-    update
-        .changes
-        .push(AttributeUpdate::Add(At::of("a"), Value::Int(1)));
+    update.changes.push(AttributeUpdate::Add(At::of("a"), Value::Int(1)));
     let hour = AttributeUpdate::Set(At::of(attr::HOUR), Value::Int(9));
     update.changes.push(hour);
     update
@@ -62,10 +51,7 @@ fn all_commands(name: &str) -> Update {
 
 /// A table whose items do not expire.
 fn lasting(server: &RedisServer) -> Table {
-    let options = RedisOptions {
-        use_server_time: false,
-        ..RedisOptions::new(server.url())
-    };
+    let options = RedisOptions { use_server_time: false, ..RedisOptions::new(server.url()) };
     Table::on_redis(&options).expect("the URL is one")
 }
 
@@ -115,9 +101,7 @@ async fn records(server: &RedisServer) -> redis::RedisResult<redis::Value> {
 async fn write_all(server: &RedisServer, table: &Table, what: &str) -> Vec<StoreError> {
     let mut errors = vec![];
     let before = (items(server).await, records(server).await);
-    let one = table
-        .update(&all_commands("one"), ReturnValues::AllNew)
-        .await;
+    let one = table.update(&all_commands("one"), ReturnValues::AllNew).await;
     let one = one.map(|outcome| assert!(matches!(outcome, WriteOutcome::Applied(Some(_)))));
     let after_one = (items(server).await, records(server).await);
     match one {
@@ -170,9 +154,7 @@ async fn a_write_that_meets_a_key_of_another_application_is_whole_or_refused() {
     for key in of_all {
         prepare(&server).await;
         command(&server, &["DEL", key]).await.expect("it is there");
-        command(&server, &["SET", key, "x"])
-            .await
-            .expect("it is there");
+        command(&server, &["SET", key, "x"]).await.expect("it is there");
         for error in write_all(&server, &table(&server), key).await {
             assert_eq!(error.kind, ErrorKind::Invalid, "{key}: {error}");
             refused.insert(key.clone());
@@ -210,9 +192,7 @@ async fn a_write_that_needs_a_command_that_is_denied_is_whole_or_refused() {
     for denied in commands(&server).await {
         prepare(&server).await;
         let denies = format!("-{denied}");
-        let user = [
-            "ACL", "SETUSER", "some", "reset", "on", ">pass", "~*", "+@all", &denies,
-        ];
+        let user = ["ACL", "SETUSER", "some", "reset", "on", ">pass", "~*", "+@all", &denies];
         command(&server, &user).await.expect("it is there");
         let url = format!("redis://some:pass@127.0.0.1:{}/", server.port());
         let table = Table::on_redis(&RedisOptions::new(url)).expect("the URL is one");
@@ -233,10 +213,8 @@ async fn a_write_that_needs_a_command_that_is_denied_is_whole_or_refused() {
 async fn an_item_that_is_not_due_yet_keeps_its_entry_among_what_expires() {
     let server = RedisServer::start();
     prepare(&server).await;
-    let (expiries, one) = (
-        "weirgate:{weirgate}:expiries",
-        "weirgate:{weirgate}:ns/BUCKET#one #STATE",
-    );
+    let (expiries, one) =
+        ("weirgate:{weirgate}:expiries", "weirgate:{weirgate}:ns/BUCKET#one #STATE");
     let early = ["ZADD", expiries, "1", one];
     command(&server, &early).await.expect("it is there");
     let removed = table(&server).remove_expired(9).await;
@@ -257,15 +235,11 @@ async fn an_expired_item_whose_record_is_refused_stays_until_it_can_be_recorded(
     let table = Table::on_redis(&RedisOptions::new(url)).expect("the URL is one");
     for denied in ["xadd", "del", "hset"] {
         let denies = format!("-{denied}");
-        command(&server, &["ACL", "SETUSER", "some", &denies])
-            .await
-            .expect("it is there");
+        command(&server, &["ACL", "SETUSER", "some", &denies]).await.expect("it is there");
         let error = table.remove_expired(9).await.expect_err("it is refused");
         assert_eq!(error.kind, ErrorKind::AccessDenied, "{error}");
         let allows = format!("+{denied}");
-        command(&server, &["ACL", "SETUSER", "some", &allows])
-            .await
-            .expect("it is there");
+        command(&server, &["ACL", "SETUSER", "some", &allows]).await.expect("it is there");
         let records = records(&server).await.expect("it is there");
         assert_eq!(records, redis::Value::Int(4), "{denied}");
     }

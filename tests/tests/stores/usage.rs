@@ -27,21 +27,14 @@ const FACTS: &str = "weirgate:{weirgate}:records:gone";
 const HOUR: Millis = Millis(3_600_000);
 
 fn bucket() -> ItemKey {
-    ItemKey {
-        pk: "ns/BUCKET#e-1#gpt-4#0".to_owned(),
-        sk: "#STATE".to_owned(),
-    }
+    ItemKey { pk: "ns/BUCKET#e-1#gpt-4#0".to_owned(), sk: "#STATE".to_owned() }
 }
 
 fn set(values: &[(&'static str, i64)]) -> Update {
     let change = |(name, value): &(&'static str, i64)| {
         AttributeUpdate::Set(Path::of(*name), Value::Int(*value))
     };
-    Update {
-        key: bucket(),
-        conditions: vec![],
-        changes: values.iter().map(change).collect(),
-    }
+    Update { key: bucket(), conditions: vec![], changes: values.iter().map(change).collect() }
 }
 
 async fn write(table: &Table, update: &Update) {
@@ -74,12 +67,7 @@ async fn the_stream_has_the_writes_that_usage_is_copied_from_and_no_others() {
     let table = table(&server);
     let n = |number: i64| Some(format!("N(\"{number}\")"));
     let v = 440_000 * INTERIM;
-    let begins = [
-        (attr::HOUR, 7),
-        (attr::BIRTH, v),
-        (attr::REFILLED_AT, 1),
-        (attr::WRITE_SEQ, v),
-    ];
+    let begins = [(attr::HOUR, 7), (attr::BIRTH, v), (attr::REFILLED_AT, 1), (attr::WRITE_SEQ, v)];
     // There is no stream before a reader made it.
     write(&table, &set(&begins)).await;
     let deleted = [Action::Delete(bucket(), vec![])];
@@ -101,11 +89,7 @@ async fn the_stream_has_the_writes_that_usage_is_copied_from_and_no_others() {
     let nothing = Value::Map(BTreeMap::new());
     leased.changes.push(AttributeUpdate::Set(lease, nothing));
     write(&table, &leased).await;
-    assert_eq!(
-        new_records(&table).await,
-        [],
-        "neither begins, ends nor rolls"
-    );
+    assert_eq!(new_records(&table).await, [], "neither begins, ends nor rolls");
     // A write whose condition fails is none.
     let mut failed = set(&[(attr::HOUR, 8)]);
     failed.conditions = vec![Condition::Absent(Path::of(attr::HOUR))];
@@ -134,10 +118,7 @@ async fn the_stream_has_the_writes_that_usage_is_copied_from_and_no_others() {
     write(&table, &set(&begins)).await;
     let outcome = table.transact(&deleted, &random_id()).await;
     outcome.expect("it is deleted");
-    assert_eq!(
-        hours(&new_records(&table).await),
-        [[None, n(7)], [n(7), None]]
-    );
+    assert_eq!(hours(&new_records(&table).await), [[None, n(7)], [n(7), None]]);
 }
 
 #[tokio::test]
@@ -150,10 +131,7 @@ async fn one_process_has_the_lock_and_the_next_one_gets_what_was_not_finished() 
     assert!(first.lock(long).await.expect("it is there"));
     assert!(!second.lock(long).await.expect("it is there"));
     assert!(first.lock(long).await.expect("it is there"), "it is kept");
-    second
-        .unlock()
-        .await
-        .expect("it is not the lock of this one");
+    second.unlock().await.expect("it is not the lock of this one");
     assert!(!second.lock(long).await.expect("it is there"));
     for hour in [7, 8, 9] {
         write(&one, &set(&[(attr::HOUR, hour)])).await;
@@ -186,11 +164,7 @@ async fn a_full_stream_tells_how_many_records_it_has_dropped() {
             write(&table, &set(&[(attr::HOUR, hour)])).await;
         }
         let new = stream.read(Unread::New, rng.usize(1..4)).await;
-        read.extend(
-            new.expect("it is there")
-                .into_iter()
-                .map(|record| record.id),
-        );
+        read.extend(new.expect("it is there").into_iter().map(|record| record.id));
         if rng.bool() {
             let ids = |redis: &mut redis::Client| {
                 let range = redis::cmd("XRANGE").arg(RECORDS).arg("-").arg("+").clone();
@@ -198,11 +172,7 @@ async fn a_full_stream_tells_how_many_records_it_has_dropped() {
                 all.into_iter().map(|(id, _)| id).collect::<BTreeSet<_>>()
             };
             let before = ids(&mut redis);
-            let trim = redis::cmd("XTRIM")
-                .arg(RECORDS)
-                .arg("MAXLEN")
-                .arg(rng.u8(0..5))
-                .clone();
+            let trim = redis::cmd("XTRIM").arg(RECORDS).arg("MAXLEN").arg(rng.u8(0..5)).clone();
             trim.exec(&mut redis).expect("it is there");
             let gone: Vec<_> = before.difference(&ids(&mut redis)).cloned().collect();
             dropped += u64::try_from(gone.len()).expect("few");
@@ -214,18 +184,11 @@ async fn a_full_stream_tells_how_many_records_it_has_dropped() {
         }
         let batch: Vec<_> = read.iter().take(rng.usize(1..6)).cloned().collect();
         told += stream.finish(&batch).await.expect("it is there");
-        assert_eq!(
-            stream.finish(&batch).await.expect("it is there"),
-            0,
-            "told once"
-        );
+        assert_eq!(stream.finish(&batch).await.expect("it is there"), 0, "told once");
         for id in batch {
             read.remove(&id);
         }
-        assert!(
-            (unread..=dropped).contains(&told),
-            "{told} of {unread} to {dropped}"
-        );
+        assert!((unread..=dropped).contains(&told), "{told} of {unread} to {dropped}");
     }
     assert!(unread > 5 && told > 5);
     // Of a stream that was deleted nothing remains; what was read of it is finished.
@@ -318,29 +281,15 @@ async fn a_record_takes_the_memory_that_the_guide_names() {
             let decision = acquire.limits(&limits).send().await;
             assert!(decision.expect("it is decided").is_granted());
         }
-        let usage = [
-            "MEMORY",
-            "USAGE",
-            "weirgate:{weirgate}:records",
-            "SAMPLES",
-            "0",
-        ];
+        let usage = ["MEMORY", "USAGE", "weirgate:{weirgate}:records", "SAMPLES", "0"];
         let usage = super::command(&world.server, &usage).await;
         let bytes: i64 = redis::from_redis_value(usage.expect("it is there")).expect("a number");
         let each = bytes / world.records().await;
         let (before, _) = page.split_once(words).expect("the page has it");
-        let named = before
-            .rsplit(' ')
-            .next()
-            .map(|number| number.replace('.', ""));
-        let named: i64 = named
-            .and_then(|tenths| tenths.parse().ok())
-            .expect("a number");
+        let named = before.rsplit(' ').next().map(|number| number.replace('.', ""));
+        let named: i64 = named.and_then(|tenths| tenths.parse().ok()).expect("a number");
         let (least, most) = (named * 90, named * 110);
-        assert!(
-            (least..=most).contains(&each),
-            "{count} limits: {each} bytes"
-        );
+        assert!((least..=most).contains(&each), "{count} limits: {each} bytes");
     }
 }
 
@@ -379,9 +328,7 @@ impl World {
         let stream = table.records().expect("it is on Redis");
         stream.open().await.expect("it is there");
         write(&table, &mark_functions()).await;
-        let built = RateLimiter::builder("weirgate")
-            .table(table.clone())
-            .build();
+        let built = RateLimiter::builder("weirgate").table(table.clone()).build();
         Self {
             limiter: built.await.expect("the server fits"),
             server,
@@ -607,10 +554,7 @@ async fn i3_a_full_stream_has_all_records_from_its_next_finish_on() {
 }
 
 pub fn quick() -> Options {
-    Options {
-        window: Duration::from_millis(5),
-        ..Options::default()
-    }
+    Options { window: Duration::from_millis(5), ..Options::default() }
 }
 
 /// Ends after the runtime went on so often.
@@ -631,11 +575,7 @@ async fn i3_usage_is_exact_over_ends_of_hours_and_days_and_after_buckets_expired
     let acquire = world.limiter.acquire("e-1", "gpt-4").limits(&limits);
     let leased = acquire.take("slots", 2).lease(Duration::from_secs(60));
     let leased = leased.send().await.expect("it is decided").granted();
-    let _ = leased
-        .expect("it fits")
-        .release()
-        .await
-        .expect("it is there");
+    let _ = leased.expect("it fits").release().await.expect("it is there");
     world.expect("e-1", 0, 2, 1);
     world.check().await;
     world.work().await;
@@ -712,11 +652,7 @@ async fn i3_a_reader_that_is_killed_anywhere_loses_nothing_and_counts_nothing_tw
     let mut world = World::new().await;
     for killed_after in 0..40 {
         let entity = ["e-1", "e-2", "e-3"][killed_after % 3];
-        drop(
-            world
-                .take(entity, 1 + i64::try_from(killed_after).unwrap())
-                .await,
-        );
+        drop(world.take(entity, 1 + i64::try_from(killed_after).unwrap()).await);
         // Each begins an hour of a bucket, so usage depends on the copy of the last one.
         world.pass(Duration::from_secs(3_600)).await;
         let worker = world.worker(quick(), |_| {});

@@ -85,10 +85,7 @@ async fn i3_records_from_the_first_that_fails_come_again_in_their_order() {
     let left = left.expect("it is there");
     let entities: Vec<_> = left.iter().map(|record| &*record.key.pk).collect();
     assert!(entities[0].contains("e-2"), "{entities:?}");
-    assert!(
-        entities[1..].iter().any(|pk| pk.contains("e-3")),
-        "{entities:?}"
-    );
+    assert!(entities[1..].iter().any(|pk| pk.contains("e-3")), "{entities:?}");
     assert!(left.is_sorted_by_key(|record| record.at));
     world.work().await;
     world.check().await;
@@ -143,16 +140,11 @@ async fn a_worker_rests_while_another_process_has_the_lock_and_goes_on_after_it(
     };
     there(&world.server, &["SET", LOCK, "other"]).await;
     drop(world.take("e-1", 1).await);
-    let short = Options {
-        lock: Duration::from_millis(60),
-        ..quick()
-    };
+    let short = Options { lock: Duration::from_millis(60), ..quick() };
     let (worker, log) = worker(world.table.clone(), short);
     let begun = || {
         let log = log.borrow();
-        log.iter()
-            .filter(|work| matches!(work, Work::Began))
-            .count()
+        log.iter().filter(|work| matches!(work, Work::Began)).count()
     };
     let until = async {
         for turn in 0..3 {
@@ -260,10 +252,7 @@ async fn i3_a_batch_that_is_too_long_to_arrive_is_halved_until_it_does() {
         use_server_time: false,
         ..RedisOptions::new(proxy.url())
     });
-    let options = Options {
-        window: Duration::from_millis(1),
-        ..Options::default()
-    };
+    let options = Options { window: Duration::from_millis(1), ..Options::default() };
     let (worker, _) = worker(table.expect("the URL is one"), options);
     run(worker, async { while world.records().await > 0 {} }).await;
     world.check().await;
@@ -272,9 +261,7 @@ async fn i3_a_batch_that_is_too_long_to_arrive_is_halved_until_it_does() {
 #[tokio::test]
 async fn a_process_that_may_not_read_the_stream_leaves_it_to_another() {
     let server = RedisServer::start();
-    let user = [
-        "ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all", "-xgroup",
-    ];
+    let user = ["ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all", "-xgroup"];
     command(&server, &user).await.expect("it is there");
     let of_user = RedisOptions::new(server.url().replace("//", "//some:pass@"));
     let of_user = Table::on_redis(&of_user).expect("the URL is one");
@@ -296,10 +283,7 @@ async fn functions_that_start_on_a_full_server_free_its_memory() {
         let left = command(&server, &["ZCARD", "weirgate:{weirgate}:expiries"]).await;
         left.expect("it is there")
     };
-    run(worker, async {
-        while left().await != redis::Value::Int(3) {}
-    })
-    .await;
+    run(worker, async { while left().await != redis::Value::Int(3) {} }).await;
 }
 
 /// Records alone: the writes that copy usage from them need memory before they free it.

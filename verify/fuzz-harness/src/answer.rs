@@ -19,13 +19,9 @@ use weirgate_store::{
 /// Asks a DynamoDB that answers every request with these bytes: a line with the status, one with
 /// the date, and the body.
 pub fn answer(bytes: &[u8]) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    runtime
-        .expect("a runtime of one thread is made")
-        .block_on(ask(bytes));
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime of one thread is made").block_on(ask(bytes));
 }
 
 async fn ask(bytes: &[u8]) {
@@ -37,38 +33,22 @@ async fn ask(bytes: &[u8]) {
     let date = String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
     let body = lines.next().unwrap_or_default().to_vec();
     // What is no status, or is on its way to another answer, is the HTTP client's to refuse.
-    let status: u16 = status
-        .filter(|status| (200..600).contains(status))
-        .unwrap_or(200);
+    let status: u16 = status.filter(|status| (200..600).contains(status)).unwrap_or(200);
     let http_client = Some(SharedHttpClient::new(Says { status, date, body }));
     let local_endpoint = Some("http://dynamo.invalid".to_owned());
     let clock = Arc::new(Still);
-    let connected = connect(ConnectOptions {
-        http_client,
-        local_endpoint,
-        clock,
-        ..ConnectOptions::default()
-    })
-    .await;
+    let connected =
+        connect(ConnectOptions { http_client, local_endpoint, clock, ..ConnectOptions::default() })
+            .await;
     let table = Table::new(connected, "t");
 
-    let key = ItemKey {
-        pk: "n/BUCKET#e#r#0".to_owned(),
-        sk: "#STATE".to_owned(),
-    };
+    let key = ItemKey { pk: "n/BUCKET#e#r#0".to_owned(), sk: "#STATE".to_owned() };
     if let Ok(items) = table.read(std::slice::from_ref(&key)).await {
         items.iter().for_each(read);
     }
     let conditions = vec![Condition::Present(Path::of("rf"))];
-    let update = Update {
-        key,
-        conditions,
-        changes: vec![],
-    };
-    match table
-        .update_with(&update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed)
-        .await
-    {
+    let update = Update { key, conditions, changes: vec![] };
+    match table.update_with(&update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed).await {
         Ok(WriteOutcome::Applied(item) | WriteOutcome::ConditionFailed(item)) => {
             item.iter().for_each(read)
         }
@@ -97,18 +77,11 @@ async fn ask(bytes: &[u8]) {
     if let Ok(page) = table.query(listing, None).await {
         page.items.iter().for_each(read);
     }
-    let _ = table
-        .query_due("DUE#00", EpochMillis(0), Order::OldestFirst, 10, None)
-        .await;
+    let _ = table.query_due("DUE#00", EpochMillis(0), Order::OldestFirst, 10, None).await;
 }
 
 fn read(item: &Item) {
-    let _ = (
-        item.bucket().is_ok(),
-        item.live().is_ok(),
-        item.snapshot().is_ok(),
-        item.is_merged(),
-    );
+    let _ = (item.bucket().is_ok(), item.live().is_ok(), item.snapshot().is_ok(), item.is_merged());
     let _ = (item.key(), item.pk(), item.attributes().count());
 }
 
@@ -132,10 +105,7 @@ impl HttpClient for Says {
 
 impl HttpConnector for Says {
     fn call(&self, _: HttpRequest) -> HttpConnectorFuture {
-        let status = self
-            .status
-            .try_into()
-            .expect("it is within the numbers of statuses");
+        let status = self.status.try_into().expect("it is within the numbers of statuses");
         let mut response = HttpResponse::new(status, SdkBody::from(self.body.clone()));
         // What cannot stand in a header never comes in one.
         let _ = response.headers_mut().try_insert("date", self.date.clone());

@@ -30,10 +30,7 @@ thread_local! {
 
 impl Agent {
     fn new() -> Self {
-        let runtime = Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build();
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime.expect("a runtime without I/O");
         let limiter = runtime.block_on(async { TestTable::new().limiter().await });
         let gated = Arc::new(GatedLimiter::new(limiter, 100));
@@ -88,10 +85,7 @@ fn converse<F: Future<Output = ()>>(
     AGENT.with(|agent| {
         let agent = agent.get_or_init(Agent::new);
         agent.runtime.block_on(async {
-            let clients = Clients::new(Bounds {
-                max_connections: 1,
-                grace: Duration::ZERO,
-            });
+            let clients = Clients::new(Bounds { max_connections: 1, grace: Duration::ZERO });
             let (mut client, server) = duplex(64 * 1024);
             let serving = serve(agent, clients.clone(), BufReader::new(server));
             let asking = async move {

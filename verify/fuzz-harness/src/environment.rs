@@ -31,10 +31,7 @@ pub fn environment(bytes: &[u8]) {
         "AWS_ENDPOINT_URL_DYNAMODB",
         "AWS_ENDPOINT_URL",
     ];
-    let values: Vec<_> = bytes
-        .split(|byte| *byte == 0)
-        .map(String::from_utf8_lossy)
-        .collect();
+    let values: Vec<_> = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     let lookup = |wanted: &str| {
         let at = names.iter().position(|name| *name == wanted)?;
         values.get(at).map(|value| value.clone().into_owned())
@@ -69,28 +66,16 @@ pub fn environment(bytes: &[u8]) {
 fn connection(lookup: impl Fn(&str) -> Option<String>) {
     let is_set = |name: &str| lookup(name).is_some_and(|value| !value.is_empty());
     let may_sign = is_set("AWS_ACCESS_KEY_ID") && is_set("AWS_SECRET_ACCESS_KEY");
-    let answer = Says {
-        status: 200,
-        date: String::new(),
-        body: b"{}".to_vec(),
-    };
+    let answer = Says { status: 200, date: String::new(), body: b"{}".to_vec() };
     let http_client = Some(SharedHttpClient::new(answer));
     let connected = connect_with(
-        ConnectOptions {
-            http_client,
-            clock: Arc::new(Still),
-            ..ConnectOptions::default()
-        },
+        ConnectOptions { http_client, clock: Arc::new(Still), ..ConnectOptions::default() },
         &lookup,
     );
     let table = Table::new(connected, "t");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    let read = runtime
-        .expect("a runtime of one thread is made")
-        .block_on(table.warm());
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let read = runtime.expect("a runtime of one thread is made").block_on(table.warm());
     assert!(may_sign || read.is_err(), "nothing is sent unsigned");
     drop(read.map_err(|error| error.to_string()));
 }
@@ -102,11 +87,7 @@ fn least_level(level: &str) {
     let logged = subscriber(level, move || writer.clone()).set_default();
     tracing::error!("an error");
     drop(logged);
-    assert_eq!(
-        lines.0.load(Ordering::Relaxed),
-        1,
-        "{level:?} silences errors"
-    );
+    assert_eq!(lines.0.load(Ordering::Relaxed), 1, "{level:?} silences errors");
 }
 
 /// Counts lines.
@@ -115,10 +96,7 @@ struct Lines(Arc<AtomicUsize>);
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.fetch_add(
-            bytes.iter().filter(|byte| **byte == b'\n').count(),
-            Ordering::Relaxed,
-        );
+        self.0.fetch_add(bytes.iter().filter(|byte| **byte == b'\n').count(), Ordering::Relaxed);
         Ok(bytes.len())
     }
 
@@ -129,8 +107,5 @@ impl Write for Lines {
 
 fn told(error: &ConfigError) {
     let line = error.to_string();
-    assert!(
-        !line.contains('\n') && line.contains(error.name),
-        "{line:?}"
-    );
+    assert!(!line.contains('\n') && line.contains(error.name), "{line:?}");
 }

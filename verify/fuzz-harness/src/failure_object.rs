@@ -19,14 +19,8 @@ pub fn failure_object(bytes: &[u8]) {
         };
         for table in tables(&event).into_iter().flatten().flatten() {
             let (text, name) = (table.to_string(), table.name());
-            assert!(
-                text.ends_with(&format!(":table/{name}")) && !name.is_empty(),
-                "{text}"
-            );
-            assert_eq!(
-                TableArn::of_stream(&format!("{text}/stream/label")).as_ref(),
-                Some(&table)
-            );
+            assert!(text.ends_with(&format!(":table/{name}")) && !name.is_empty(), "{text}");
+            assert_eq!(TableArn::of_stream(&format!("{text}/stream/label")).as_ref(), Some(&table));
         }
         stream(event.as_bytes());
     }
@@ -35,16 +29,10 @@ pub fn failure_object(bytes: &[u8]) {
     }
     let texts: Vec<_> = objects.iter().map(|object| object.text.as_str()).collect();
     let again = |texts: &[&str]| {
-        read(texts.join("\n").as_bytes())
-            .into_iter()
-            .map(|object| object.text)
-            .collect::<Vec<_>>()
+        read(texts.join("\n").as_bytes()).into_iter().map(|object| object.text).collect::<Vec<_>>()
     };
     assert_eq!(again(&texts), texts, "what is in order stays in order");
-    let (mut found, mut known) = (
-        again(&texts.iter().rev().copied().collect::<Vec<_>>()),
-        texts,
-    );
+    let (mut found, mut known) = (again(&texts.iter().rev().copied().collect::<Vec<_>>()), texts);
     found.sort_unstable();
     known.sort_unstable();
     assert_eq!(found, known, "nothing is lost and nothing comes twice");

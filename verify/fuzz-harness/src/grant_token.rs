@@ -35,10 +35,7 @@ pub fn grant_token(bytes: &[u8]) {
             let (lease, until) = (grant.lease_id().map(str::to_owned), grant.expires_at());
             let token = grant.into_token();
             let again = restore(&token).expect("the token of a grant");
-            assert_eq!(
-                (again.lease_id().map(str::to_owned), again.expires_at()),
-                (lease, until)
-            );
+            assert_eq!((again.lease_id().map(str::to_owned), again.expires_at()), (lease, until));
             assert_eq!(again.into_token(), token);
         }
     });

@@ -20,10 +20,8 @@ pub fn item(bytes: &[u8]) {
     if attributes.contains_key("") {
         return;
     }
-    let attributes: Vec<_> = attributes
-        .iter()
-        .map(|(name, value)| (name.as_str(), attr(value)))
-        .collect();
+    let attributes: Vec<_> =
+        attributes.iter().map(|(name, value)| (name.as_str(), attr(value))).collect();
     let attributes = || attributes.iter().cloned();
 
     let errors = [
@@ -48,11 +46,8 @@ pub fn item(bytes: &[u8]) {
         read_live(attributes()).map(|live| {
             for is_final in [false, true] {
                 let copy = UsageCopy::of(&live, Window::Daily, is_final, 90);
-                let copied = ShardUsageCopy {
-                    write_seq: copy.v,
-                    usage: copy.usage.clone(),
-                    is_final,
-                };
+                let copied =
+                    ShardUsageCopy { write_seq: copy.v, usage: copy.usage.clone(), is_final };
                 assert_eq!(
                     copy.after(&Snapshot {
                         shards: [(copy.shard, copied)].into(),
@@ -73,26 +68,18 @@ pub fn item(bytes: &[u8]) {
         }),
     ];
     for error in errors.into_iter().filter_map(Result::err) {
-        assert!(
-            !error.attribute.is_empty() && !error.takes.is_empty(),
-            "{error:?}"
-        );
+        assert!(!error.attribute.is_empty() && !error.takes.is_empty(), "{error:?}");
     }
     let is_merged = is_merged(attributes().map(|(name, _)| name));
-    assert!(
-        !is_merged || read_shard(attributes()).is_err(),
-        "what was merged away is no bucket"
-    );
+    assert!(!is_merged || read_shard(attributes()).is_err(), "what was merged away is no bucket");
     let _ = (read_key(attributes()), write_units(attributes()));
 }
 
 /// The usage of windows, from what a snapshot or an item says.
 fn copied(snapshot: &Snapshot, live: &[Meter]) {
     for window in Window::ALL {
-        let starts = live
-            .iter()
-            .map(|live| live.start(window))
-            .chain([window.start(EpochMillis(0))]);
+        let starts =
+            live.iter().map(|live| live.start(window)).chain([window.start(EpochMillis(0))]);
         for (start, now) in
             starts.flat_map(|start| [EpochMillis(0), EpochMillis(i64::MAX)].map(|now| (start, now)))
         {
@@ -118,11 +105,9 @@ fn attr(value: &Value) -> Attr<'_> {
         ("NS", Value::Array(numbers)) => {
             Attr::Numbers(numbers.iter().filter_map(Value::as_str).collect())
         }
-        ("M", Value::Object(map)) => Attr::M(
-            map.iter()
-                .map(|(name, value)| (name.as_str(), attr(value)))
-                .collect(),
-        ),
+        ("M", Value::Object(map)) => {
+            Attr::M(map.iter().map(|(name, value)| (name.as_str(), attr(value))).collect())
+        }
         _ => Attr::Other,
     }
 }

@@ -12,10 +12,7 @@ pub fn key(bytes: &[u8]) {
         return;
     };
     let (pk, sk) = text.split_once('\0').unwrap_or((text, ""));
-    let item = ItemKey {
-        pk: pk.to_owned(),
-        sk: sk.to_owned(),
-    };
+    let item = ItemKey { pk: pk.to_owned(), sk: sk.to_owned() };
     let one_spelling = |namespace: &Namespace, written: ItemKey| {
         assert_eq!(written, item, "a key has one spelling");
         assert_eq!(
@@ -25,13 +22,7 @@ pub fn key(bytes: &[u8]) {
         );
     };
     if let Some(key) = BucketKey::parse(pk) {
-        one_spelling(
-            &key.namespace,
-            ItemKey {
-                sk: sk.to_owned(),
-                ..key.item_key()
-            },
-        );
+        one_spelling(&key.namespace, ItemKey { sk: sk.to_owned(), ..key.item_key() });
         let _ = (key.due_shard(), key.by_resource(), key.by_entity());
     }
     let parsed = [
@@ -40,10 +31,7 @@ pub fn key(bytes: &[u8]) {
         ConfigKey::parse(&item).map(|key| one_spelling(&key.namespace, key.item_key())),
         EntityKey::parse(&item).map(|key| one_spelling(&key.namespace, key.item_key())),
     ];
-    assert!(
-        parsed.iter().flatten().count() <= 1,
-        "{item:?} is more than one thing"
-    );
+    assert!(parsed.iter().flatten().count() <= 1, "{item:?} is more than one thing");
 
     names(text);
     if let Some(at) = parse_iso8601(text) {
@@ -56,10 +44,7 @@ pub fn key(bytes: &[u8]) {
 
 fn names(text: &str) {
     let is_plain = |name: &str| {
-        name == text
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_graphic() && byte != b'#')
+        name == text && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#')
     };
     let names = [
         Namespace::new(text)

@@ -42,22 +42,13 @@ pub(crate) fn every(bucket: &Shard) {
         Limit::quota("tpm", 1_000_000_000_000, Every::month().on_day(31)),
         Limit::session("session", 1, Duration::from_secs(366 * 86_400)),
     ];
-    let limits: Vec<_> = limits
-        .into_iter()
-        .map(|limit| limit.expect("a limit"))
-        .collect();
-    for (now, amount) in [
-        (i64::MIN, 1),
-        (0, i64::MAX),
-        (1_795_195_341_000, 1000),
-        (i64::MAX, i64::MIN),
-    ] {
+    let limits: Vec<_> = limits.into_iter().map(|limit| limit.expect("a limit")).collect();
+    for (now, amount) in
+        [(i64::MIN, 1), (0, i64::MAX), (1_795_195_341_000, 1000), (i64::MAX, i64::MIN)]
+    {
         let case = Case {
             bucket: bucket.clone(),
-            other: Shard {
-                key: bucket.key.with_shard(half.index),
-                ..bucket.clone()
-            },
+            other: Shard { key: bucket.key.with_shard(half.index), ..bucket.clone() },
             limits: limits.clone(),
             amount: MilliTokens(amount),
             now: EpochMillis(now),
@@ -70,13 +61,7 @@ pub(crate) fn every(bucket: &Shard) {
 
 /// Plans every write.
 fn plan_writes(case: &Case) {
-    let Case {
-        bucket,
-        other,
-        limits,
-        now,
-        ..
-    } = case;
+    let Case { bucket, other, limits, now, .. } = case;
     let now = *now;
     let mut actions = vec![];
     actions.extend(updates(case).into_iter().map(Action::Update));
@@ -86,19 +71,10 @@ fn plan_writes(case: &Case) {
         }
         actions.extend(remove_covered(one, two));
         let (_, hole) = one.shard().halves();
-        actions.extend(recreate(
-            hole,
-            one,
-            |_| case.amount,
-            WriteId::from_bits(1),
-            now,
-        ));
+        actions.extend(recreate(hole, one, |_| case.amount, WriteId::from_bits(1), now));
         actions.push(require_unchanged(one));
-        let largest = BTreeMap::from_iter(
-            limits
-                .iter()
-                .map(|limit| (limit.name().clone(), case.amount)),
-        );
+        let largest =
+            BTreeMap::from_iter(limits.iter().map(|limit| (limit.name().clone(), case.amount)));
         let _ = may_split(one, u32::MAX, &largest);
         actions.push(Action::Update(split(
             one,
@@ -113,11 +89,7 @@ fn plan_writes(case: &Case) {
         let shards = [bucket.clone(), other.clone()];
         for shards in [&shards[..1], &shards] {
             let review = review(shards, true, depth, now, || WriteId::from_bits(3));
-            let changes = review
-                .fill
-                .into_iter()
-                .chain(review.repairs)
-                .chain(review.merges);
+            let changes = review.fill.into_iter().chain(review.repairs).chain(review.merges);
             actions.extend(changes.flat_map(|change| change.actions));
         }
     }
@@ -127,37 +99,19 @@ fn plan_writes(case: &Case) {
             Action::Delete(key, _) | Action::Check(key, _) => key,
         };
         let written = BucketKey::parse(&key.pk).expect("a bucket's write is of a bucket");
-        assert_eq!(
-            written.with_shard(0),
-            bucket.key.with_shard(0),
-            "it is of the same one"
-        );
+        assert_eq!(written.with_shard(0), bucket.key.with_shard(0), "it is of the same one");
     }
 }
 
 fn updates(case: &Case) -> Vec<Update> {
-    let Case {
-        bucket,
-        limits,
-        amount,
-        now,
-        ..
-    } = case;
+    let Case { bucket, limits, amount, now, .. } = case;
     let (now, roll) = (*now, Roll::to(Hour::of(*now)));
     let needs = BTreeMap::from_iter(limits.iter().map(|limit| (limit.name().clone(), *amount)));
     let id = WriteId::from_bits(7);
-    let lease = Lease {
-        expires_at: now,
-        tokens: needs.clone(),
-        ..Lease::default()
-    };
+    let lease = Lease { expires_at: now, tokens: needs.clone(), ..Lease::default() };
     let mut updates = vec![];
-    let (shared, stale) = (
-        Contention::Shared,
-        Contention::SharedStale {
-            others_per_day: 86_400_000,
-        },
-    );
+    let (shared, stale) =
+        (Contention::Shared, Contention::SharedStale { others_per_day: 86_400_000 });
     let none = BTreeMap::new;
     for (contention, effect, counted) in [
         (Contention::Alone, Effect::Enforce, needs.clone()),
@@ -174,10 +128,7 @@ fn updates(case: &Case) -> Vec<Update> {
             asks: Asks::of(effect, needs.clone()).and(Effect::Count, counted),
             acquires: amount.0,
             leases: vec![(id.clone(), lease.clone())],
-            roll: Roll {
-                by_others: contention == shared,
-                ..roll
-            },
+            roll: Roll { by_others: contention == shared, ..roll },
             request_split: true,
             contention,
             windows_begun: contention == shared,
@@ -186,11 +137,9 @@ fn updates(case: &Case) -> Vec<Update> {
         };
         updates.extend([take.plan(bucket, now), take.create(now)]);
     }
-    for change in [
-        LeaseChange::End,
-        LeaseChange::Renew(now),
-        LeaseChange::SetAmounts(BTreeMap::new()),
-    ] {
+    for change in
+        [LeaseChange::End, LeaseChange::Renew(now), LeaseChange::SetAmounts(BTreeMap::new())]
+    {
         let windows = [None, Some(now)]
             .into_iter()
             .chain(bucket.limits.values().map(|state| Some(state.window_end)));
@@ -211,36 +160,17 @@ fn updates(case: &Case) -> Vec<Update> {
             acquires: takes,
             roll,
         };
-        updates.extend([
-            settle.full(None),
-            settle.full(Some(bucket)),
-            settle.capped(bucket),
-        ]);
-        updates.push(
-            Settle {
-                lease: None,
-                ..settle
-            }
-            .capped(bucket),
-        );
+        updates.extend([settle.full(None), settle.full(Some(bucket)), settle.capped(bucket)]);
+        updates.push(Settle { lease: None, ..settle }.capped(bucket));
     }
     updates.extend(
-        expire(bucket, now)
-            .into_iter()
-            .chain([sample(bucket, now)])
-            .map(|(update, _)| update),
+        expire(bucket, now).into_iter().chain([sample(bucket, now)]).map(|(update, _)| update),
     );
     updates.extend(refill(bucket, &needs, now));
     for change in [BalanceChange::SetTo(*amount), BalanceChange::Raise(*amount)] {
         let changes = bucket.limits.keys().map(|name| (name.clone(), change));
         let edit = EditId::new(now, 0, bucket.edit);
-        updates.extend(change_balances(
-            bucket,
-            edit,
-            &changes.collect(),
-            CALENDAR,
-            now,
-        ));
+        updates.extend(change_balances(bucket, edit, &changes.collect(), CALENDAR, now));
     }
     updates.push(update_min_shards(bucket, bucket.scaling.min_shards, now));
     updates
@@ -248,27 +178,12 @@ fn updates(case: &Case) -> Vec<Update> {
 
 /// Plans copies of both shards, one after the other as if they were two lives of one, and the usage that
 /// readers find.
-fn copy_usage(
-    Case {
-        bucket,
-        other,
-        amount,
-        now,
-        ..
-    }: &Case,
-) {
+fn copy_usage(Case { bucket, other, amount, now, .. }: &Case) {
     for window in Window::ALL {
         let copies = [bucket, other].map(|bucket| {
-            UsageCopy::of(
-                &bucket.meter(),
-                window,
-                bucket.scaling.hot_at.is_some(),
-                amount.0,
-            )
+            UsageCopy::of(&bucket.meter(), window, bucket.scaling.hot_at.is_some(), amount.0)
         });
-        let lives = copies
-            .iter()
-            .flat_map(|one| copies.iter().map(move |other| (one, other)));
+        let lives = copies.iter().flat_map(|one| copies.iter().map(move |other| (one, other)));
         for (copy, earlier) in lives {
             let copied = ShardUsageCopy {
                 write_seq: earlier.v,
@@ -276,18 +191,10 @@ fn copy_usage(
                 is_final: earlier.is_final,
             };
             let carry = earlier.usage.clone();
-            let snapshot = Snapshot {
-                shards: [(copy.shard, copied)].into(),
-                carry,
-                ..Snapshot::default()
-            };
+            let snapshot =
+                Snapshot { shards: [(copy.shard, copied)].into(), carry, ..Snapshot::default() };
             let updates = [Some(copy.first()), copy.after(&snapshot)];
-            assert!(
-                updates
-                    .into_iter()
-                    .flatten()
-                    .all(|update| update.key == copy.key.item_key())
-            );
+            assert!(updates.into_iter().flatten().all(|update| update.key == copy.key.item_key()));
             let live = [bucket, other].map(Shard::meter);
             let start = copy.key.start;
             let _ = (
@@ -306,16 +213,7 @@ fn copy_usage(
 }
 
 /// Computes what callers and functions are told of the shard.
-fn evaluate(
-    Case {
-        bucket,
-        other,
-        limits,
-        amount,
-        now,
-        ..
-    }: &Case,
-) {
+fn evaluate(Case { bucket, other, limits, amount, now, .. }: &Case) {
     let now = *now;
     let advanced = bucket.projected(
         VersionedLimits {
@@ -326,11 +224,7 @@ fn evaluate(
         },
         now,
     );
-    let _ = (
-        bucket.matches_rules(limits, now),
-        bucket.has_heavy_leases(),
-        bucket.write_units(),
-    );
+    let _ = (bucket.matches_rules(limits, now), bucket.has_heavy_leases(), bucket.write_units());
     let whole = Bucket::new(vec![advanced, other.clone()]);
     let _ = whole.is_complete();
     let needs = BTreeMap::from_iter(bucket.limits.keys().map(|name| (name.clone(), *amount)));

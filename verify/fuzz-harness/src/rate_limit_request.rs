@@ -36,21 +36,15 @@ pub fn rate_limit_request(bytes: &[u8]) {
     let Ok(request) = RateLimitRequest::decode(bytes) else {
         return;
     };
-    let RateLimitRequest {
-        domain,
-        descriptors,
-        hits_addend,
-    } = &request;
-    PARSED.with(
-        |rules| match Plan::new(rules, domain, descriptors, *hits_addend) {
-            Ok(plan) => {
-                assert_eq!(plan.steps(), descriptors.len());
-                for bucket in plan.buckets() {
-                    EntityId::new(&*bucket.entity).expect("a name of an entity");
-                    Resource::new(&*bucket.resource).expect("a name of a resource");
-                }
+    let RateLimitRequest { domain, descriptors, hits_addend } = &request;
+    PARSED.with(|rules| match Plan::new(rules, domain, descriptors, *hits_addend) {
+        Ok(plan) => {
+            assert_eq!(plan.steps(), descriptors.len());
+            for bucket in plan.buckets() {
+                EntityId::new(&*bucket.entity).expect("a name of an entity");
+                Resource::new(&*bucket.resource).expect("a name of a resource");
             }
-            Err(message) => assert!(!message.is_empty()),
-        },
-    );
+        }
+        Err(message) => assert!(!message.is_empty()),
+    });
 }

@@ -24,9 +24,8 @@ pub fn rules_file(bytes: &[u8]) {
     if let Err(error) = parse(Path::new("rules.yaml"), text, &mut rules) {
         // To YAML a carriage return alone ends a line too.
         let lines = bytes.split(|byte| b"\r\n".contains(byte)).count();
-        let is_placed = error
-            .place
-            .is_some_and(|(line, column)| (1..=lines + 1).contains(&line) && column > 0);
+        let is_placed =
+            error.place.is_some_and(|(line, column)| (1..=lines + 1).contains(&line) && column > 0);
         assert!(is_placed, "{error} is at no place of {lines} lines");
         return;
     }

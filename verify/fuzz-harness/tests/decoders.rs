@@ -35,9 +35,7 @@ fn every_input_of_the_corpus_is_answered() {
             decode(input);
         }
     }
-    let folders = std::fs::read_dir(root().join("fuzz/corpus"))
-        .unwrap()
-        .count();
+    let folders = std::fs::read_dir(root().join("fuzz/corpus")).unwrap().count();
     assert_eq!(folders, ALL.len(), "every folder is some decoder's");
 }
 
@@ -92,10 +90,7 @@ fn damaged(mut bytes: Vec<u8>, all: &[Vec<u8>], damage: &Damage) -> Vec<u8> {
         }
         Damage::Splice(at, other, from, to) => {
             let (at, other) = (at.index(len + 1), &all[other.index(all.len())]);
-            bytes.splice(
-                at..at,
-                other[range(other.len(), *from, *to)].iter().copied(),
-            );
+            bytes.splice(at..at, other[range(other.len(), *from, *to)].iter().copied());
         }
         Damage::Number(at, number) => {
             let starts: Vec<_> = (0..len)
@@ -105,11 +100,8 @@ fn damaged(mut bytes: Vec<u8>, all: &[Vec<u8>], damage: &Damage) -> Vec<u8> {
                 .collect();
             if !starts.is_empty() {
                 let from = starts[at.index(starts.len())];
-                let to = from
-                    + bytes[from..]
-                        .iter()
-                        .take_while(|byte| byte.is_ascii_digit())
-                        .count();
+                let to =
+                    from + bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
                 bytes.splice(from..to, number.bytes());
             }
         }
@@ -139,11 +131,7 @@ fn attribute() -> impl Strategy<Value = Value> {
     // 32 levels are the most.
     (nested, 0..28_usize, any::<bool>()).prop_map(|(attribute, levels, is_map)| {
         (0..levels).fold(attribute, |inner, _| {
-            if is_map {
-                json!({"M": {"a": inner}})
-            } else {
-                json!({"L": [inner]})
-            }
+            if is_map { json!({"M": {"a": inner}}) } else { json!({"L": [inner]}) }
         })
     })
 }

@@ -25,42 +25,25 @@ fn peak_of(decode: fn(&[u8]), bytes: &[u8]) -> usize {
 fn dense() -> Vec<(&'static str, Vec<u8>)> {
     let many = |unit: &str, times: usize| unit.repeat(times).into_bytes();
     let records = |record: &str| {
-        format!(
-            "{{\"Records\":[{}{record}]}}",
-            format!("{record},").repeat(200_000)
-        )
-        .into_bytes()
+        format!("{{\"Records\":[{}{record}]}}", format!("{record},").repeat(200_000)).into_bytes()
     };
     let aliases = |wide: usize| {
         let line = |at: usize| {
-            format!(
-                "a{at}: &a{at} [{}]\n",
-                vec![format!("*a{}", at - 1); wide].join(",")
-            )
+            format!("a{at}: &a{at} [{}]\n", vec![format!("*a{}", at - 1); wide].join(","))
         };
         let first = format!("a0: &a0 [{}]\n", vec!["x"; wide].join(","));
-        (1..12)
-            .fold(first, |text, at| text + &line(at))
-            .into_bytes()
+        (1..12).fold(first, |text, at| text + &line(at)).into_bytes()
     };
-    let limits: String = (0..5_000)
-        .map(|at| format!("\"b_l{at}_tk\":{{\"N\":\"1\"}},"))
-        .collect();
+    let limits: String = (0..5_000).map(|at| format!("\"b_l{at}_tk\":{{\"N\":\"1\"}},")).collect();
     vec![
         ("stream", records("0")),
         ("stream", records("{}")),
         ("stream", many("[", 100_000)),
-        (
-            "item",
-            format!("{{{limits}\"rf\":{{\"N\":\"1\"}}}}").into_bytes(),
-        ),
+        ("item", format!("{{{limits}\"rf\":{{\"N\":\"1\"}}}}").into_bytes()),
         ("item", many("{\"M\":", 100_000)),
         ("agent_request", many("[", 100_000)),
         ("agent_request", many("{\"a\":", 100_000)),
-        (
-            "agent_request",
-            format!("{{\"entity\":[{}0]}}", "0,".repeat(100_000)).into_bytes(),
-        ),
+        ("agent_request", format!("{{\"entity\":[{}0]}}", "0,".repeat(100_000)).into_bytes()),
         ("limits_file", many("- ", 500_000)),
         ("limits_file", many("? ", 500_000)),
         ("limits_file", many("[", 500_000)),
@@ -68,18 +51,11 @@ fn dense() -> Vec<(&'static str, Vec<u8>)> {
         ("limits_file", aliases(10)),
         ("limits_file", aliases(2)),
         ("limits_file", many("\n", 500_000)),
-        (
-            "answer",
-            [b"200\n\n".to_vec(), many("{\"Responses\":", 60)].concat(),
-        ),
+        ("answer", [b"200\n\n".to_vec(), many("{\"Responses\":", 60)].concat()),
         ("environment", many("9", 100_000)),
         (
             "environment",
-            [
-                "t 1 1 1 1 ".replace(' ', "\0").into_bytes(),
-                many("x", 100_000),
-            ]
-            .concat(),
+            ["t 1 1 1 1 ".replace(' ', "\0").into_bytes(), many("x", 100_000)].concat(),
         ),
         ("failure_object", records("{}")),
         ("failure_object", many("{}", 50_000)),
@@ -90,12 +66,7 @@ fn dense() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn no_input_asks_for_more_memory_than_some_times_its_size() {
-    let decoder = |wanted: &str| {
-        ALL.iter()
-            .find(|(name, _)| *name == wanted)
-            .expect(wanted)
-            .1
-    };
+    let decoder = |wanted: &str| ALL.iter().find(|(name, _)| *name == wanted).expect(wanted).1;
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     let mut inputs = dense();
     for (name, _) in ALL {

@@ -45,16 +45,10 @@ impl Caller {
             self.world.pass(pause).await;
             let call = Call::draw(&self.world, comes_in_a_burst);
             let buckets = [Some(call.bucket), call.other].into_iter().flatten();
-            if buckets
-                .into_iter()
-                .any(|bucket| self.world.is_closed(bucket))
-            {
+            if buckets.into_iter().any(|bucket| self.world.is_closed(bucket)) {
                 continue;
             }
-            let polls = self
-                .world
-                .threatens(Kind::CallerLeft)
-                .then(|| self.world.rng().u32(1..12));
+            let polls = self.world.threatens(Kind::CallerLeft).then(|| self.world.rng().u32(1..12));
             let sent = self.world.now().0;
             let asked = self.asked(&call);
             self.ledger.lock().asks(&asked);
@@ -123,11 +117,8 @@ impl Caller {
             request = request.class(CLASS);
         }
         if call.slots > 0 && limits.len() > 1 {
-            request = request.take(
-                "slots",
-                call.slots
-                    .min(plan.limits[1].rule().capacity.whole_tokens()),
-            );
+            request = request
+                .take("slots", call.slots.min(plan.limits[1].rule().capacity.whole_tokens()));
         }
         if is_bypass {
             return request.bypass();
@@ -186,16 +177,14 @@ impl Caller {
         let plans = &self.world.scenario().buckets;
         let buckets = [Some(call.bucket), call.other].into_iter().flatten();
         let charged = buckets.flat_map(|bucket| {
-            let slots = plans[bucket].limits.get(1).map_or(0, |limit| {
-                call.slots.min(limit.rule().capacity.whole_tokens())
-            });
+            let slots = plans[bucket]
+                .limits
+                .get(1)
+                .map_or(0, |limit| call.slots.min(limit.rule().capacity.whole_tokens()));
             let amounts = [self.rate(bucket, call) * 1000, slots * 1000];
-            [Some(bucket), plans[bucket].parent]
-                .into_iter()
-                .flatten()
-                .flat_map(move |of| {
-                    (0..plans[of].limits.len()).map(move |at| ((of, at), amounts[at]))
-                })
+            [Some(bucket), plans[bucket].parent].into_iter().flatten().flat_map(move |of| {
+                (0..plans[of].limits.len()).map(move |at| ((of, at), amounts[at]))
+            })
         });
         charged.collect()
     }
@@ -206,12 +195,8 @@ impl Caller {
 
     /// Returns the number of rate tokens that the call takes from `bucket`.
     fn rate(&self, bucket: usize, call: &Call) -> i64 {
-        call.rate.min(
-            self.world.scenario().buckets[bucket].limits[0]
-                .rule()
-                .capacity
-                .whole_tokens(),
-        )
+        call.rate
+            .min(self.world.scenario().buckets[bucket].limits[0].rule().capacity.whole_tokens())
     }
 
     /// Returns the amounts that a grant of `bucket` stands for, including those of its parent. What
@@ -248,18 +233,10 @@ impl Caller {
             }
             let now = self.world.now().0;
             let amounts = self.amounts(bucket, &grant);
-            let lease = grant
-                .lease_id()
-                .zip(grant.expires_at())
-                .map(|(id, at)| (id.to_owned(), at.0));
-            let ids = self
-                .ledger
-                .lock()
-                .granted(&amounts, is_bypass, (sent, now), lease.as_ref());
-            self.held
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .extend(&ids);
+            let lease =
+                grant.lease_id().zip(grant.expires_at()).map(|(id, at)| (id.to_owned(), at.0));
+            let ids = self.ledger.lock().granted(&amounts, is_bypass, (sent, now), lease.as_ref());
+            self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(&ids);
             self.world.note(|| format!("told {amounts:?} {ids:?}"));
             all.push((grant, ids));
         }
@@ -277,10 +254,7 @@ impl Caller {
     }
 
     async fn settle(&self, mut grant: Grant, ids: ClaimIds) {
-        let polls = self
-            .world
-            .threatens(Kind::CallerLeft)
-            .then(|| self.world.rng().u32(1..6));
+        let polls = self.world.threatens(Kind::CallerLeft).then(|| self.world.rng().u32(1..6));
         if self.world.strikes(Kind::GrantDropped) {
             self.ledger.lock().ends(&ids, self.world.now().0);
             drop(grant);
@@ -292,16 +266,10 @@ impl Caller {
             let has_second = grant.lease_id().is_none() && grant.amount("slots").0 > 0;
             let limit = usize::from(has_second && self.world.operator_rng().bool());
             let name = ["rate", "slots"][limit];
-            let actual = self
-                .world
-                .rng()
-                .i64(0..=2 * grant.amount(name).whole_tokens().max(1));
-            self.ledger
-                .lock()
-                .adjusts(&ids, limit, actual * 1000, self.world.now().0);
+            let actual = self.world.rng().i64(0..=2 * grant.amount(name).whole_tokens().max(1));
+            self.ledger.lock().adjusts(&ids, limit, actual * 1000, self.world.now().0);
             let done = cancel_after(grant.adjust(name, actual), polls).await;
-            self.world
-                .note(|| format!("adjusted {ids:?} to {actual} {done:?}"));
+            self.world.note(|| format!("adjusted {ids:?} to {actual} {done:?}"));
             self.ended(Event::Adjusted, &ids, done.as_ref());
         }
         if what == 1 && grant.lease_id().is_some() {
@@ -325,11 +293,7 @@ impl Caller {
             cancel_after(grant.release(), polls).await
         };
         self.world.note(|| format!("ended {ids:?} {done:?}"));
-        let event = if what == 2 {
-            Event::RolledBack
-        } else {
-            Event::Released
-        };
+        let event = if what == 2 { Event::RolledBack } else { Event::Released };
         self.ended(event, &ids, done.as_ref());
         if matches!(done, Some(Ok(Settlement::Applied))) || !has_lease {
             self.ledger.lock().settled(&ids);

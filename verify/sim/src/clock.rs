@@ -15,10 +15,7 @@ pub struct ProcessClock {
 impl ProcessClock {
     /// Returns a clock that shows the true time.
     pub fn of(truth: &FakeClock) -> Self {
-        Self {
-            truth: truth.clone(),
-            off_ms: Arc::default(),
-        }
+        Self { truth: truth.clone(), off_ms: Arc::default() }
     }
 
     /// Sets the clock `ms` milliseconds ahead of the true time, or behind if negative.

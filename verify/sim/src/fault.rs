@@ -140,13 +140,8 @@ impl Kind {
     }
 
     /// Faults that the table causes as AWS does; the scenario only makes them likely.
-    pub const BY_TABLE: [Self; 5] = [
-        Self::ConnectionDied,
-        Self::WriteSpent,
-        Self::ReadSpent,
-        Self::KeysKeptBack,
-        Self::Met,
-    ];
+    pub const BY_TABLE: [Self; 5] =
+        [Self::ConnectionDied, Self::WriteSpent, Self::ReadSpent, Self::KeysKeptBack, Self::Met];
 }
 
 listed! {

@@ -51,17 +51,9 @@ impl Process {
         for _ in 0..world.scenario().callers {
             let (world, limiter, ledger) = (world.clone(), process.limiter.clone(), ledger.clone());
             let (held, takes_ahead) = (Arc::clone(&process.held), prefetches);
-            process.callers.spawn(
-                Caller {
-                    world,
-                    limiter,
-                    ledger,
-                    held,
-                    takes_ahead,
-                    is_of_release,
-                }
-                .run(),
-            );
+            process
+                .callers
+                .spawn(Caller { world, limiter, ledger, held, takes_ahead, is_of_release }.run());
         }
         process
     }
@@ -70,14 +62,9 @@ impl Process {
         // Signatures allow five minutes. A request with a larger offset is refused, and the clock
         // corrected.
         let by = self.world.rng().i64(-400_000..400_000);
-        let by = if self.world.rng().bool() {
-            by
-        } else {
-            by / 100
-        };
+        let by = if self.world.rng().bool() { by } else { by / 100 };
         self.clock.skew(by);
-        self.world
-            .note(|| format!("{} clock off by {by}", self.name));
+        self.world.note(|| format!("{} clock off by {by}", self.name));
     }
 
     /// Returns the process's limiter.
@@ -88,19 +75,14 @@ impl Process {
     /// Shuts the limiter down, which returns its prefetched tokens.
     pub async fn shut_down(&self) {
         let done = self.limiter.shutdown().await;
-        self.world
-            .note(|| format!("{} shut down: {done:?}", self.name));
+        self.world.note(|| format!("{} shut down: {done:?}", self.name));
     }
 
     /// Kills the process: it sends nothing more, and its holds have no owner.
     async fn kill(&mut self, ledger: &SharedLedger) {
         self.network.kill();
         self.callers.shutdown().await;
-        let held = self
-            .held
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ledger.lock().ends(&held, self.world.now().0);
         self.world.note(|| format!("{} killed", self.name));
     }

@@ -31,19 +31,15 @@ pub async fn check_after_freeze(world: &World) {
     };
     let before = ask().await;
     if !before.as_ref().is_ok_and(Decision::is_granted) {
-        world.violated(format!(
-            "age: nothing goes wrong, and limits that were set give {before:?}"
-        ));
+        world
+            .violated(format!("age: nothing goes wrong, and limits that were set give {before:?}"));
         return;
     }
     if is_stopped {
         let done = operator.admin().stop(&level).send().await;
         let _ = done.expect("the table is there");
     } else {
-        let disabled = Config {
-            status: ConfigStatus::Disabled,
-            ..Config::default()
-        };
+        let disabled = Config { status: ConfigStatus::Disabled, ..Config::default() };
         let done = operator.admin().set_config(&level, &disabled).await;
         done.expect("the table is there");
     }
@@ -56,8 +52,8 @@ pub async fn check_after_freeze(world: &World) {
         Ok(_) => world.violated(format!(
             "age: disabled during a freeze of {frozen:?}, and in force after it"
         )),
-        Err(error) => world.violated(format!(
-            "age: disabled during a freeze of {frozen:?}, and then {error}"
-        )),
+        Err(error) => {
+            world.violated(format!("age: disabled during a freeze of {frozen:?}, and then {error}"))
+        }
     }
 }

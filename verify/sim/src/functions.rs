@@ -95,12 +95,7 @@ impl Mapping {
         let there = self.world.streamed();
         let is_ours =
             |record: &Value| record["dynamodb"]["Keys"]["SK"]["S"] == weirgate_shared::BUCKET_SK;
-        self.records.extend(
-            self.world
-                .records(self.seen..there)
-                .into_iter()
-                .filter(is_ours),
-        );
+        self.records.extend(self.world.records(self.seen..there).into_iter().filter(is_ours));
         self.seen = there;
     }
 
@@ -118,11 +113,8 @@ impl Mapping {
             self.until = Some(Instant::now() + late);
             return;
         }
-        let size = if self.world.are_faults_over() {
-            there
-        } else {
-            self.world.rng().usize(1..=there)
-        };
+        let size =
+            if self.world.are_faults_over() { there } else { self.world.rng().usize(1..=there) };
         if self.attempts > 0 {
             self.world.count(Kind::Recut);
         }
@@ -135,8 +127,7 @@ impl Mapping {
             self.invoke(&event).await
         };
         let done = done.map_or(0, |failed| self.place(&failed, size));
-        self.world
-            .note(|| format!("delivered {size} from {}, {done} done", self.next));
+        self.world.note(|| format!("delivered {size} from {}, {done} done", self.next));
         if (1..size).contains(&done) {
             self.world.count(Kind::PartialFailure);
         }
@@ -145,8 +136,7 @@ impl Mapping {
         if done < size && self.world.strikes(Kind::Discarded) {
             let rest = self.next + self.world.rng().usize(1..=size - done);
             self.discarded.push(object(&self.records[self.next..rest]));
-            self.world
-                .note(|| format!("discarded {} to {rest}", self.next));
+            self.world.note(|| format!("discarded {} to {rest}", self.next));
             self.next = rest;
             self.attempts = 0;
         }
@@ -154,8 +144,7 @@ impl Mapping {
             let from = self.world.rng().usize(..self.next);
             let to = self.world.rng().usize(from..self.next);
             let again = self::event(&self.records[from..=to]);
-            self.world
-                .note(|| format!("delivered {from} to {to} again"));
+            self.world.note(|| format!("delivered {from} to {to} again"));
             let _ = self.invoke(&again).await;
         }
     }
@@ -176,14 +165,9 @@ impl Mapping {
         let world = &self.world;
         let network = Network::new(world, "aggregator");
         let table = table(world, &network).await;
-        let polls = world
-            .threatens(Kind::FunctionKilled)
-            .then(|| world.rng().u32(1..30));
+        let polls = world.threatens(Kind::FunctionKilled).then(|| world.rng().u32(1..30));
         let (left, known) = left(world, Duration::from_millis(100));
-        let invocation = Invocation {
-            now: table.skew().now(),
-            deadline: Instant::now() + known,
-        };
+        let invocation = Invocation { now: table.skew().now(), deadline: Instant::now() + known };
         let config = aggregator();
         let handled = weirgate_aggregator::handle_next(
             event,
@@ -196,11 +180,7 @@ impl Mapping {
         let handled = ended(
             world,
             &network,
-            timeout(
-                left,
-                cancel_after(stall_after(handled, stall(world)), polls),
-            )
-            .await,
+            timeout(left, cancel_after(stall_after(handled, stall(world)), polls)).await,
         )?;
         let handled = handled.expect("the event is one");
         if handled.summary.copied > 0 {
@@ -226,14 +206,9 @@ impl Mapping {
             concurrency: 4,
             ..Options::default()
         };
-        let polls = world
-            .threatens(Kind::FunctionKilled)
-            .then(|| world.rng().u32(1..30));
-        let done = cancel_after(
-            Replay::new(&table, options).object("discarded", object),
-            polls,
-        )
-        .await;
+        let polls = world.threatens(Kind::FunctionKilled).then(|| world.rng().u32(1..30));
+        let done =
+            cancel_after(Replay::new(&table, options).object("discarded", object), polls).await;
         match &done {
             Some(done) if done.left.is_empty() => world.count(Kind::Replayed),
             Some(_) => {}
@@ -299,14 +274,9 @@ pub async fn schedule(world: World) {
 pub async fn reconcile(world: &World) {
     let network = Network::new(world, "reconciler");
     let table = table(world, &network).await;
-    let polls = world
-        .threatens(Kind::FunctionKilled)
-        .then(|| world.rng().u32(1..60));
+    let polls = world.threatens(Kind::FunctionKilled).then(|| world.rng().u32(1..60));
     let (left, known) = left(world, Duration::from_secs(10));
-    let config = weirgate_reconciler::Config {
-        table_name: "weirgate".to_owned(),
-        page: 100,
-    };
+    let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 100 };
     let clock = || table.skew().now();
     let run = weirgate_reconciler::reconcile(&table, &config, &clock, Deadline::after(known));
     match ended(
@@ -326,10 +296,7 @@ fn stall(world: &World) -> Option<(u32, Duration)> {
         return None;
     }
     let mut rng = world.operator_rng();
-    Some((
-        rng.u32(1..60),
-        Duration::from_millis(rng.u64(1_000..50_000)),
-    ))
+    Some((rng.u32(1..60), Duration::from_millis(rng.u64(1_000..50_000))))
 }
 
 /// Returns how long a function has, and how long it believes to have: sometimes at most `most`, and

@@ -16,36 +16,17 @@ pub fn act(world: &World) {
         return;
     }
     let mut rng = world.aws_rng();
-    let shards = [
-        "0",
-        "1",
-        "2",
-        "31",
-        "63",
-        "64",
-        "1000",
-        "4294967295",
-        "x",
-        "",
-    ];
+    let shards = ["0", "1", "2", "31", "63", "64", "1000", "4294967295", "x", ""];
     let pk = format!(
         "{HOSTILE_NAMESPACE}BUCKET#h-{}#api#{}",
         rng.u32(..3),
         shards[rng.usize(..shards.len())]
     );
-    let sk = if rng.u32(..8) == 0 {
-        "#STATE#"
-    } else {
-        BUCKET_SK
-    };
+    let sk = if rng.u32(..8) == 0 { "#STATE#" } else { BUCKET_SK };
     if rng.u32(..6) == 0 {
         world.dynamo().delete(&pk, sk);
     } else {
-        let mut item = if rng.bool() {
-            copied(world, &mut rng)
-        } else {
-            json!({})
-        };
+        let mut item = if rng.bool() { copied(world, &mut rng) } else { json!({}) };
         damage(&mut item, &mut rng);
         item[attr::PK] = json!({"S": pk});
         item[attr::SK] = json!({"S": sk});
@@ -71,13 +52,10 @@ fn copied(world: &World, rng: &mut Rng) -> Value {
     }
     let mut item = honest.swap_remove(rng.usize(..honest.len()));
     for (_, value) in item.as_object_mut().into_iter().flatten() {
-        if let Some(text) = value["S"]
-            .as_str()
-            .filter(|text| text.contains("/RESOURCE#"))
-        {
-            let own = text.split_once('/').map_or_else(String::new, |(_, rest)| {
-                format!("{HOSTILE_NAMESPACE}{rest}")
-            });
+        if let Some(text) = value["S"].as_str().filter(|text| text.contains("/RESOURCE#")) {
+            let own = text
+                .split_once('/')
+                .map_or_else(String::new, |(_, rest)| format!("{HOSTILE_NAMESPACE}{rest}"));
             *value = json!({"S": own});
         }
     }

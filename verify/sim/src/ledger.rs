@@ -125,11 +125,7 @@ impl Ledger {
     /// Records that an operator begins to add an amount of at most `amount`.
     pub fn adds(&mut self, of: LimitIndex, amount: i64, now: i64) {
         let until = None;
-        self.added.entry(of).or_default().push(Back {
-            from: now,
-            until,
-            amount,
-        });
+        self.added.entry(of).or_default().push(Back { from: now, until, amount });
     }
 
     /// Records that the operator's last addition is done, of `amount`.
@@ -172,11 +168,7 @@ impl Ledger {
         for id in ids {
             let claim = &mut self.claims[*id];
             let amount = claim.amount - claim.back();
-            claim.backs.push(Back {
-                from: now,
-                until: None,
-                amount,
-            });
+            claim.backs.push(Back { from: now, until: None, amount });
         }
     }
 
@@ -197,11 +189,7 @@ impl Ledger {
             if claim.of.1 == limit {
                 let before = claim.amount - claim.back();
                 if before > actual {
-                    claim.backs.push(Back {
-                        from: now,
-                        until: None,
-                        amount: before - actual,
-                    });
+                    claim.backs.push(Back { from: now, until: None, amount: before - actual });
                 } else {
                     claim.more += actual - before;
                 }

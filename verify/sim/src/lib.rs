@@ -78,13 +78,9 @@ pub fn run(seed: u64, is_printed: bool) -> Outcome {
     // Backoff delays and ids come from the thread's random generator.
     fastrand::seed(seed);
     weirgate_store::seed_ids_of_thread();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build();
-    runtime
-        .expect("a runtime of one thread starts")
-        .block_on(live(Scenario::of(seed), is_printed))
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    runtime.expect("a runtime of one thread starts").block_on(live(Scenario::of(seed), is_printed))
 }
 
 /// Runs seeds, each on its own thread, `threads` at a time. Calls `each` with every outcome; no
@@ -100,9 +96,8 @@ pub fn run_all(seeds: Range<u64>, threads: usize, each: impl FnMut(Outcome) -> b
             if seed >= seeds.end || !goes_on {
                 return;
             }
-            let thread = thread::Builder::new()
-                .name(format!("seed {seed}"))
-                .spawn(move || run(seed, false));
+            let thread =
+                thread::Builder::new().name(format!("seed {seed}")).spawn(move || run(seed, false));
             let outcome = thread.expect("a thread starts").join();
             let panicked = |_| Outcome {
                 seed,
@@ -135,12 +130,5 @@ async fn live(scenario: Scenario, is_printed: bool) -> Outcome {
     settled::settle(&world, &mut mapping, &ledger, processes).await;
     freeze_check::check_after_freeze(&world).await;
     let (violations, counts, events) = (world.violations(), world.counts(), world.events());
-    Outcome {
-        seed,
-        violations,
-        counts,
-        events,
-        writes: world.writes(),
-        hash: world.hash(),
-    }
+    Outcome { seed, violations, counts, events, writes: world.writes(), hash: world.hash() }
 }

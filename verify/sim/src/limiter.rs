@@ -15,9 +15,7 @@ pub const CONFIG_TTL: Duration = Duration::from_secs(10);
 /// release in force.
 pub async fn limiter(network: &Network, clock: &ProcessClock, prefetches: bool) -> RateLimiter {
     let table = Dynamo::reached_by(network.clone(), clock.clone()).await;
-    let builder = RateLimiter::builder("weirgate")
-        .table(table)
-        .config_ttl(CONFIG_TTL);
+    let builder = RateLimiter::builder("weirgate").table(table).config_ttl(CONFIG_TTL);
     let builder = match network.world().limits_file() {
         Some(file) => builder.limits_file(file),
         None => builder,

@@ -78,10 +78,7 @@ impl Network {
 
     /// Returns the network of a process without latency to the table.
     pub fn beside(world: &World, name: &str) -> Self {
-        Self {
-            latency: 0..=0,
-            ..Self::new(world, name)
-        }
+        Self { latency: 0..=0, ..Self::new(world, name) }
     }
 
     /// Loses the response to the next write, also without other faults.
@@ -142,14 +139,7 @@ impl Network {
         if fault.is_none() && parts.iter().any(|(pk, _)| world.is_throttled(pk)) {
             fault = Some(Fault::Throttle { key_range: true });
         }
-        Fate {
-            sent: world.first_sent(&request.body),
-            there,
-            back,
-            fault,
-            is_hung,
-            is_delayed,
-        }
+        Fate { sent: world.first_sent(&request.body), there, back, fault, is_hung, is_delayed }
     }
 
     /// Delivers the request to the table. Returns the response.
@@ -183,21 +173,13 @@ impl Network {
             });
         }
         let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-        let told = answer
-            .as_ref()
-            .ok()
-            .and_then(|answer| answer.body().bytes())
-            .unwrap_or_default();
+        let told =
+            answer.as_ref().ok().and_then(|answer| answer.body().bytes()).unwrap_or_default();
         let told: Value = serde_json::from_slice(told).unwrap_or_default();
         // The order of names differs from process to process, and does not change the hash.
         world.note_with(&[&request.body, &told], || {
-            let of = parts
-                .first()
-                .map_or_else(String::new, |(pk, sk)| format!("{pk} {sk}"));
-            format!(
-                "{} {} {of} {fault:?} {status}",
-                self.name, request.operation
-            )
+            let of = parts.first().map_or_else(String::new, |(pk, sk)| format!("{pk} {sk}"));
+            format!("{} {} {of} {fault:?} {status}", self.name, request.operation)
         });
         if let Some(before) = before {
             before.compare(world, &parts, &*self.name == OPERATOR);
@@ -237,10 +219,7 @@ impl HttpConnector for Network {
             if network.connected.swap(freezes, Ordering::Relaxed) != freezes {
                 network.world.count(Kind::ConnectionDied);
                 network.world.note(|| {
-                    format!(
-                        "{} {} on a dead connection",
-                        network.name, request.operation
-                    )
+                    format!("{} {} on a dead connection", network.name, request.operation)
                 });
                 if network.world.aws_rng().bool() {
                     return std::future::pending().await;

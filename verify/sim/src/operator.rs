@@ -40,12 +40,7 @@ impl Operator {
     /// Starts the operator's process.
     pub async fn start(world: &World) -> Self {
         let limiter = limiter(&Network::new(world, OPERATOR), &world.clock(), false).await;
-        Self {
-            world: world.clone(),
-            limiter,
-            stopped: None,
-            closed: None,
-        }
+        Self { world: world.clone(), limiter, stopped: None, closed: None }
     }
 
     /// Does what an operator does from time to time. `is_late` in the second half of a run.
@@ -73,15 +68,8 @@ impl Operator {
             // Before there is a bucket it would have the other kind, and keep it.
             let may_change =
                 !scenario.changes_kind || !bucket_items(world, &plan.entity).is_empty();
-            let limits = if world.rng().bool() && may_change {
-                later
-            } else {
-                &plan.limits
-            };
-            let done = operator
-                .admin()
-                .set_config(&level(&plan.entity), &config(limits))
-                .await;
+            let limits = if world.rng().bool() && may_change { later } else { &plan.limits };
+            let done = operator.admin().set_config(&level(&plan.entity), &config(limits)).await;
             world.note(|| format!("{} configured: {done:?}", plan.entity));
         }
         if world.threatens(Kind::ItemDeleted) {
@@ -108,11 +96,7 @@ impl Operator {
         }
         let entity = &world.scenario().buckets[last].entity;
         let id = entity.as_str().try_into().expect("a name like others");
-        let done = self
-            .limiter
-            .admin()
-            .erase_entity(&id, LiveLeases::Discard)
-            .await;
+        let done = self.limiter.admin().erase_entity(&id, LiveLeases::Discard).await;
         world.note(|| format!("{entity} erased: {done:?}"));
         if done.is_ok() {
             world.count(Kind::EntityErased);
@@ -123,13 +107,7 @@ impl Operator {
     async fn purge(&mut self, ledger: &SharedLedger) {
         let (world, operator) = (&self.world, &self.limiter);
         self.stopped = Some((ConfigLevel::System, Instant::now()));
-        if operator
-            .admin()
-            .stop(&ConfigLevel::System)
-            .send()
-            .await
-            .is_err()
-        {
+        if operator.admin().stop(&ConfigLevel::System).send().await.is_err() {
             return;
         }
         world.pass(CONFIG_TTL + Duration::from_secs(1)).await;
@@ -139,10 +117,7 @@ impl Operator {
         }
         let mut after = None;
         for _ in 0..ATTEMPTS {
-            let purge = operator
-                .admin()
-                .purge_namespace("default")
-                .after(after.clone());
+            let purge = operator.admin().purge_namespace("default").after(after.clone());
             match purge.send().await {
                 Ok(page) if page.next.is_none() => {
                     world.note(|| format!("purged: {page:?}"));
@@ -173,24 +148,11 @@ impl Operator {
             return;
         };
         if Instant::now() < *until {
-            let buckets = world
-                .scenario()
-                .buckets
-                .iter()
-                .filter(|_| world.violations().is_empty());
+            let buckets = world.scenario().buckets.iter().filter(|_| world.violations().is_empty());
             for plan in buckets.filter(|plan| levels(plan).contains(level)) {
-                let ask = operator
-                    .acquire(&plan.entity, &plan.resource)
-                    .take("rate", 1);
-                if ask
-                    .limits(&plan.limits)
-                    .send()
-                    .await
-                    .is_ok_and(|it| it.is_granted())
-                {
-                    world.violated(format!(
-                        "stop: {level} is stopped, and its stopper is granted"
-                    ));
+                let ask = operator.acquire(&plan.entity, &plan.resource).take("rate", 1);
+                if ask.limits(&plan.limits).send().await.is_ok_and(|it| it.is_granted()) {
+                    world.violated(format!("stop: {level} is stopped, and its stopper is granted"));
                 }
             }
         } else if operator.admin().start(level).send().await.is_ok() {
@@ -202,12 +164,7 @@ impl Operator {
     /// Starts what is stopped.
     pub async fn end(self) {
         if let Some((level, _)) = self.stopped {
-            let done = operator(&self.world)
-                .await
-                .admin()
-                .start(&level)
-                .send()
-                .await;
+            let done = operator(&self.world).await.admin().start(&level).send().await;
             self.world.note(|| format!("{level} started: {done:?}"));
         }
     }
@@ -297,10 +254,7 @@ pub async fn configure(world: &World) {
     };
     let configs = scenario.buckets.iter();
     let configs = configs.map(|plan| (level(&plan.entity), config(&limits(plan))));
-    world.write_limits_file(LimitsFileContents {
-        configs: configs.collect(),
-        entities: vec![],
-    });
+    world.write_limits_file(LimitsFileContents { configs: configs.collect(), entities: vec![] });
     let is_in_table = world.source() == Source::Table;
     for plan in scenario.buckets.iter().filter(|_| is_in_table) {
         operator
@@ -311,17 +265,8 @@ pub async fn configure(world: &World) {
         if let Some(parent) = plan.parent {
             let name = |name: &str| name.try_into().expect("a name like others");
             let parent = Some(name(&scenario.buckets[parent].entity));
-            let entity = Entity {
-                id: name(&plan.entity),
-                parent,
-                cascades: true,
-                plan: None,
-            };
-            operator
-                .admin()
-                .set_entity(&entity)
-                .await
-                .expect("the table is there");
+            let entity = Entity { id: name(&plan.entity), parent, cascades: true, plan: None };
+            operator.admin().set_entity(&entity).await.expect("the table is there");
         }
     }
 }
@@ -333,11 +278,7 @@ async fn edit_balance(world: &World, operator: &RateLimiter, ledger: &SharedLedg
     let limits: Vec<_> = plan.used_up().collect();
     let (choice, kind, part) = {
         let mut rng = world.aws_rng();
-        (
-            rng.usize(..limits.len().max(1)),
-            rng.u32(..3),
-            rng.i64(1..=4),
-        )
+        (rng.usize(..limits.len().max(1)), rng.u32(..3), rng.i64(1..=4))
     };
     let Some((limit, of)) = limits.get(choice) else {
         return;
@@ -363,12 +304,7 @@ async fn edit_balance(world: &World, operator: &RateLimiter, ledger: &SharedLedg
     ledger.lock().adds(of_limit, most * 1000, world.now().0);
     for _ in 0..ATTEMPTS {
         let done = edit().send().await;
-        world.note(|| {
-            format!(
-                "{} of {} edited ({kind}, {added}): {done:?}",
-                name, plan.entity
-            )
-        });
+        world.note(|| format!("{} of {} edited ({kind}, {added}): {done:?}", name, plan.entity));
         let amount = match &done {
             Ok(report) if report.outcome == OperationOutcome::Unchanged => 0,
             Ok(_) => most,

@@ -23,11 +23,7 @@ impl QuotaSpan {
     /// `start` + `lasts`, or the next one. A bucket that is to be split has no session.
     fn draw(rng: &mut Rng, start: EpochMillis, lasts: Duration, is_sharded: bool) -> Self {
         let (kind, is_long) = (rng.u32(..4), rng.u32(..4) == 0);
-        let seconds = if is_long {
-            rng.i64(60..=3_600)
-        } else {
-            rng.i64(2..=40)
-        };
+        let seconds = if is_long { rng.i64(60..=3_600) } else { rng.i64(2..=40) };
         let lasts = i64::try_from(lasts.as_millis()).unwrap_or_default();
         let first = start.0.div_euclid(60_000) + 1;
         let last = (start.0 + lasts).div_euclid(60_000).max(first);
@@ -121,10 +117,7 @@ impl Quotas {
 
     /// Returns the windows of a rule; `None` if it is no quota.
     pub fn span(&self, rule: &RefillRule) -> Option<QuotaSpan> {
-        let known = self
-            .0
-            .iter()
-            .find(|(code, _)| *code == rule.refill_period_ms);
+        let known = self.0.iter().find(|(code, _)| *code == rule.refill_period_ms);
         known.map(|(_, span)| *span).filter(|_| is_quota(rule))
     }
 

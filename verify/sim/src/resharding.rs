@@ -58,11 +58,7 @@ fn sums(
             *sums.available.entry(name.clone()).or_default() +=
                 most.map_or(there, |most| there.min(most));
         }
-        let held = shard
-            .leases
-            .iter()
-            .flatten()
-            .filter(|(_, lease)| lease.expires_at > at);
+        let held = shard.leases.iter().flatten().filter(|(_, lease)| lease.expires_at > at);
         sums.leases.extend(held.map(|(id, _)| id.to_string()));
     }
     sums
@@ -85,14 +81,9 @@ impl Resharding {
     ) -> Option<Self> {
         if let [(pk, sk)] = parts {
             let names = request.body["ExpressionAttributeNames"].as_object()?;
-            let may_split = names
-                .values()
-                .any(|name| name == attr::ESCROW || name == attr::GSI2PK);
+            let may_split = names.values().any(|name| name == attr::ESCROW || name == attr::GSI2PK);
             let key = BucketKey::parse(pk).filter(|_| may_split && sk == BUCKET_SK)?;
-            return Some(Self {
-                before: all(world, &key),
-                split: Some(key),
-            });
+            return Some(Self { before: all(world, &key), split: Some(key) });
         }
         if parts.len() < 2 || parts.iter().any(|(_, sk)| sk != BUCKET_SK) {
             return None;
@@ -101,10 +92,10 @@ impl Resharding {
         let is_same = |(pk, _): &(String, String)| {
             BucketKey::parse(pk).is_some_and(|key| key.with_shard(0) == first)
         };
-        parts.iter().all(is_same).then(|| Self {
-            before: uncovered(shards(world, parts)),
-            split: None,
-        })
+        parts
+            .iter()
+            .all(is_same)
+            .then(|| Self { before: uncovered(shards(world, parts)), split: None })
     }
 
     /// I6: checks that a shard, its new half and its escrow together have the same tokens as
@@ -114,16 +105,13 @@ impl Resharding {
         let find = |shards: &[Shard]| shards.iter().find(|shard| shard.key == *key).cloned();
         let (was, is) = (find(&self.before), find(&after));
         let escrow = |shard: &Option<Shard>| {
-            shard
-                .as_ref()
-                .and_then(|shard| shard.escrow.as_ref()?.key.shard.into())
+            shard.as_ref().and_then(|shard| shard.escrow.as_ref()?.key.shard.into())
         };
         let pair = match (escrow(&is).or(escrow(&was)), &is) {
             (Some(half), _) => [key.shard, half],
-            (None, Some(half)) if was.is_none() && key.shard > 0 => [
-                half.shard().parent().map_or(0, |whole| whole.index),
-                key.shard,
-            ],
+            (None, Some(half)) if was.is_none() && key.shard > 0 => {
+                [half.shard().parent().map_or(0, |whole| whole.index), key.shard]
+            }
             _ => return,
         };
         let of = |shards: &[Shard]| -> Vec<Shard> {
@@ -140,17 +128,13 @@ impl Resharding {
                 Event::SplitByFunction
             });
         }
-        let Some(at) = after
-            .iter()
-            .find(|shard| shard.key.shard == pair[0])
-            .map(|shard| shard.refilled_at)
+        let Some(at) =
+            after.iter().find(|shard| shard.key.shard == pair[0]).map(|shard| shard.refilled_at)
         else {
             return;
         };
-        let (had, has) = (
-            sums(&before, at, false, |_, _| None),
-            sums(&after, at, false, |_, _| None),
-        );
+        let (had, has) =
+            (sums(&before, at, false, |_, _| None), sums(&after, at, false, |_, _| None));
         if had != has {
             world.violated(format!(
                 "I6: before a write of a split there was {had:?}, and then {has:?}"
@@ -188,25 +172,17 @@ impl Resharding {
         // If new limits have not reached all shards, tokens above the capacity of the remaining
         // shard overflow. In a merge, this holds for each shard, or for several merged ones.
         let smallest = |shard: &Shard, name: &LimitName| {
-            let states = self
-                .before
-                .iter()
-                .chain(&after)
-                .filter_map(|shard| shard.limits.get(name));
-            if is_merge {
-                states.map(|state| shard.share(state)).min()
-            } else {
-                None
-            }
+            let states =
+                self.before.iter().chain(&after).filter_map(|shard| shard.limits.get(name));
+            if is_merge { states.map(|state| shard.share(state)).min() } else { None }
         };
         let mut least = sums(&self.before, at, is_merge, smallest);
         // A quota of a shard that new limits have not reached changes to those of the remaining one.
         for part in self.before.iter().filter(|_| is_merge) {
             for (name, state) in quotas(part) {
                 let next = after.iter().find_map(|shard| shard.limits.get(name));
-                let change = next.map_or(MilliTokens::ZERO, |next| {
-                    part.share(next) - part.share(state)
-                });
+                let change =
+                    next.map_or(MilliTokens::ZERO, |next| part.share(next) - part.share(state));
                 if change > MilliTokens::ZERO {
                     *most.available.entry(name.clone()).or_default() += change;
                 } else {
@@ -235,14 +211,10 @@ impl Resharding {
         let differs =
             |shard: &Shard, part: &Shard, name: &LimitName| rule(shard, name) != rule(part, name);
         let mut moved = BTreeSet::new();
-        for (shard, part) in after
-            .iter()
-            .flat_map(|shard| self.before.iter().map(move |part| (shard, part)))
+        for (shard, part) in
+            after.iter().flat_map(|shard| self.before.iter().map(move |part| (shard, part)))
         {
-            let names = shard
-                .limits
-                .keys()
-                .filter(|name| is_merge && differs(shard, part, name));
+            let names = shard.limits.keys().filter(|name| is_merge && differs(shard, part, name));
             moved.extend(names.map(|name| whole(name.as_str())));
         }
         // Each pool is within its share, whatever moved.
@@ -256,10 +228,7 @@ impl Resharding {
         }
         let [mut most, least, has] = [most, least, has].map(|sums| sums.by_limit(&moved));
         for shard in after.iter().filter(|_| is_merge) {
-            let shares = shard
-                .limits
-                .iter()
-                .filter(|(_, state)| state.rule.kind().refills());
+            let shares = shard.limits.iter().filter(|(_, state)| state.rule.kind().refills());
             let shares = shares.map(|(name, state)| (name.clone(), shard.share(state)));
             let (available, leases) = (shares.collect(), BTreeSet::new());
             for (name, share) in (Sums { available, leases }).by_limit(&moved).available {
@@ -269,18 +238,12 @@ impl Resharding {
         }
         let is_between = has.available.len() == most.available.len()
             && has.available.iter().all(|(name, there)| {
-                least
-                    .available
-                    .get(name)
-                    .is_some_and(|least| there >= least)
+                least.available.get(name).is_some_and(|least| there >= least)
                     && most.available.get(name).is_some_and(|most| there <= most)
             });
         if !is_between || has.leases != most.leases {
-            let had = if least == most {
-                format!("{most:?}")
-            } else {
-                format!("{least:?} to {most:?}")
-            };
+            let had =
+                if least == most { format!("{most:?}") } else { format!("{least:?} to {most:?}") };
             world.violated(format!(
                 "I6: {} shards held {had}, and {} hold {has:?}",
                 self.before.len(),
@@ -317,43 +280,30 @@ fn quotas(shard: &Shard) -> impl Iterator<Item = (&LimitName, &LimitState)> {
 
 /// Returns what leases have of a limit.
 fn held(shards: &[Shard], limit: &LimitName) -> MilliTokens {
-    let leases = shards
-        .iter()
-        .flat_map(|shard| shard.leases.iter().flatten());
-    leases
-        .filter_map(|(_, lease)| lease.tokens.get(limit).copied())
-        .sum()
+    let leases = shards.iter().flat_map(|shard| shard.leases.iter().flatten());
+    leases.filter_map(|(_, lease)| lease.tokens.get(limit).copied()).sum()
 }
 
 /// Returns all shards of a bucket.
 fn all(world: &World, key: &BucketKey) -> Vec<Shard> {
-    let parts = (0..MAX_SHARDS)
-        .map(|shard| key.with_shard(shard).item_key())
-        .map(|key| (key.pk, key.sk));
+    let parts =
+        (0..MAX_SHARDS).map(|shard| key.with_shard(shard).item_key()).map(|key| (key.pk, key.sk));
     shards(world, &parts.collect::<Vec<_>>())
 }
 
 /// Returns the shards without those that are left of an earlier life of the bucket: the tokens of
 /// their parts are in a shard with fewer halvings.
 fn uncovered(shards: Vec<Shard>) -> Vec<Shard> {
-    let counts = shards
-        .iter()
-        .map(|shard| (shard.key.shard, shard.shard_count))
-        .collect::<Vec<_>>();
+    let counts =
+        shards.iter().map(|shard| (shard.key.shard, shard.shard_count)).collect::<Vec<_>>();
     let is_covered = |shard: &Shard| {
         counts
             .iter()
             .any(|(whole, count)| *count < shard.shard_count && shard.key.shard % count == *whole)
     };
-    shards
-        .into_iter()
-        .filter(|shard| !is_covered(shard))
-        .collect()
+    shards.into_iter().filter(|shard| !is_covered(shard)).collect()
 }
 
 fn shards(world: &World, parts: &[(String, String)]) -> Vec<Shard> {
-    parts
-        .iter()
-        .filter_map(|(pk, sk)| stored_shard(pk, &world.dynamo().item(pk, sk)))
-        .collect()
+    parts.iter().filter_map(|(pk, sk)| stored_shard(pk, &world.dynamo().item(pk, sk))).collect()
 }

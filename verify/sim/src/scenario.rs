@@ -123,12 +123,8 @@ pub const CLASS: &str = "batch";
 
 /// What changes the meaning of a bucket's balance. A run has one of them at most, because each makes
 /// other checks weaker.
-const UPHEAVALS: [Kind; 4] = [
-    Kind::ItemDeleted,
-    Kind::EntityErased,
-    Kind::NamespacePurged,
-    Kind::LimitsMoved,
-];
+const UPHEAVALS: [Kind; 4] =
+    [Kind::ItemDeleted, Kind::EntityErased, Kind::NamespacePurged, Kind::LimitsMoved];
 
 /// Window ends that runs begin shortly before: of an hour, a day and a month; of an hour; and the
 /// middle of one.
@@ -191,12 +187,8 @@ impl Scenario {
         if is_rolling || moves {
             for plan in &mut buckets {
                 let mut later = plan.limits.clone();
-                let rate = Limit::custom(
-                    "rate",
-                    aws.i64(16..=40),
-                    aws.i64(1..=20),
-                    aws.i64(500..=3000),
-                );
+                let rate =
+                    Limit::custom("rate", aws.i64(16..=40), aws.i64(1..=20), aws.i64(500..=3000));
                 later[0] = rate.expect("a limit like others");
                 plan.later = Some(later);
             }
@@ -253,11 +245,7 @@ impl Scenario {
         let processes = rng.u32(1..=3);
         // A merge needs two samples a minute apart, and records may be minutes late: some runs last
         // long enough.
-        let most = if rng.u32(..if is_sharded { 4 } else { 16 }) == 0 {
-            150
-        } else {
-            30
-        };
+        let most = if rng.u32(..if is_sharded { 4 } else { 16 }) == 0 { 150 } else { 30 };
         let mut scenario = Self {
             seed,
             start: EpochMillis(ENDS[rng.usize(..ENDS.len())] - rng.i64(1_000..60_000)),
@@ -267,11 +255,7 @@ impl Scenario {
             processes,
             callers: rng.u32(1..=3),
             pause: Duration::from_millis(rng.u64(200..=4000)),
-            prefetching: if rng.u32(..5) == 0 {
-                rng.u32(1..=processes)
-            } else {
-                0
-            },
+            prefetching: if rng.u32(..5) == 0 { rng.u32(1..=processes) } else { 0 },
             latency: rng.u64(0..=2)..=rng.u64(3..=40),
             rates,
             is_sharded,
@@ -279,11 +263,7 @@ impl Scenario {
             is_rolling,
             sources,
             changes_kind,
-            table: if is_quiet {
-                Limits::default()
-            } else {
-                table(&mut aws)
-            },
+            table: if is_quiet { Limits::default() } else { table(&mut aws) },
             bypass_rate: if aws.bool() { aws.u32(1..=300) } else { 0 },
             quotas: Quotas::default(),
         };
@@ -306,10 +286,7 @@ impl Scenario {
 
     /// Returns how many of a thousand chances become a fault.
     pub fn rate(&self, kind: Kind) -> u32 {
-        self.rates
-            .iter()
-            .find(|(known, _)| *known == kind)
-            .map_or(0, |(_, rate)| *rate)
+        self.rates.iter().find(|(known, _)| *known == kind).map_or(0, |(_, rate)| *rate)
     }
 
     /// Returns whether clocks are sometimes wrong.
@@ -326,10 +303,7 @@ impl Scenario {
     /// Returns a bucket as the last release has it.
     pub fn last(&self, plan: &Plan) -> Plan {
         let later = plan.later.clone().filter(|_| self.moves());
-        Plan {
-            limits: later.unwrap_or_else(|| plan.limits.clone()),
-            ..plan.clone()
-        }
+        Plan { limits: later.unwrap_or_else(|| plan.limits.clone()), ..plan.clone() }
     }
 
     /// Returns whether the last release has its limits elsewhere.
@@ -364,23 +338,14 @@ impl Scenario {
 /// only with concurrent ones.
 fn table(rng: &mut Rng) -> Limits {
     let conflict_window = Duration::from_millis([0, 0, 1, 2, 5, 10][rng.usize(..6)]);
-    let limits = Limits {
-        conflict_window,
-        ..Limits::default()
-    };
+    let limits = Limits { conflict_window, ..Limits::default() };
     if rng.u32(..3) > 0 {
         return limits;
     }
     // As low as the load of a few callers.
     let (units_per_second, burst) = (rng.u32(1..=6), rng.u32(2..=10));
     let (reads_per_second, read_burst) = (rng.u32(1..=4), rng.u32(2..=6));
-    Limits {
-        units_per_second,
-        burst,
-        reads_per_second,
-        read_burst,
-        ..limits
-    }
+    Limits { units_per_second, burst, reads_per_second, read_burst, ..limits }
 }
 
 fn buckets(rng: &mut Rng, is_configured: bool, is_sharded: bool) -> Vec<Plan> {
@@ -389,11 +354,7 @@ fn buckets(rng: &mut Rng, is_configured: bool, is_sharded: bool) -> Vec<Plan> {
         let (capacity, amount) = (rng.i64(4..=40), rng.i64(1..=20));
         let period = rng.i64(500..=3000);
         // Large enough for shards of more than a token.
-        let capacity = if is_sharded {
-            capacity.max(16)
-        } else {
-            capacity
-        };
+        let capacity = if is_sharded { capacity.max(16) } else { capacity };
         let rate = |capacity, amount| {
             Limit::custom("rate", capacity, amount, period).expect("a limit like others")
         };

@@ -147,10 +147,7 @@ async fn stay_erased(world: &World, mapping: &mut Mapping) {
     for is_again in [false, true] {
         if is_again {
             // The operator calls again for snapshots that were under way.
-            let done = operator
-                .admin()
-                .erase_entity(&entity, LiveLeases::Discard)
-                .await;
+            let done = operator.admin().erase_entity(&entity, LiveLeases::Discard).await;
             world.note(|| format!("{entity} erased: {done:?}"));
             mapping.begin_again();
         }
@@ -159,16 +156,11 @@ async fn stay_erased(world: &World, mapping: &mut Mapping) {
         let items = world.dynamo().items();
         let keys = items.iter().filter_map(|item| {
             let key = ["PK", "SK"].map(|name| item[name]["S"].as_str().unwrap_or_default());
-            let key = ItemKey {
-                pk: key[0].to_owned(),
-                sk: key[1].to_owned(),
-            };
+            let key = ItemKey { pk: key[0].to_owned(), sk: key[1].to_owned() };
             let is_live = key.sk == BUCKET_SK && item["rf"].is_object();
             let bucket = BucketKey::parse(&key.pk).filter(|_| is_live);
             let snapshot = SnapshotKey::parse(&key).filter(|_| is_again);
-            let of = bucket
-                .map(|key| key.entity)
-                .or(snapshot.map(|key| key.entity))?;
+            let of = bucket.map(|key| key.entity).or(snapshot.map(|key| key.entity))?;
             (of == entity).then_some(key)
         });
         let left: Vec<_> = keys.collect();
@@ -203,10 +195,7 @@ async fn a_stop_stops(world: &World, processes: &[Process]) {
         let mut levels = levels(plan).to_vec();
         levels.extend(parent.map(|parent| crate::operator::levels(parent)[2].clone()));
         let level = levels.swap_remove(world.operator_rng().usize(..levels.len()));
-        let limiters = processes
-            .iter()
-            .map(Process::limiter)
-            .chain([&other, &operator]);
+        let limiters = processes.iter().map(Process::limiter).chain([&other, &operator]);
         for is_stopped in [true, false] {
             let edit = if is_stopped {
                 operator.admin().stop(&level)
@@ -241,9 +230,7 @@ async fn restore(world: &World, ledger: &SharedLedger) {
     configure(world).await;
     if world.scenario().is_rolling || world.has_moved() {
         // Until then a bucket keeps the rules of the latest release.
-        world
-            .pass(Duration::from(RULES_STAND) + Duration::from_secs(1))
-            .await;
+        world.pass(Duration::from(RULES_STAND) + Duration::from_secs(1)).await;
     }
     let limiter = newcomer(world).await;
     for (at, plan) in world.scenario().buckets.iter().enumerate() {
@@ -264,10 +251,7 @@ const SEASON: Duration = Duration::from_secs(130 * 86_400);
 async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimiter) {
     world.pass(SEASON).await;
     for item in world.dynamo().items() {
-        let Some(ttl) = item["ttl"]["N"]
-            .as_str()
-            .and_then(|text| text.parse::<i64>().ok())
-        else {
+        let Some(ttl) = item["ttl"]["N"].as_str().and_then(|text| text.parse::<i64>().ok()) else {
             continue;
         };
         if ttl * 1000 < world.now().0 {
@@ -276,12 +260,7 @@ async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimite
             world.count(Kind::TtlDeleted);
         }
     }
-    world.check_stream(&Sender {
-        name: TTL,
-        is_told: true,
-        sent: world.now(),
-        is_alone: true,
-    });
+    world.check_stream(&Sender { name: TTL, is_told: true, sent: world.now(), is_alone: true });
     for plan in &known(world) {
         all_tokens_are_available(world, limiter, plan).await;
     }

@@ -15,18 +15,14 @@ pub(crate) fn is_hostile(pk: &str) -> bool {
 /// the hostile tenant's.
 pub(crate) fn stored_shard(pk: &str, item: &Value) -> Option<Shard> {
     BucketKey::parse(pk).filter(|_| !is_hostile(pk))?;
-    item["rf"]
-        .is_object()
-        .then(|| weirgate_testkit::bucket(item))
+    item["rf"].is_object().then(|| weirgate_testkit::bucket(item))
 }
 
 /// Returns the shards, and the halves that an escrow still contains.
 pub(crate) fn with_escrows(shards: &[Shard]) -> Vec<Shard> {
     let is_there = |half: &&Shard| shards.iter().any(|shard| shard.key == half.key);
-    let halves = shards
-        .iter()
-        .filter_map(|shard| shard.escrow.as_deref())
-        .filter(|half| !is_there(half));
+    let halves =
+        shards.iter().filter_map(|shard| shard.escrow.as_deref()).filter(|half| !is_there(half));
     shards.iter().chain(halves).cloned().collect()
 }
 

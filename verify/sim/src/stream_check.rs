@@ -115,17 +115,10 @@ pub(crate) struct StreamCheck {
 impl StreamCheck {
     pub(crate) fn of(scenario: &Scenario) -> Self {
         let slots = scenario.buckets.iter().filter_map(|plan| {
-            let slots = plan
-                .limits
-                .iter()
-                .find(|limit| limit.rule().kind().is_held())?;
+            let slots = plan.limits.iter().find(|limit| limit.rule().kind().is_held())?;
             Some((plan.entity.clone(), slots.rule().capacity.0))
         });
-        let ahead = if scenario.has_wrong_clocks() {
-            WRONG_CLOCK
-        } else {
-            RIGHT_CLOCK
-        };
+        let ahead = if scenario.has_wrong_clocks() { WRONG_CLOCK } else { RIGHT_CLOCK };
         Self {
             slots: slots.collect(),
             has_parts: scenario.deletes() || scenario.changes_kind,
@@ -143,10 +136,8 @@ impl StreamCheck {
         }
         let pk = keys["PK"]["S"].as_str().expect("keys are texts");
         let entity = BucketKey::parse(pk).map_or_else(String::new, |key| key.entity.to_string());
-        if let Some((_, consumed)) = self
-            .doubts
-            .remove(pk)
-            .filter(|(first, _)| *first != sender.name || !sender.is_alone)
+        if let Some((_, consumed)) =
+            self.doubts.remove(pk).filter(|(first, _)| *first != sender.name || !sender.is_alone)
         {
             for (limit, amount) in consumed {
                 *self.doubted.entry((entity.clone(), limit)).or_default() += amount;
@@ -170,18 +161,15 @@ impl StreamCheck {
             return;
         };
         let (consumed, is_take) = self.consume(pk, meter, now, sender.sent);
-        let doubt: Vec<_> = consumed
-            .iter()
-            .map(|(name, amount)| (name.clone(), *amount.max(&0)))
-            .collect();
+        let doubt: Vec<_> =
+            consumed.iter().map(|(name, amount)| (name.clone(), *amount.max(&0))).collect();
         let shard = stored_shard(pk, image);
         let before = self.live.remove(pk);
         if let Some((before, after)) = before.as_ref().zip(shard.as_ref())
             && is_same_write(before, after)
         {
             let op = &after.last_write_id;
-            self.violations
-                .push(format!("I7: {pk} was written twice by {op:?}"));
+            self.violations.push(format!("I7: {pk} was written twice by {op:?}"));
         }
         self.ends(before.as_ref(), shard.as_ref(), now);
         match (&before, &shard) {
@@ -205,10 +193,7 @@ impl StreamCheck {
         if is_overtaken || has_late_lease(before.as_ref(), shard.as_ref(), now) {
             // Its process gave it up, and took again.
             for (limit, amount) in &doubt {
-                *self
-                    .doubted
-                    .entry((entity.clone(), limit.clone()))
-                    .or_default() += *amount;
+                *self.doubted.entry((entity.clone(), limit.clone())).or_default() += *amount;
             }
         }
         for (name, state) in shard.iter().flat_map(|shard| &shard.limits) {
@@ -216,13 +201,11 @@ impl StreamCheck {
             // overflow there.
             if !is_quota(&state.rule) && state.available > state.rule.capacity {
                 let what = format!("{} of {}", state.available, state.rule.capacity);
-                self.violations
-                    .push(format!("I1: {pk} holds {what} {name} at {}", now.0));
+                self.violations.push(format!("I1: {pk} holds {what} {name} at {}", now.0));
             }
         }
         if !sender.is_told {
-            self.doubts
-                .insert(pk.to_owned(), (sender.name.to_owned(), doubt));
+            self.doubts.insert(pk.to_owned(), (sender.name.to_owned(), doubt));
         }
         self.live.extend(shard.map(|shard| (pk.to_owned(), shard)));
     }
@@ -236,8 +219,7 @@ impl StreamCheck {
         if let Some(last) = self.last.insert(pk.to_owned(), v)
             && (v <= last || is_new && birth <= last && !goes_on)
         {
-            self.violations
-                .push(format!("I3: {pk} goes from v {last} to {v}, born {birth}"));
+            self.violations.push(format!("I3: {pk} goes from v {last} to {v}, born {birth}"));
         }
     }
 
@@ -255,10 +237,8 @@ impl StreamCheck {
         let before = self.meters.get(pk);
         let was = before.map_or(hour, |before| before.hour);
         if hour < was || hour > Hour::of(now.plus(self.ahead)) {
-            self.violations.push(format!(
-                "I3: {pk} goes from hour {} to {} at {}",
-                was.0, hour.0, now.0
-            ));
+            self.violations
+                .push(format!("I3: {pk} goes from hour {} to {} at {}", was.0, hour.0, now.0));
         }
         self.events.extend((hour > was).then_some(Event::Rolled));
         let entity = meter.key.entity.to_string();
@@ -290,28 +270,17 @@ impl StreamCheck {
                 *sum += amount;
                 if counter.used(window) != i128::from(*sum) {
                     let says = counter.used(window);
-                    self.violations.push(format!(
-                        "I3: {pk} says {says} {name} {window}, and {sum} consumed"
-                    ));
+                    self.violations
+                        .push(format!("I3: {pk} says {says} {name} {window}, and {sum} consumed"));
                 }
             }
-            let amount = if name == ACQUIRES {
-                amount * 1000
-            } else {
-                amount
-            };
-            *self
-                .consumed
-                .entry((entity.clone(), limit.clone(), hour.start().0))
-                .or_default() += amount;
+            let amount = if name == ACQUIRES { amount * 1000 } else { amount };
+            *self.consumed.entry((entity.clone(), limit.clone(), hour.start().0)).or_default() +=
+                amount;
             // An adjustment may go into debt.
             if amount < 0 || is_take {
                 let of = (entity.clone(), limit.clone());
-                let taken = Taken {
-                    sent,
-                    at: now,
-                    amount,
-                };
+                let taken = Taken { sent, at: now, amount };
                 self.taken.entry(of).or_default().push(taken);
             }
             consumed.push((limit, amount));
@@ -326,12 +295,7 @@ impl StreamCheck {
         let is_there = |id: &WriteId| {
             after.is_some_and(|after| after.leases.iter().flatten().any(|(other, _)| other == id))
         };
-        for (id, lease) in before
-            .leases
-            .iter()
-            .flatten()
-            .filter(|(id, _)| !is_there(id))
-        {
+        for (id, lease) in before.leases.iter().flatten().filter(|(id, _)| !is_there(id)) {
             self.gone.entry(id.to_string()).or_insert((now.0, now.0)).1 = now.0;
             let held = self.held.entry(id.to_string()).or_default();
             for (limit, amount) in &lease.tokens {
@@ -368,16 +332,11 @@ impl StreamCheck {
         for shard in &all {
             let (slots, parts, has, shares) = there.entry(shard.key.entity.as_str()).or_default();
             *parts += 1;
-            for (name, state) in shard
-                .limits
-                .iter()
-                .filter(|(_, state)| state.rule.kind().is_held())
+            for (name, state) in
+                shard.limits.iter().filter(|(_, state)| state.rule.kind().is_held())
             {
-                let held = shard
-                    .leases
-                    .iter()
-                    .flatten()
-                    .filter_map(|(_, lease)| lease.tokens.get(name));
+                let held =
+                    shard.leases.iter().flatten().filter_map(|(_, lease)| lease.tokens.get(name));
                 *has = true;
                 *shares += MAX_SHARDS / shard.shard_count.max(1);
                 *slots += state.available.0 + held.map(|held| held.0).sum::<i64>();
@@ -410,7 +369,5 @@ fn has_late_lease(before: Option<&Shard>, after: Option<&Shard>, now: EpochMilli
         before.is_none_or(|before| before.leases.iter().flatten().all(|(other, _)| other != id))
     };
     let leases = after.iter().flat_map(|after| after.leases.iter().flatten());
-    leases
-        .filter(|(_, lease)| lease.expires_at <= now)
-        .any(|(id, _)| is_new(id))
+    leases.filter(|(_, lease)| lease.expires_at <= now).any(|(id, _)| is_new(id))
 }

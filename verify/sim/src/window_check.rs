@@ -290,8 +290,7 @@ impl WindowCheck {
                     };
                     let ends = self.windows.keys().filter(same).map(|(.., end)| *end);
                     let ends = ends.collect();
-                    self.of_earlier
-                        .insert((of.0.clone(), (*name).clone()), ends);
+                    self.of_earlier.insert((of.0.clone(), (*name).clone()), ends);
                 }
                 net = if is_exact { consumed } else { here - tk };
                 if tk + net > here {
@@ -359,11 +358,7 @@ impl WindowCheck {
                 };
                 let bound = write.now.0 + self.ahead.0;
                 if old.window_end.0 > bound || end <= old.window_end.0 {
-                    violated = Some(format!(
-                        "follows one until {}: {}",
-                        old.window_end.0,
-                        what()
-                    ));
+                    violated = Some(format!("follows one until {}: {}", old.window_end.0, what()));
                 }
                 let earlier = self.of_earlier.get(&(of.0.clone(), (*name).clone()));
                 if has_edit {
@@ -430,10 +425,7 @@ impl WindowCheck {
         sums.net += net;
         let sums = *sums;
         if net > 0 && end > 0 && sums.net > sums.capacity + sums.added {
-            self.violated(format!(
-                "I1: in a window {sums:?}: {name} of {} until {end}",
-                of.0
-            ));
+            self.violated(format!("I1: in a window {sums:?}: {name} of {} until {end}", of.0));
         }
     }
 

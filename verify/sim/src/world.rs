@@ -362,9 +362,7 @@ impl World {
         let (is_flooded, is_first) = (requests_at.1 > MOST, requests_at.1 == MOST + 1);
         drop(requests_at);
         if is_first {
-            self.violated(format!(
-                "I7: {MOST} requests were made within a millisecond"
-            ));
+            self.violated(format!("I7: {MOST} requests were made within a millisecond"));
         }
         is_flooded
     }
@@ -373,9 +371,7 @@ impl World {
     pub(crate) fn first_sent(&self, body: &Value) -> EpochMillis {
         let mut hash = DefaultHasher::new();
         body.hash(&mut hash);
-        *lock(&self.0.sent)
-            .entry(hash.finish())
-            .or_insert_with(|| self.now())
+        *lock(&self.0.sent).entry(hash.finish()).or_insert_with(|| self.now())
     }
 
     pub(crate) fn wrote(&self) {
@@ -394,9 +390,7 @@ impl World {
                 record["userIdentity"] =
                     json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"});
             }
-            let pk = record["dynamodb"]["Keys"]["PK"]["S"]
-                .as_str()
-                .unwrap_or_default();
+            let pk = record["dynamodb"]["Keys"]["PK"]["S"].as_str().unwrap_or_default();
             if is_hostile(pk) {
                 self.note(|| format!("  {} {pk}", record["eventName"]));
             } else {

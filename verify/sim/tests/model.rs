@@ -54,12 +54,8 @@ explored! {
 /// The property that does not hold, and after how many states that is seen.
 macro_rules! broken {
     ($model:expr) => {{
-        let checker = $model
-            .checker()
-            .threads(2)
-            .finish_when(HasDiscoveries::AnyFailures)
-            .spawn_bfs()
-            .join();
+        let checker =
+            $model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
         checker
             .discoveries()
             .into_keys()
@@ -73,10 +69,7 @@ macro_rules! broken {
 fn find(is_tried: impl Fn(&Guard) -> bool) {
     for (guard, sizes) in GUARDS.iter().filter(|(guard, _)| is_tried(guard)) {
         let mut all = sizes.iter().map(|(name, size)| {
-            let bounds = Bounds {
-                without: Some(*guard),
-                ..size()
-            };
+            let bounds = Bounds { without: Some(*guard), ..size() };
             (
                 name,
                 if guard.0 == Kind::Copy {

@@ -68,12 +68,7 @@ fn every_guard_is_where_the_table_says() {
             _ => "tests/tests",
         };
         let suite = source(&format!("{folder}/{file}.rs"));
-        assert!(
-            suite.contains(&format!("fn {name}(")),
-            "{} is in {}",
-            test.name,
-            test.suite
-        );
+        assert!(suite.contains(&format!("fn {name}(")), "{} is in {}", test.name, test.suite);
     }
     for text in guards::guards().into_iter().flat_map(|guard| guard.texts) {
         let source = source(&text.file);

@@ -8,11 +8,7 @@ use crate::template::properties;
 
 /// Returns the alarm's number of periods, and how many of them must breach: first these.
 pub fn periods(alarm: &Value) -> (usize, usize) {
-    let number = |name: &str| {
-        alarm[name]
-            .as_u64()
-            .and_then(|number| usize::try_from(number).ok())
-    };
+    let number = |name: &str| alarm[name].as_u64().and_then(|number| usize::try_from(number).ok());
     let of = number("EvaluationPeriods").expect("an alarm has EvaluationPeriods");
     (number("DatapointsToAlarm").unwrap_or(of), of)
 }

@@ -15,18 +15,14 @@ pub const BATCH_START: EpochMillis = EpochMillis(1_795_198_200_000);
 pub async fn batch(buckets: usize, writes: usize) -> (Dynamo, Vec<Value>) {
     let clock = FakeClock::at(BATCH_START);
     let dynamo = Dynamo::new().await.with_clock(clock.clone());
-    let limiter = RateLimiter::builder("weirgate")
-        .table(dynamo.table_by(clock.clone()).await)
-        .build()
-        .await;
+    let limiter =
+        RateLimiter::builder("weirgate").table(dynamo.table_by(clock.clone()).await).build().await;
     let limiter = limiter.expect("the settings are good");
     let limits =
         ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000).expect("a valid limit"));
     let tokens = i64::try_from(420_000 * buckets / writes).expect("few tokens");
     let acquire = async |bucket: usize| {
-        let acquire = limiter
-            .acquire(&format!("user-{bucket:04}"), "gpt-4")
-            .limits(&limits);
+        let acquire = limiter.acquire(&format!("user-{bucket:04}"), "gpt-4").limits(&limits);
         let granted = acquire.take("rpm", 1).take("tpm", tokens).send().await;
         assert!(granted.is_ok_and(|decision| decision.is_granted()));
     };

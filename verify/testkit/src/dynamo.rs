@@ -230,9 +230,9 @@ impl Dynamo {
         let run = |request: &Value| self.run(operation, request);
         match fault {
             None => run(request),
-            Some(fault) => fault
-                .answer(operation, request, run)
-                .unwrap_or_else(|_| (500, String::new())),
+            Some(fault) => {
+                fault.answer(operation, request, run).unwrap_or_else(|_| (500, String::new()))
+            }
         }
     }
 

@@ -37,17 +37,12 @@ pub fn points(line: &Value) -> Vec<Point> {
         return vec![];
     };
     let metadata = only(metadata, &["Timestamp", "CloudWatchMetrics"]);
-    let at_ms = metadata["Timestamp"]
-        .as_i64()
-        .expect("Timestamp is a number of ms");
+    let at_ms = metadata["Timestamp"].as_i64().expect("Timestamp is a number of ms");
     let directives = list(&metadata["CloudWatchMetrics"]);
     let of_directive = |directive| {
         let directive = only(directive, &["Namespace", "Dimensions", "Metrics"]);
         let namespace = text(&directive["Namespace"]);
-        assert!(
-            (1..=1024).contains(&namespace.len()),
-            "a namespace has a text: {line}"
-        );
+        assert!((1..=1024).contains(&namespace.len()), "a namespace has a text: {line}");
         let sets = list(&directive["Dimensions"]).iter().map(|set| {
             let set = list(set);
             assert!(set.len() <= DIMENSIONS, "{line}");
@@ -63,10 +58,7 @@ pub fn points(line: &Value) -> Vec<Point> {
             let metric = only(metric, &["Name", "Unit"]);
             let (name, unit) = (text(&metric["Name"]), text(&metric["Unit"]));
             assert!(names.insert(name.clone()), "{name} is twice in {line}");
-            assert!(
-                ["Count", "Milliseconds"].contains(&unit.as_str()),
-                "{unit} is no unit"
-            );
+            assert!(["Count", "Milliseconds"].contains(&unit.as_str()), "{unit} is no unit");
             let value = root.get(&name).and_then(Value::as_i64);
             let value = value.unwrap_or_else(|| panic!("no number {name} in {line}"));
             points.extend(sets.iter().map(|dimensions| Point {
@@ -94,18 +86,14 @@ fn dimension(root: &Map<String, Value>, name: &str) -> String {
 
 /// An object with exactly these members: the specification forbids others.
 fn only<'a>(value: &'a Value, members: &[&str]) -> &'a Map<String, Value> {
-    let object = value
-        .as_object()
-        .unwrap_or_else(|| panic!("no object: {value}"));
+    let object = value.as_object().unwrap_or_else(|| panic!("no object: {value}"));
     let names: BTreeSet<_> = object.keys().map(String::as_str).collect();
     assert_eq!(names, members.iter().copied().collect(), "{value}");
     object
 }
 
 fn list(value: &Value) -> &[Value] {
-    value
-        .as_array()
-        .unwrap_or_else(|| panic!("no list: {value}"))
+    value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
 }
 
 fn text(value: &Value) -> String {

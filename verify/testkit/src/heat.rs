@@ -109,15 +109,9 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
     let partitions = Partitions::over(dynamo.clone(), load.partitions.clone(), load.seed);
     let table = partitions.table().await;
     let limits: Arc<[Limit]> = Arc::new([load.limit.clone()]);
-    let limiter = |table: &Table| {
-        RateLimiter::builder("weirgate")
-            .table(table.clone())
-            .build()
-    };
+    let limiter = |table: &Table| RateLimiter::builder("weirgate").table(table.clone()).build();
     if load.shards > 1 {
-        let operator = limiter(&dynamo.table().await)
-            .await
-            .expect("the settings are good");
+        let operator = limiter(&dynamo.table().await).await.expect("the settings are good");
         operator
             .admin()
             .set_shards(HOT, "gpt-4", &limits, load.shards)
@@ -230,10 +224,7 @@ impl Functions {
     /// Calls the aggregator with what the stream has.
     pub async fn aggregate(&mut self) {
         self.left.extend(self.dynamo.stream());
-        let config = weirgate_aggregator::Config {
-            hot_units: self.hot_units,
-            ..deployed()
-        };
+        let config = weirgate_aggregator::Config { hot_units: self.hot_units, ..deployed() };
         while !self.left.is_empty() {
             let batch = self.left.len().min(10_000);
             let created = json!(
@@ -250,10 +241,7 @@ impl Functions {
             };
             let handled =
                 weirgate_aggregator::handle(&event, &self.table, &config, invocation).await;
-            let response = handled
-                .expect("an event")
-                .response
-                .expect("the table is there");
+            let response = handled.expect("an event").response.expect("the table is there");
             let first = response.batch_item_failures.iter().filter_map(|failure| {
                 let is_it = |record: &Value| {
                     record["dynamodb"]["SequenceNumber"]
@@ -273,10 +261,7 @@ impl Functions {
     }
 
     async fn reconcile(&self) {
-        let config = weirgate_reconciler::Config {
-            table_name: "weirgate".to_owned(),
-            page: 100,
-        };
+        let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 100 };
         let deadline = Deadline::after(Duration::from_secs(60));
         weirgate_reconciler::reconcile(&self.table, &config, &|| self.clock.now(), deadline)
             .await
@@ -292,34 +277,21 @@ impl Functions {
             pk.is_some_and(|pk| pk.starts_with(&format!("default/BUCKET#{HOT}#")))
         };
         let (hot, mut quiet): (Vec<_>, Vec<_>) = items.iter().filter(is_live).partition(is_hot);
-        quiet.retain(|item| {
-            item["PK"]["S"]
-                .as_str()
-                .is_some_and(|pk| !pk.ends_with("#0"))
-        });
+        quiet.retain(|item| item["PK"]["S"].as_str().is_some_and(|pk| !pk.ends_with("#0")));
         let count = |of: Vec<_>| u32::try_from(of.len()).unwrap_or(u32::MAX);
         (count(hot), count(quiet))
     }
 
     /// What was used in the hour of the load.
     async fn used(&self) -> (u64, MilliTokens) {
-        let reader = RateLimiter::builder("weirgate")
-            .table(self.dynamo.table().await)
-            .build()
-            .await;
+        let reader =
+            RateLimiter::builder("weirgate").table(self.dynamo.table().await).build().await;
         let reader = reader.expect("the settings are good");
-        let used = reader
-            .usage(HOT, "gpt-4", Window::Hourly, START)
-            .await
-            .expect("usage is read")
-            .usage;
+        let used =
+            reader.usage(HOT, "gpt-4", Window::Hourly, START).await.expect("usage is read").usage;
         (
             u64::try_from(used.acquires).unwrap_or_default(),
-            used.tokens
-                .get("rpm")
-                .copied()
-                .unwrap_or_default()
-                .bounded(),
+            used.tokens.get("rpm").copied().unwrap_or_default().bounded(),
         )
     }
 }

@@ -5,10 +5,7 @@ use weirgate_shared::{Attr, Meter, Shard, Snapshot, read_live, read_shard, read_
 
 /// The attributes of an item, or of a stream record's image.
 pub fn attributes(item: &Value) -> impl Iterator<Item = (&str, Attr<'_>)> {
-    item.as_object()
-        .into_iter()
-        .flatten()
-        .map(|(name, value)| (name.as_str(), attribute(value)))
+    item.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), attribute(value)))
 }
 
 /// A live bucket shard.
@@ -37,11 +34,9 @@ fn attribute(value: &Value) -> Attr<'_> {
         ("NS", Value::Array(numbers)) => {
             Attr::Numbers(numbers.iter().filter_map(Value::as_str).collect())
         }
-        ("M", Value::Object(of)) => Attr::M(
-            of.iter()
-                .map(|(name, value)| (name.as_str(), attribute(value)))
-                .collect(),
-        ),
+        ("M", Value::Object(of)) => {
+            Attr::M(of.iter().map(|(name, value)| (name.as_str(), attribute(value))).collect())
+        }
         _ => Attr::Other,
     }
 }

@@ -34,9 +34,7 @@ pub async fn invoke(command: Command, endpoint: &str, event: &str) -> Invoked {
 
 /// Runs a function as [`invoke`], for these events in the same process.
 pub async fn invoke_all(mut command: Command, endpoint: &str, events: &[&str]) -> Invoked {
-    let listener = TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port is free");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let api = listener.local_addr().expect("it is bound").to_string();
     let started = Instant::now();
     let mut function = command
@@ -51,14 +49,8 @@ pub async fn invoke_all(mut command: Command, endpoint: &str, events: &[&str]) -
             ("AWS_ACCESS_KEY_ID", "test"),
             ("AWS_SECRET_ACCESS_KEY", "test"),
         ])
-        .envs([
-            ("AWS_LAMBDA_FUNCTION_NAME", "bench"),
-            ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
-        ])
-        .envs([
-            ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128"),
-            ("AWS_LAMBDA_LOG_STREAM_NAME", "-"),
-        ])
+        .envs([("AWS_LAMBDA_FUNCTION_NAME", "bench"), ("AWS_LAMBDA_FUNCTION_VERSION", "1")])
+        .envs([("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128"), ("AWS_LAMBDA_LOG_STREAM_NAME", "-")])
         .env("AWS_LAMBDA_LOG_GROUP_NAME", "-")
         .stdout(Stdio::piped())
         .spawn()
@@ -67,9 +59,7 @@ pub async fn invoke_all(mut command: Command, endpoint: &str, events: &[&str]) -
     let mut answers = vec![];
     // One that does not start, or ends, asks for nothing.
     let asked = || async {
-        tokio::time::timeout(PATIENCE, listener.accept())
-            .await
-            .expect("the function is alive")
+        tokio::time::timeout(PATIENCE, listener.accept()).await.expect("the function is alive")
     };
     let (stream, _) = asked().await.expect("the function asks for an event");
     let mut stream = BufReader::new(stream);
@@ -82,10 +72,7 @@ pub async fn invoke_all(mut command: Command, endpoint: &str, events: &[&str]) -
         let event = events[answers.len()];
         let answer = if line.contains("/next") {
             first_poll.get_or_insert_with(|| started.elapsed());
-            let now = SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .expect("a clock")
-                .as_millis();
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
             format!(
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nLambda-Runtime-Aws-Request-Id: {REQUEST_ID}\r\n\
                  Lambda-Runtime-Deadline-Ms: {}\r\nLambda-Runtime-Invoked-Function-Arn: arn\r\nContent-Length: {}\r\n\r\n{event}",
@@ -94,36 +81,21 @@ pub async fn invoke_all(mut command: Command, endpoint: &str, events: &[&str]) -
             )
         } else {
             let body = String::from_utf8(body).expect("an answer is text");
-            assert!(
-                line.contains("/response"),
-                "the function failed: {line}{body}"
-            );
+            assert!(line.contains("/response"), "the function failed: {line}{body}");
             answers.push(body);
             "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n".to_owned()
         };
-        stream
-            .get_mut()
-            .write_all(answer.as_bytes())
-            .await
-            .expect("the function reads");
+        stream.get_mut().write_all(answer.as_bytes()).await.expect("the function reads");
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", function.id()))
         .expect("it is still there");
     let _ = function.kill();
     let _ = function.wait();
     let mut log = String::new();
-    let _ = function
-        .stdout
-        .take()
-        .expect("it is read")
-        .read_to_string(&mut log);
-    let peak = status.lines().find_map(|line| {
-        line.strip_prefix("VmHWM:")?
-            .trim()
-            .strip_suffix(" kB")?
-            .parse()
-            .ok()
-    });
+    let _ = function.stdout.take().expect("it is read").read_to_string(&mut log);
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
     Invoked {
         start: first_poll.expect("it polled"),
         peak_kib: peak.expect("Linux tells the peak"),

@@ -45,20 +45,13 @@ pub fn holding(
 ) -> Shard {
     let mut held = BTreeMap::new();
     for (name, amount) in amounts {
-        let state = bucket
-            .limits
-            .get_mut(*name)
-            .expect("the limit is in the bucket");
+        let state = bucket.limits.get_mut(*name).expect("the limit is in the bucket");
         state.available -= tokens(*amount);
         state.consumed += tokens(*amount);
         held.insert(limit(name), tokens(*amount));
     }
-    let lease = Lease {
-        expires_at: expires,
-        tokens: held,
-        owner: "test".to_owned(),
-        ..Lease::default()
-    };
+    let lease =
+        Lease { expires_at: expires, tokens: held, owner: "test".to_owned(), ..Lease::default() };
     let id = WriteId::new(id).expect("the test's lease is a valid id");
     bucket.leases.get_or_insert_default().insert(id, lease);
     bucket.due_at = Some(bucket.due_at.map_or(expires, |due| due.min(expires)));
@@ -67,27 +60,16 @@ pub fn holding(
 
 /// Writes the bucket as it is, over what is there.
 pub async fn store(table: &Table, bucket: &Shard) {
-    let update = Update {
-        key: bucket.key.item_key(),
-        conditions: vec![],
-        changes: write_shard(bucket),
-    };
-    let outcome = table
-        .update(&update, ReturnValues::None)
-        .await
-        .expect("the bucket is written");
+    let update =
+        Update { key: bucket.key.item_key(), conditions: vec![], changes: write_shard(bucket) };
+    let outcome = table.update(&update, ReturnValues::None).await.expect("the bucket is written");
     assert_eq!(outcome, WriteOutcome::Applied(None));
 }
 
 /// Reads the bucket; `None` if it is not there.
 pub async fn load(table: &Table, key: &BucketKey) -> Option<Shard> {
-    let items = table
-        .read(&[key.item_key()])
-        .await
-        .expect("the bucket is read");
-    items
-        .first()
-        .map(|item| item.bucket().expect("the bucket is whole"))
+    let items = table.read(&[key.item_key()]).await.expect("the bucket is read");
+    items.first().map(|item| item.bucket().expect("the bucket is whole"))
 }
 
 /// The item of a bucket as DynamoDB JSON, for loading many at once.
@@ -116,9 +98,7 @@ fn attribute(value: &Value) -> serde_json::Value {
             serde_json::json!({"NS": numbers.iter().map(ToString::to_string).collect::<Vec<_>>()})
         }
         Value::Map(map) => {
-            let map = map
-                .iter()
-                .map(|(name, value)| (name.clone(), attribute(value)));
+            let map = map.iter().map(|(name, value)| (name.clone(), attribute(value)));
             serde_json::json!({"M": serde_json::Map::from_iter(map)})
         }
     }
@@ -139,27 +119,18 @@ pub fn id(text: &str) -> WriteId {
 /// `due` is a lower bound.
 pub fn assert_sound(bucket: &Shard) {
     let leases = bucket.leases.as_ref().expect("leases are there");
-    let held: MilliTokens = leases
-        .values()
-        .filter_map(|lease| lease.tokens.get("slots"))
-        .copied()
-        .sum();
+    let held: MilliTokens =
+        leases.values().filter_map(|lease| lease.tokens.get("slots")).copied().sum();
     let (rate, slots) = (bucket.limits["quota"], bucket.limits["slots"]);
     assert_eq!(
         slots.available + held,
         tokens(6),
         "free slots and held ones are all there are: {bucket:?}"
     );
-    assert!(
-        slots.available <= tokens(6) && slots.available >= MilliTokens::ZERO,
-        "{bucket:?}"
-    );
+    assert!(slots.available <= tokens(6) && slots.available >= MilliTokens::ZERO, "{bucket:?}");
     assert_eq!(rate.consumed + rate.available, tokens(20), "{bucket:?}");
     if let Some(first) = leases.values().map(|lease| lease.expires_at).min() {
-        assert!(
-            bucket.due_at.is_some_and(|due| due <= first),
-            "due is a lower bound: {bucket:?}"
-        );
+        assert!(bucket.due_at.is_some_and(|due| due <= first), "due is a lower bound: {bucket:?}");
     }
 }
 
@@ -173,10 +144,7 @@ pub fn take(
     view: &Shard,
     now: EpochMillis,
 ) -> Update {
-    let needs = BTreeMap::from([
-        (limit("quota"), tokens(rate)),
-        (limit("slots"), tokens(slots)),
-    ]);
+    let needs = BTreeMap::from([(limit("quota"), tokens(rate)), (limit("slots"), tokens(slots))]);
     let held = Lease {
         expires_at: expires,
         tokens: needs.clone(),
@@ -196,19 +164,14 @@ pub fn take(
 /// Splits a shard as it was seen, with all three writes.
 pub async fn split_at(table: &Table, shard: &Shard, op: WriteId, at: EpochMillis) {
     let first = split(shard, shard.scaling.min_shards, op, at);
-    let WriteOutcome::Applied(Some(item)) = table
-        .update(&first, ReturnValues::AllNew)
-        .await
-        .expect("DynamoDB works")
+    let WriteOutcome::Applied(Some(item)) =
+        table.update(&first, ReturnValues::AllNew).await.expect("DynamoDB works")
     else {
         panic!("{shard:?} is not what it was");
     };
     let parent = item.bucket().expect("it is a bucket");
     for update in finish_writes(&parent).expect("it holds an escrow") {
-        let done = table
-            .update(&update, ReturnValues::None)
-            .await
-            .expect("DynamoDB works");
+        let done = table.update(&update, ReturnValues::None).await.expect("DynamoDB works");
         assert!(matches!(done, WriteOutcome::Applied(_)), "{update:?}");
     }
 }
@@ -217,10 +180,7 @@ pub async fn split_at(table: &Table, shard: &Shard, op: WriteId, at: EpochMillis
 pub fn end(bucket: &Shard, lease: &WriteId, rate: Option<i64>, slots: i64) -> Update {
     let mut amounts = BTreeMap::from([(
         limit("slots"),
-        LimitDelta {
-            available: tokens(slots),
-            ..LimitDelta::default()
-        },
+        LimitDelta { available: tokens(slots), ..LimitDelta::default() },
     )]);
     if let Some(rate) = rate {
         let back = LimitDelta {

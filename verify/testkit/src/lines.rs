@@ -33,20 +33,14 @@ impl Lines {
             let line: Value = serde_json::from_str(line).expect("a line is JSON");
             line["message"] == message
         };
-        self.text()
-            .lines()
-            .filter(is_of)
-            .map(str::to_owned)
-            .collect()
+        self.text().lines().filter(is_of).map(str::to_owned).collect()
     }
 
     /// Returns the metrics that CloudWatch makes of the lines.
     pub fn points(&self) -> Vec<Point> {
         let text = self.text();
         let lines = text.lines().map(serde_json::from_str::<Value>);
-        lines
-            .flat_map(|line| points(&line.expect("a line is JSON")))
-            .collect()
+        lines.flat_map(|line| points(&line.expect("a line is JSON"))).collect()
     }
 
     /// Returns the values of the metric that the template's alarm `name` watches.
@@ -79,10 +73,7 @@ impl Lines {
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .write(bytes)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
     }
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())

@@ -62,11 +62,7 @@ impl Partitions {
     /// come from `seed`.
     pub fn over(dynamo: Dynamo, limits: Limits, seed: u64) -> Self {
         let state = State::new(&limits, seed);
-        Self {
-            dynamo,
-            limits,
-            state: Arc::new(Mutex::new(state)),
-        }
+        Self { dynamo, limits, state: Arc::new(Mutex::new(state)) }
     }
 
     /// The table behind its partitions.
@@ -124,17 +120,12 @@ impl Partitions {
         request: &Request,
         fault: Option<Fault>,
     ) -> Result<HttpResponse, ConnectorError> {
-        self.dynamo
-            .meet_with(request, fault, |body| self.run(&request.operation, body))
+        self.dynamo.meet_with(request, fault, |body| self.run(&request.operation, body))
     }
 
     /// For how long a request runs after it has arrived: a transaction for one conflict window.
     pub fn runs_for(&self, request: &Request) -> Duration {
-        if request.operation == TRANSACTION {
-            self.limits.conflict_window
-        } else {
-            Duration::ZERO
-        }
+        if request.operation == TRANSACTION { self.limits.conflict_window } else { Duration::ZERO }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -144,10 +135,8 @@ impl Partitions {
     /// How long the next request takes.
     fn latency(&self) -> Duration {
         let micros = |span: &Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-        let (least, most) = (
-            micros(self.limits.latency.start()),
-            micros(self.limits.latency.end()),
-        );
+        let (least, most) =
+            (micros(self.limits.latency.start()), micros(self.limits.latency.end()));
         Duration::from_micros(self.state().rng.u64(least..=most.max(least)))
     }
 }
@@ -169,9 +158,8 @@ impl HttpConnector for Partitions {
         HttpConnectorFuture::new(async move {
             let sent = Instant::now();
             sleep_until(sent + latency / 2).await;
-            let answer = partitions
-                .dynamo
-                .answer(&request, |body| partitions.run(&request.operation, body));
+            let answer =
+                partitions.dynamo.answer(&request, |body| partitions.run(&request.operation, body));
             sleep_until(sent + latency + partitions.runs_for(&request)).await;
             answer
         })

@@ -34,10 +34,7 @@ impl Process {
             let written = lines.clone().write_all(line.as_bytes());
             written.expect("memory takes a line");
         };
-        Self {
-            runner: Runner::new(function, STACK.to_owned(), table.clone(), write),
-            table,
-        }
+        Self { runner: Runner::new(function, STACK.to_owned(), table.clone(), write), table }
     }
 
     /// Has an event handled in an invocation with this request id and trace id. Returns the

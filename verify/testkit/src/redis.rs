@@ -182,10 +182,7 @@ impl RedisCluster {
     /// Kills a node, and lets another one, its replica, take its place.
     pub fn fail_over(&mut self, dead: usize, replica: usize) {
         self.kill(dead);
-        assert_eq!(
-            self.run(replica, &["CLUSTER", "FAILOVER", "TAKEOVER"]),
-            "OK"
-        );
+        assert_eq!(self.run(replica, &["CLUSTER", "FAILOVER", "TAKEOVER"]), "OK");
     }
 
     /// Returns the nodes.
@@ -197,10 +194,7 @@ impl RedisCluster {
     /// Runs a command on a node, and returns its answer in lines.
     pub fn run(&self, at: usize, words: &[&str]) -> String {
         let port = self.nodes[at].port().to_string();
-        let run = Command::new("redis-cli")
-            .args(["-p", &port])
-            .args(words)
-            .output();
+        let run = Command::new("redis-cli").args(["-p", &port]).args(words).output();
         let run = run.expect("redis-cli is there");
         let text = String::from_utf8(run.stdout).expect("UTF-8");
         assert!(!text.starts_with("ERR"), "{words:?}: {text}");

@@ -51,11 +51,9 @@ fn answer_once(
         if let Some((name, value)) = line.trim_end().split_once(": ") {
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => length = value.parse().unwrap_or_default(),
-                "x-amz-target" => value
-                    .rsplit('.')
-                    .next()
-                    .unwrap_or_default()
-                    .clone_into(&mut operation),
+                "x-amz-target" => {
+                    value.rsplit('.').next().unwrap_or_default().clone_into(&mut operation)
+                }
                 _ => {}
             }
         }
@@ -67,10 +65,7 @@ fn answer_once(
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    let (status, body) = answer(
-        &operation,
-        &serde_json::from_slice(&body).unwrap_or_default(),
-    );
+    let (status, body) = answer(&operation, &serde_json::from_slice(&body).unwrap_or_default());
     let length = body.len();
     let head = "content-type: application/x-amz-json-1.0\r\nconnection: close";
     let text = format!("HTTP/1.1 {status} OK\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}");

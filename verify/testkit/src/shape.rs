@@ -6,10 +6,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use serde_json::Value;
 
 /// The shapes that the contract must have.
-const LIST: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../store/contract/shapes.txt"
-);
+const LIST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../store/contract/shapes.txt");
 
 /// What says where and how much, and not what is asked.
 const SHAPELESS: [&str; 5] = [
@@ -27,10 +24,7 @@ static LISTED: LazyLock<Mutex<BTreeSet<String>>> = LazyLock::new(|| {
 
 /// Returns the shapes that the contract must have, as recorded.
 pub fn listed() -> BTreeSet<String> {
-    LISTED
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
+    LISTED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Requires that these shapes are listed. With `WRITTEN=1` it lists them.
@@ -60,17 +54,14 @@ pub fn shape(operation: &str, request: &Value) -> BTreeSet<String> {
         "TransactWriteItems" => {
             let parts = request["TransactItems"].as_array().into_iter().flatten();
             let parts: Vec<_> = parts.filter_map(Value::as_object).flatten().collect();
-            let of_parts = parts
-                .iter()
-                .flat_map(|(kind, part)| shape(&format!("{operation}.{kind}"), part));
+            let of_parts =
+                parts.iter().flat_map(|(kind, part)| shape(&format!("{operation}.{kind}"), part));
             let number = format!("{operation} of {}", count(parts.len()));
             of_parts.chain([number]).collect()
         }
         "BatchGetItem" => {
             let tables = request["RequestItems"].as_object().into_iter().flatten();
-            tables
-                .flat_map(|(_, table)| of_fields("BatchGetItem", table))
-                .collect()
+            tables.flat_map(|(_, table)| of_fields("BatchGetItem", table)).collect()
         }
         _ => of_fields(operation, request),
     }
@@ -106,10 +97,8 @@ fn of_fields(operation: &str, request: &Value) -> BTreeSet<String> {
             }
         }
     }
-    let fields: Vec<_> = fields
-        .into_iter()
-        .map(|(name, value)| format!(" {name}={value}"))
-        .collect();
+    let fields: Vec<_> =
+        fields.into_iter().map(|(name, value)| format!(" {name}={value}")).collect();
     lines.insert(format!("{operation}{}", fields.concat()));
     lines
 }
@@ -123,9 +112,7 @@ fn changes(update: &str) -> BTreeSet<String> {
         let mut rest = part;
         while !rest.is_empty() {
             let verbs = ["SET ", "ADD ", "DELETE ", "REMOVE "];
-            let next = verbs
-                .iter()
-                .filter_map(|verb| Some((rest.find(verb)?, verb)));
+            let next = verbs.iter().filter_map(|verb| Some((rest.find(verb)?, verb)));
             let (at, next_verb) = next.min().unwrap_or((rest.len(), &""));
             let change = rest[..at].trim();
             if !change.is_empty() {

@@ -17,10 +17,8 @@ fn own_table(node: Value) -> Value {
             if let Some(choice) = choice {
                 return choice[1].take();
             }
-            let fields: Map<_, _> = fields
-                .into_iter()
-                .map(|(name, value)| (name, own_table(value)))
-                .collect();
+            let fields: Map<_, _> =
+                fields.into_iter().map(|(name, value)| (name, own_table(value))).collect();
             match fields.get("Fn::Sub") {
                 Some(Value::Array(of)) if of[1]["Table"]["Fn::GetAtt"] == "Table.Arn" => {
                     let text = of[0].as_str().expect("Fn::Sub has a text");
@@ -64,9 +62,7 @@ fn is_met_by_default(template: &Value, condition: &Value) -> bool {
 
 /// Returns a value as CloudFormation compares it.
 fn as_text(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Returns the template's resources.
@@ -94,21 +90,15 @@ pub fn read(text: &str) -> Value {
 fn plain(yaml: &Yaml<'_>) -> Value {
     match yaml {
         Yaml::Tagged(tag, value) => {
-            let function = if tag.suffix == "Ref" {
-                "Ref".to_owned()
-            } else {
-                format!("Fn::{}", tag.suffix)
-            };
+            let function =
+                if tag.suffix == "Ref" { "Ref".to_owned() } else { format!("Fn::{}", tag.suffix) };
             json!({function: plain(value)})
         }
         Yaml::Sequence(items) => items.iter().map(plain).collect(),
         Yaml::Mapping(pairs) => {
             let text = |key: &Yaml<'_>| key.as_str().expect("keys are text").to_owned();
             Value::Object(
-                pairs
-                    .iter()
-                    .map(|(key, value)| (text(key), plain(value)))
-                    .collect::<Map<_, _>>(),
+                pairs.iter().map(|(key, value)| (text(key), plain(value))).collect::<Map<_, _>>(),
             )
         }
         Yaml::Value(Scalar::String(text)) => json!(text),

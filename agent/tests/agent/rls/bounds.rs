@@ -22,21 +22,11 @@ async fn refused(agent: &Agent, request: RateLimitRequest) -> String {
 #[tokio::test]
 async fn a_call_that_asks_nothing_is_invalid_and_says_what_to_change() {
     let agent = Agent::new(RULES).await;
-    let nameless = RateLimitRequest {
-        domain: String::new(),
-        ..request([descriptor(&[("tenant", "a")])])
-    };
+    let nameless =
+        RateLimitRequest { domain: String::new(), ..request([descriptor(&[("tenant", "a")])]) };
     assert!(refused(&agent, nameless).await.contains("domain"));
-    assert!(
-        refused(&agent, request([]))
-            .await
-            .contains("1 to 100 descriptors, got 0")
-    );
-    assert!(
-        refused(&agent, request([descriptor(&[])]))
-            .await
-            .contains("no entries")
-    );
+    assert!(refused(&agent, request([])).await.contains("1 to 100 descriptors, got 0"));
+    assert!(refused(&agent, request([descriptor(&[])])).await.contains("no entries"));
     let many = (0..101).map(|_| descriptor(&[("tenant", "a")]));
     assert!(refused(&agent, request(many)).await.contains("got 101"));
 }
@@ -54,28 +44,15 @@ async fn an_unknown_domain_passes() {
 
 #[tokio::test]
 async fn a_hundred_descriptors_are_one_decision() {
-    let patient = Options {
-        timeout: Duration::from_secs(30),
-    };
+    let patient = Options { timeout: Duration::from_secs(30) };
     let agent = Agent::with(RULES, patient, |builder| builder).await;
     let names: Vec<_> = (0..100).map(|at| format!("t-{at}")).collect();
     let all = || names.iter().map(|name| descriptor(&[("tenant", name)]));
     let answer = agent.call(request(all())).await.unwrap();
-    assert!(
-        answer
-            .statuses
-            .iter()
-            .all(|status| status.limit_remaining == 9)
-    );
-    agent
-        .call(request([hits(&[("tenant", "t-99")], 9)]))
-        .await
-        .unwrap();
+    assert!(answer.statuses.iter().all(|status| status.limit_remaining == 9));
+    agent.call(request([hits(&[("tenant", "t-99")], 9)])).await.unwrap();
     let answer = agent.call(request(all())).await.unwrap();
-    let over: Vec<_> = codes(&answer)
-        .iter()
-        .map(|code| *code == Code::OverLimit)
-        .collect();
+    let over: Vec<_> = codes(&answer).iter().map(|code| *code == Code::OverLimit).collect();
     assert_eq!(over.iter().filter(|is_over| **is_over).count(), 1);
     assert!(over[99]);
 }
@@ -88,11 +65,7 @@ async fn any_value_of_a_header_is_limited() {
     for value in ["", "a b", "../../x", "#", "@", "é", "\0", &long] {
         let ask = || agent.call(request([hits(&[("tenant", value)], 6)]));
         assert_eq!(ask().await.unwrap().overall_code(), Code::Ok, "{value:?}");
-        assert_eq!(
-            ask().await.unwrap().overall_code(),
-            Code::OverLimit,
-            "{value:?}"
-        );
+        assert_eq!(ask().await.unwrap().overall_code(), Code::OverLimit, "{value:?}");
     }
 }
 
@@ -144,27 +117,17 @@ const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLim
 #[tokio::test]
 async fn malformed_and_big_messages_are_refused_and_others_are_served() {
     let agent = Agent::new(RULES).await;
-    let malformed = raw(
-        &agent,
-        METHOD,
-        Bytes::from_static(b"\x0a\xff\xff\xff\xff\x0f"),
-    )
-    .await;
+    let malformed = raw(&agent, METHOD, Bytes::from_static(b"\x0a\xff\xff\xff\xff\x0f")).await;
     let status = malformed.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Internal, "{status}");
     assert!(status.message().contains("decode"), "{status}");
-    let big = raw(&agent, METHOD, Bytes::from(vec![0; 10_000_000]))
-        .await
-        .unwrap_err();
+    let big = raw(&agent, METHOD, Bytes::from(vec![0; 10_000_000])).await.unwrap_err();
     assert_eq!(big.code(), tonic::Code::OutOfRange, "{big}");
     assert!(big.message().contains("limit"), "{big}");
     let unknown = "/envoy.service.ratelimit.v3.RateLimitService/Other";
     let status = raw(&agent, unknown, Bytes::new()).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unimplemented, "{status}");
-    let answer = agent
-        .call(request([descriptor(&[("tenant", "a")])]))
-        .await
-        .unwrap();
+    let answer = agent.call(request([descriptor(&[("tenant", "a")])])).await.unwrap();
     assert_eq!(answer.overall_code(), Code::Ok);
 }
 
@@ -175,9 +138,7 @@ async fn a_value_that_is_no_text_is_limited_too() {
     // RateLimitRequest { domain: "edge", descriptors: [{ entries: [{ "tenant", [0xff] }] }] }
     let message: &[u8] = b"\x0a\x04edge\x12\x0d\x0a\x0b\x0a\x06tenant\x12\x01\xff";
     for _ in 0..3 {
-        raw(&agent, METHOD, Bytes::from_static(message))
-            .await
-            .unwrap();
+        raw(&agent, METHOD, Bytes::from_static(message)).await.unwrap();
     }
     assert_eq!(agent.left("0@@@ff", "api", "rpd").await, 7);
 }
@@ -185,20 +146,12 @@ async fn a_value_that_is_no_text_is_limited_too() {
 #[tokio::test]
 async fn more_calls_than_may_be_in_flight_are_refused_at_once() {
     let agent = Agent::new(RULES).await;
-    let held: Vec<_> = (0..100)
-        .map(|_| agent.gated.gate.enter(0).unwrap())
-        .collect();
-    let status = agent
-        .call(request([descriptor(&[("tenant", "a")])]))
-        .await
-        .unwrap_err();
+    let held: Vec<_> = (0..100).map(|_| agent.gated.gate.enter(0).unwrap()).collect();
+    let status = agent.call(request([descriptor(&[("tenant", "a")])])).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unavailable);
     assert!(status.message().contains("--max-in-flight"), "{status}");
     drop(held);
-    agent
-        .call(request([descriptor(&[("tenant", "a")])]))
-        .await
-        .unwrap();
+    agent.call(request([descriptor(&[("tenant", "a")])])).await.unwrap();
 }
 
 /// What frees tokens never waits for the requests that wait for them.
@@ -207,17 +160,10 @@ async fn reports_find_room_while_all_places_are_of_requests_that_wait() {
     let agent = Agent::new(RULES).await;
     let taken = request([hits(&[("tenant", "a")], 6)]);
     agent.call(taken).await.unwrap();
-    let _held: Vec<_> = (0..100)
-        .map(|_| agent.gated.gate.enter(0).unwrap())
-        .collect();
+    let _held: Vec<_> = (0..100).map(|_| agent.gated.gate.enter(0).unwrap()).collect();
     // All but the one of the report.
-    let _settling: Vec<_> = (0..99)
-        .map(|_| agent.gated.settling.enter(0).unwrap())
-        .collect();
-    for report in [
-        refund(&[("tenant", "a")], 2),
-        hits(&[("used", "a"), ("model", "m")], 5),
-    ] {
+    let _settling: Vec<_> = (0..99).map(|_| agent.gated.settling.enter(0).unwrap()).collect();
+    for report in [refund(&[("tenant", "a")], 2), hits(&[("used", "a"), ("model", "m")], 5)] {
         let answer = agent.call(request([report])).await.unwrap();
         assert_eq!(answer.overall_code(), Code::Ok);
     }
@@ -240,13 +186,7 @@ async fn calls_of_all_methods_show_the_secret_and_health_does_not() {
         let path = PathAndQuery::try_from(path).unwrap();
         grpc.unary(call, path, codec).await
     };
-    for wrong in [
-        None,
-        Some(""),
-        Some("0"),
-        Some("0123456789abcdeF"),
-        Some("0123456789abcdef0"),
-    ] {
+    for wrong in [None, Some(""), Some("0"), Some("0123456789abcdeF"), Some("0123456789abcdef0")] {
         for path in [
             METHOD,
             "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit",

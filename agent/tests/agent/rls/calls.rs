@@ -15,10 +15,8 @@ fn parsed(text: &str) -> RateLimitDescriptor {
                 "Hour" => envoy_types::pb::envoy::r#type::v3::RateLimitUnit::Hour,
                 _ => envoy_types::pb::envoy::r#type::v3::RateLimitUnit::Unknown,
             };
-            let limit = RateLimitOverride {
-                requests_per_unit: number.parse().unwrap(),
-                unit: unit.into(),
-            };
+            let limit =
+                RateLimitOverride { requests_per_unit: number.parse().unwrap(), unit: unit.into() };
             (text, Some(limit))
         }
     };
@@ -30,10 +28,7 @@ fn parsed(text: &str) -> RateLimitDescriptor {
         None if amount.is_empty() => descriptor(&entries),
         None => hits(&entries, amount.parse().unwrap()),
     };
-    RateLimitDescriptor {
-        limit,
-        ..descriptor
-    }
+    RateLimitDescriptor { limit, ..descriptor }
 }
 
 /// Returns an answer as the table has it.

@@ -8,22 +8,12 @@ use super::fixture::*;
 async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_reset() {
     let agent = Agent::new(RULES).await;
     let (rpd, tpd) = ([("tenant", "a")], [("tenant", "a"), ("model", "x")]);
-    let (tpd, rpd, none) = (
-        hits(&tpd, 250),
-        descriptor(&rpd),
-        descriptor(&[("no", "rule")]),
-    );
-    let answer = agent
-        .call(request([tpd.clone(), none.clone(), rpd.clone()]))
-        .await
-        .unwrap();
+    let (tpd, rpd, none) = (hits(&tpd, 250), descriptor(&rpd), descriptor(&[("no", "rule")]));
+    let answer = agent.call(request([tpd.clone(), none.clone(), rpd.clone()])).await.unwrap();
     let shown = |status: &DescriptorStatus| {
         let limit = status.current_limit.as_ref();
         let limit = limit.map(|limit| (limit.name.clone(), limit.requests_per_unit, limit.unit()));
-        let reset = status
-            .duration_until_reset
-            .as_ref()
-            .map(|reset| reset.seconds);
+        let reset = status.duration_until_reset.as_ref().map(|reset| reset.seconds);
         (limit, status.limit_remaining, reset)
     };
     let day = rate_limit::Unit::Day;
@@ -33,10 +23,7 @@ async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_r
         (None, 0, None),
         (Some(("rpd".to_owned(), 10, day)), 9, Some(77_760)),
     ];
-    assert_eq!(
-        answer.statuses.iter().map(shown).collect::<Vec<_>>(),
-        expected
-    );
+    assert_eq!(answer.statuses.iter().map(shown).collect::<Vec<_>>(), expected);
     // A denied call shows the limits that did not deny too.
     let much = RateLimitDescriptor {
         hits_addend: Some(envoy_types::pb::google::protobuf::UInt64Value { value: 800 }),
@@ -50,10 +37,7 @@ async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_r
         // 50 tokens are missing, at 1,000 a day, and no more may be sent until then.
         (Some(("tpd".to_owned(), 1_000, day)), 50, Some(4_320)),
     ];
-    assert_eq!(
-        denied.statuses.iter().map(shown).collect::<Vec<_>>(),
-        expected
-    );
+    assert_eq!(denied.statuses.iter().map(shown).collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test]
@@ -72,16 +56,10 @@ async fn a_calendar_unit_has_the_length_of_its_window_and_the_time_to_its_end() 
     let descriptors = units.map(|(unit, ..)| {
         format!("  - {{key: {unit}, rate_limit: {{unit: {unit}, requests_per_unit: 10}}}}\n")
     });
-    let rules = format!(
-        "domain: edge\nunits: calendar\ndescriptors:\n{}",
-        descriptors.concat()
-    );
+    let rules = format!("domain: edge\nunits: calendar\ndescriptors:\n{}", descriptors.concat());
     let agent = Agent::new(&rules).await;
     for (name, unit, length, left) in units {
-        let answer = agent
-            .call(request([descriptor(&[(name, "x")])]))
-            .await
-            .unwrap();
+        let answer = agent.call(request([descriptor(&[(name, "x")])])).await.unwrap();
         let policy = format!(r#""{name}";q=10;w={length}"#);
         assert_eq!(header(&answer, "ratelimit-policy"), Some(&*policy));
         let limit = format!(r#""{name}";r=9;t={left}"#);
@@ -104,14 +82,7 @@ async fn a_rate_of_0_has_fields_that_say_so() {
         ("month", 2_592_000),
         ("year", 31_536_000),
     ];
-    let units = [
-        Unit::Second,
-        Unit::Minute,
-        Unit::Hour,
-        Unit::Day,
-        Unit::Month,
-        Unit::Year,
-    ];
+    let units = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Month, Unit::Year];
     let descriptors = seconds.map(|(unit, _)| {
         format!("  - {{key: {unit}, rate_limit: {{unit: {unit}, requests_per_unit: 0}}}}\n")
     });
@@ -119,34 +90,24 @@ async fn a_rate_of_0_has_fields_that_say_so() {
     let (native, envoy) = (Agent::new(RULES).await, Agent::new(&envoy).await);
     for ((unit, seconds), code) in seconds.into_iter().zip(units) {
         let own = RateLimitDescriptor {
-            limit: Some(RateLimitOverride {
-                requests_per_unit: 0,
-                unit: code.into(),
-            }),
+            limit: Some(RateLimitOverride { requests_per_unit: 0, unit: code.into() }),
             ..descriptor(&[("tenant", "a")])
         };
-        for (agent, descriptor, name) in [
-            (&native, own, "rpd"),
-            (&envoy, descriptor(&[(unit, "x")]), unit),
-        ] {
+        for (agent, descriptor, name) in
+            [(&native, own, "rpd"), (&envoy, descriptor(&[(unit, "x")]), unit)]
+        {
             let answer = agent.call(request([descriptor])).await.unwrap();
             assert_eq!(codes(&answer), [Code::OverLimit]);
             let policy = format!(r#""{name}";q=0;w={seconds}"#);
             assert_eq!(header(&answer, "ratelimit-policy"), Some(&*policy));
-            assert_eq!(
-                header(&answer, "ratelimit"),
-                Some(&*format!(r#""{name}";r=0"#))
-            );
+            assert_eq!(header(&answer, "ratelimit"), Some(&*format!(r#""{name}";r=0"#)));
             assert_eq!(header(&answer, "retry-after"), None);
             let status = &answer.statuses[0];
             let current = status.current_limit.as_ref().unwrap();
             assert_eq!((current.requests_per_unit, status.limit_remaining), (0, 0));
             assert_eq!(current.unit().as_str_name().to_lowercase(), unit);
             // Without one the filter sends 0, which is now.
-            assert_eq!(
-                status.duration_until_reset.as_ref().unwrap().seconds,
-                seconds
-            );
+            assert_eq!(status.duration_until_reset.as_ref().unwrap().seconds, seconds);
         }
     }
 }
@@ -195,12 +156,7 @@ async fn limits_come_from_the_table_where_a_rule_brings_none() {
         ..weirgate::Config::default()
     };
     let level = weirgate::ConfigLevel::Resource("stored".try_into().unwrap());
-    agent
-        .other
-        .admin()
-        .set_config(&level, &config)
-        .await
-        .unwrap();
+    agent.other.admin().set_config(&level, &config).await.unwrap();
     // What this process knows is a minute old at most.
     agent.clock.skew(61_000);
     assert_eq!(ask().await.unwrap().statuses[0].limit_remaining, 1);
@@ -226,9 +182,7 @@ domains:
 "#;
     let agent = Agent::new(rules).await;
     let limit = weirgate::Class::new("batch", 10).unwrap().leaving(50);
-    let limit = weirgate::Limit::per_day("rpd", 100)
-        .unwrap()
-        .with_classes([limit.unwrap()]);
+    let limit = weirgate::Limit::per_day("rpd", 100).unwrap().with_classes([limit.unwrap()]);
     for (entity, class) in [("a", None), ("b", Some("batch"))] {
         let level = weirgate::ConfigLevel::Entity(entity.try_into().unwrap());
         let config = weirgate::Config {
@@ -263,17 +217,9 @@ async fn slots_are_refused_and_the_rest_of_the_call_is_not_taken() {
         ..weirgate::Config::default()
     };
     let level = weirgate::ConfigLevel::Resource("stored".try_into().unwrap());
-    agent
-        .other
-        .admin()
-        .set_config(&level, &config)
-        .await
-        .unwrap();
+    agent.other.admin().set_config(&level, &config).await.unwrap();
     for _ in 0..2 {
-        let both = request([
-            descriptor(&[("stored", "a")]),
-            descriptor(&[("tenant", "a")]),
-        ]);
+        let both = request([descriptor(&[("stored", "a")]), descriptor(&[("tenant", "a")])]);
         let status = agent.call(both).await.unwrap_err();
         assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
         assert!(status.message().contains("Reserve"), "{status}");

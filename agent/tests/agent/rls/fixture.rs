@@ -108,16 +108,7 @@ impl Agent {
         let dynamo = Dynamo::new().await.with_clock(clock.clone());
         let (table, token) = (dynamo.table().await, Token::new(secret).unwrap());
         let options = Options::default();
-        Self::on(
-            dynamo,
-            table,
-            clock,
-            RULES,
-            options,
-            |builder| builder,
-            Some(token),
-        )
-        .await
+        Self::on(dynamo, table, clock, RULES, options, |builder| builder, Some(token)).await
     }
 
     /// An agent whose table does not answer.
@@ -163,10 +154,8 @@ impl Agent {
         let service = RateLimitService::new(Arc::clone(&gated), rules, options).with_token(token);
         let listener = Grpc::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address().unwrap();
-        let clients = Clients::new(Bounds {
-            max_connections: 10_000,
-            grace: Duration::from_secs(10),
-        });
+        let clients =
+            Clients::new(Bounds { max_connections: 10_000, grace: Duration::from_secs(10) });
         let (ready, is_ready) = oneshot::channel();
         let (stop, is_stopped) = oneshot::channel();
         let ended = |signal: oneshot::Receiver<()>| async move {
@@ -275,10 +264,8 @@ pub fn request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> Ra
 
 /// A descriptor of these entries.
 pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entry = |(key, value): &(&str, &str)| Entry {
-        key: (*key).to_owned(),
-        value: (*value).to_owned(),
-    };
+    let entry =
+        |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
     RateLimitDescriptor {
         entries: entries.iter().map(entry).collect(),
         ..RateLimitDescriptor::default()
@@ -287,18 +274,12 @@ pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
 
 /// A descriptor with hits of its own.
 pub fn hits(entries: &[(&str, &str)], hits: u64) -> RateLimitDescriptor {
-    RateLimitDescriptor {
-        hits_addend: Some(UInt64Value { value: hits }),
-        ..descriptor(entries)
-    }
+    RateLimitDescriptor { hits_addend: Some(UInt64Value { value: hits }), ..descriptor(entries) }
 }
 
 /// A descriptor that gives hits back.
 pub fn refund(entries: &[(&str, &str)], tokens: u64) -> RateLimitDescriptor {
-    RateLimitDescriptor {
-        is_negative_hits: true,
-        ..hits(entries, tokens)
-    }
+    RateLimitDescriptor { is_negative_hits: true, ..hits(entries, tokens) }
 }
 
 /// A header of the answer.
@@ -310,9 +291,5 @@ pub fn header<'a>(response: &'a RateLimitResponse, name: &str) -> Option<&'a str
 
 /// The codes of the statuses.
 pub fn codes(response: &RateLimitResponse) -> Vec<Code> {
-    response
-        .statuses
-        .iter()
-        .map(DescriptorStatus::code)
-        .collect()
+    response.statuses.iter().map(DescriptorStatus::code).collect()
 }

@@ -82,10 +82,7 @@ async fn an_absurd_commit_is_refused_and_its_reservation_stays() {
         for id in [&*held.reservation_id, "no token"] {
             let status = commit(&agent, id, actual).await.unwrap_err();
             assert!(status.message().contains(&actual.to_string()), "{status}");
-            assert!(
-                status.message().contains("report what was used"),
-                "{status}"
-            );
+            assert!(status.message().contains("report what was used"), "{status}");
             assert_eq!(agent.left("a", "llm/x", "tpd").await, 200);
         }
         let mut asked = request([hits(&TPD, actual)]);
@@ -100,14 +97,10 @@ async fn an_absurd_commit_is_refused_and_its_reservation_stays() {
 /// The first write takes longer than the answer may.
 #[tokio::test]
 async fn a_commit_is_finished_although_its_time_is_over() {
-    let short = Options {
-        timeout: std::time::Duration::from_millis(300),
-    };
+    let short = Options { timeout: std::time::Duration::from_millis(300) };
     let agent = Agent::with(RULES, short, |builder| builder).await;
     let held = reserve(&agent, 800, 60).await.unwrap();
-    agent
-        .dynamo
-        .fail_when(|_| Some(weirgate_testkit::Fault::ServerError));
+    agent.dynamo.fail_when(|_| Some(weirgate_testkit::Fault::ServerError));
     let status = commit(&agent, &held.reservation_id, 150).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Aborted, "{status}");
     agent.dynamo.fail_when(|_| None);
@@ -138,9 +131,7 @@ fn both(names: [&str; 2], amount: u64) -> (messages::ReserveRequest, messages::C
 
 #[tokio::test]
 async fn a_commit_that_failed_for_one_of_two_buckets_is_repeated_and_counts_once() {
-    let patient = Options {
-        timeout: std::time::Duration::from_secs(60),
-    };
+    let patient = Options { timeout: std::time::Duration::from_secs(60) };
     let settings = |builder: weirgate::Builder| {
         let never = weirgate::CircuitBreakerConfig {
             failure_threshold: 0,
@@ -153,10 +144,7 @@ async fn a_commit_that_failed_for_one_of_two_buckets_is_repeated_and_counts_once
         let agent = Agent::with(RULES, patient, settings).await;
         let (reserve, commit) = both(["a", "b"], 150);
         let held: messages::ReserveResponse = call(&agent, "Reserve", reserve).await.unwrap();
-        let commit = messages::CommitRequest {
-            reservation_id: held.reservation_id,
-            ..commit
-        };
+        let commit = messages::CommitRequest { reservation_id: held.reservation_id, ..commit };
         let key = format!("#{failing}#");
         agent.dynamo.fail_when(move |write| {
             let fault = weirgate_testkit::Fault::ServerError;
@@ -170,16 +158,8 @@ async fn a_commit_that_failed_for_one_of_two_buckets_is_repeated_and_counts_once
         let again: messages::CommitResponse = call(&agent, "Commit", commit).await.unwrap();
         assert!(again.reservation_released);
         for name in ["a", "b"] {
-            assert_eq!(
-                agent.left(name, "llm/x", "tpd").await,
-                850,
-                "{failing}: {name}"
-            );
-            assert_eq!(
-                agent.counted(name, "llm/x", "tpd").0,
-                150,
-                "{failing}: {name}"
-            );
+            assert_eq!(agent.left(name, "llm/x", "tpd").await, 850, "{failing}: {name}");
+            assert_eq!(agent.counted(name, "llm/x", "tpd").0, 150, "{failing}: {name}");
         }
     }
 }
@@ -207,18 +187,11 @@ domains:
     let admin = agent.other.admin();
     for (entity, limits, status) in [
         ("a", ["tpd=1000/day", "slots=5"], child),
-        (
-            "team",
-            ["tpd=10000/day", "slots=50"],
-            weirgate::ConfigStatus::Enforced,
-        ),
+        ("team", ["tpd=10000/day", "slots=50"], weirgate::ConfigStatus::Enforced),
     ] {
         let level = weirgate::ConfigLevel::Entity(entity.try_into().unwrap());
         let limits = limits.map(|text| text.parse().unwrap());
-        let config = weirgate::Config {
-            status,
-            ..weirgate::Config::of(limits)
-        };
+        let config = weirgate::Config { status, ..weirgate::Config::of(limits) };
         admin.set_config(&level, &config).await.unwrap();
     }
     let kid = weirgate::Entity::new("a".try_into().unwrap());
@@ -276,12 +249,7 @@ domains:
     let level = weirgate::ConfigLevel::System;
     let limits = ["tpd=10/day", "rpd=1000/day"].map(|text| text.parse().unwrap());
     let config = weirgate::Config::of(limits);
-    agent
-        .other
-        .admin()
-        .set_config(&level, &config)
-        .await
-        .unwrap();
+    agent.other.admin().set_config(&level, &config).await.unwrap();
     for turned in [false, true] {
         let name = if turned { "b" } else { "a" };
         let mut descriptors =
@@ -319,18 +287,13 @@ async fn i3_a_commit_after_the_expiry_counts_once_in_each_bucket_of_a_chain() {
         assert_eq!(agent.left("a", "x", "tpd").await, 200);
         agent.clock.skew(60_000);
         let limits = |text: &str| [text.parse::<weirgate::Limit>().unwrap()];
-        for (entity, taken, text) in [
-            ("a", of_kid, "tpd=1000/day"),
-            ("team", of_team, "tpd=10000/day"),
-        ] {
+        for (entity, taken, text) in
+            [("a", of_kid, "tpd=1000/day"), ("team", of_team, "tpd=10000/day")]
+        {
             if taken > 0 {
                 let limits = limits(text);
                 // Not from its parent.
-                let take = agent
-                    .other
-                    .acquire(entity, "x")
-                    .limits(&limits)
-                    .take("tpd", taken);
+                let take = agent.other.acquire(entity, "x").limits(&limits).take("tpd", taken);
                 let take = take.send().await.unwrap();
                 assert!(take.is_granted(), "{entity}");
             }
@@ -340,20 +303,11 @@ async fn i3_a_commit_after_the_expiry_counts_once_in_each_bucket_of_a_chain() {
         assert_eq!(used("a").await, 150 + of_kid, "{of_kid}, {of_team}");
         // What the kid takes, its parent gives too.
         let of_kid_too = used("team").await;
-        assert!(
-            [150 + of_team, 150 + of_team + of_kid].contains(&of_kid_too),
-            "{of_kid_too}"
-        );
+        assert!([150 + of_team, 150 + of_team + of_kid].contains(&of_kid_too), "{of_kid_too}");
         let slots = agent.other.peek("a", "x").send().await.unwrap();
-        let slots = slots
-            .limits
-            .into_iter()
-            .filter(|status| status.limit == "slots");
+        let slots = slots.limits.into_iter().filter(|status| status.limit == "slots");
         for status in slots {
-            assert_eq!(
-                status.available.whole_tokens(),
-                status.capacity.whole_tokens()
-            );
+            assert_eq!(status.available.whole_tokens(), status.capacity.whole_tokens());
         }
     }
 }

@@ -38,9 +38,7 @@ async fn a_call_without_a_decision_is_not_retried_once_its_reports_are_written()
 async fn a_call_with_more_reports_than_may_be_in_flight_writes_none() {
     let agent = Agent::new(RULES).await;
     // One of its two reports could enter.
-    let held: Vec<_> = (0..99)
-        .map(|_| agent.gated.settling.enter(0).unwrap())
-        .collect();
+    let held: Vec<_> = (0..99).map(|_| agent.gated.settling.enter(0).unwrap()).collect();
     let other = [("used", "b"), ("model", "x")];
     let both = request([hits(&USED, 500), hits(&other, 500)]);
     let status = agent.call(both).await.unwrap_err();
@@ -52,14 +50,10 @@ async fn a_call_with_more_reports_than_may_be_in_flight_writes_none() {
 
 #[tokio::test]
 async fn a_report_that_failed_is_not_retried() {
-    let patient = Options {
-        timeout: Duration::from_secs(60),
-    };
+    let patient = Options { timeout: Duration::from_secs(60) };
     let impatient = |builder: Builder| builder.timeout(Duration::from_millis(50));
     let agent = Agent::with(RULES, patient, impatient).await;
-    agent
-        .dynamo
-        .fail_when(|_| Some(weirgate_testkit::Fault::ServerError));
+    agent.dynamo.fail_when(|_| Some(weirgate_testkit::Fault::ServerError));
     let answer = agent.call(request([hits(&USED, 500)])).await;
     let status = answer.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Aborted, "{status}");
@@ -69,22 +63,12 @@ async fn a_report_that_failed_is_not_retried() {
 /// Kuadrant's calls. Each is refused with its amount, its bound and a remedy, and the others count.
 #[tokio::test]
 async fn an_absurd_report_is_refused_and_changes_nothing_of_the_others() {
-    let amounts = [
-        30_501,
-        1_000_000_000_000,
-        1_000_000_000_001,
-        1 << 62,
-        u64::MAX,
-    ];
+    let amounts = [30_501, 1_000_000_000_000, 1_000_000_000_001, 1 << 62, u64::MAX];
     for amount in amounts {
         let agent = Agent::new(RULES).await;
         agent.call(request([hits(&TPD, 500)])).await.unwrap();
         // 30 days of 1,000.
-        let bound = if amount > 1_000_000_000_000 {
-            "1000000000000"
-        } else {
-            "30000"
-        };
+        let bound = if amount > 1_000_000_000_000 { "1000000000000" } else { "30000" };
         for absurd in [hits(&USED, amount), refund(&TPD, amount)] {
             let is_refund = absurd.is_negative_hits;
             let status = agent.call(request([absurd.clone()])).await.unwrap_err();
@@ -103,18 +87,14 @@ async fn an_absurd_report_is_refused_and_changes_nothing_of_the_others() {
             let asked = request([absurd.clone(), descriptor(&[("tenant", "a")])]);
             assert_eq!(agent.call(asked).await.unwrap().overall_code(), Code::Ok);
             let denied = request([absurd, hits(&TPD, 501)]);
-            assert_eq!(
-                agent.call(denied).await.unwrap().overall_code(),
-                Code::OverLimit
-            );
+            assert_eq!(agent.call(denied).await.unwrap().overall_code(), Code::OverLimit);
         }
         assert_eq!(agent.left("b", "llm/x", "tpd").await, 980);
         assert_eq!(agent.left("a", "api", "rpd").await, 8);
         // An estimate without its usage stays taken, in whatever order they come.
-        for settle in [
-            [refund(&TPD, 500), hits(&USED, amount)],
-            [hits(&USED, amount), refund(&TPD, 500)],
-        ] {
+        for settle in
+            [[refund(&TPD, 500), hits(&USED, amount)], [hits(&USED, amount), refund(&TPD, 500)]]
+        {
             agent.call(request(settle)).await.unwrap_err();
             assert_eq!(agent.left("a", "llm/x", "tpd").await, 500, "{amount}");
         }

@@ -74,10 +74,7 @@ async fn agent() -> Agent {
 fn without(mut answer: RateLimitResponse, places: &[usize]) -> RateLimitResponse {
     for at in places.iter().rev() {
         let status = answer.statuses.remove(*at);
-        let nothing = DescriptorStatus {
-            code: Code::Ok.into(),
-            ..DescriptorStatus::default()
-        };
+        let nothing = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
         assert_eq!(status, nothing, "it shows a trial");
     }
     answer
@@ -97,15 +94,9 @@ fn mixed(
             all.push((false, descriptor.clone()));
         }
     }
-    let places = all
-        .iter()
-        .enumerate()
-        .filter(|(_, (is_trial, _))| *is_trial);
+    let places = all.iter().enumerate().filter(|(_, (is_trial, _))| *is_trial);
     let places = places.map(|(at, _)| at).collect();
-    (
-        all.into_iter().map(|(_, descriptor)| descriptor).collect(),
-        places,
-    )
+    (all.into_iter().map(|(_, descriptor)| descriptor).collect(), places)
 }
 
 /// The answer as text.
@@ -121,11 +112,7 @@ fn is_alike(one: &str, other: &str) -> bool {
         let mut parts: Vec<String> = vec![];
         for letter in text.chars() {
             match parts.last_mut() {
-                Some(last)
-                    if last
-                        .chars()
-                        .all(|known| is_digit(&known) == is_digit(&letter)) =>
-                {
+                Some(last) if last.chars().all(|known| is_digit(&known) == is_digit(&letter)) => {
                     last.push(letter)
                 }
                 _ => parts.push(letter.to_string()),
@@ -150,11 +137,7 @@ async fn any_mixture_of_trials_is_answered_as_the_other_rules_alone() {
         match turn % 4 {
             0 => vec![descriptor(&[("tenant", "a")])],
             1 => vec![llm],
-            2 => vec![
-                llm,
-                descriptor(&[("tenant", "a")]),
-                descriptor(&[("free", "x")]),
-            ],
+            2 => vec![llm, descriptor(&[("tenant", "a")]), descriptor(&[("free", "x")])],
             _ => vec![hits(&[("tenant", "a")], 11), descriptor(&[("no", "rule")])],
         }
     };
@@ -186,10 +169,8 @@ async fn any_mixture_of_trials_is_answered_as_the_other_rules_alone() {
 async fn an_agent_in_shadow_mode_shows_nothing() {
     let options = weirgate_agent::rls::Options::default();
     let agent = Agent::with(RULES, options, |builder| builder.shadow(true)).await;
-    let nothing = RateLimitDescriptor {
-        limit: trials()[3].limit,
-        ..descriptor(&[("tenant", "blocked")])
-    };
+    let nothing =
+        RateLimitDescriptor { limit: trials()[3].limit, ..descriptor(&[("tenant", "blocked")]) };
     for _ in 0..3 {
         for descriptor in [
             hits(&[("tenant", "a")], 9),
@@ -209,22 +190,14 @@ async fn an_agent_in_shadow_mode_shows_nothing() {
 #[tokio::test]
 async fn a_trial_without_a_decision_hides_no_other() {
     use weirgate_testkit::Fault;
-    for fault in [
-        Fault::Throttle { key_range: true },
-        Fault::ServerError,
-        Fault::Conflict,
-        Fault::Forbidden,
-    ] {
+    for fault in
+        [Fault::Throttle { key_range: true }, Fault::ServerError, Fault::Conflict, Fault::Forbidden]
+    {
         let agent = agent().await;
         let is_of_trial = |write: &serde_json::Value| write.to_string().contains("#b#");
-        agent
-            .dynamo
-            .fail_when(move |write| is_of_trial(write).then_some(fault));
+        agent.dynamo.fail_when(move |write| is_of_trial(write).then_some(fault));
         let call = || {
-            let both = [
-                descriptor(&[("trial", "b")]),
-                descriptor(&[("tenant", "a")]),
-            ];
+            let both = [descriptor(&[("trial", "b")]), descriptor(&[("tenant", "a")])];
             agent.call(request(both))
         };
         for turn in 0..12 {

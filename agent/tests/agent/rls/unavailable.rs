@@ -15,19 +15,14 @@ async fn without_answers(on_unavailable: OnUnavailable) -> Agent {
 }
 
 fn ask() -> RateLimitRequest {
-    request([
-        descriptor(&[("tenant", "a")]),
-        descriptor(&[("no", "rule")]),
-    ])
+    request([descriptor(&[("tenant", "a")]), descriptor(&[("no", "rule")])])
 }
 
 #[tokio::test]
 async fn a_call_without_a_decision_is_unavailable_before_the_callers_deadline() {
     let agent = without_answers(OnUnavailable::Error).await;
     for timeout in [20, 250] {
-        let answer = agent
-            .call_within(ask(), Duration::from_millis(timeout))
-            .await;
+        let answer = agent.call_within(ask(), Duration::from_millis(timeout)).await;
         let status = answer.unwrap_err();
         // A deadline that passes in the client or in the server's own layer has another code.
         assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
@@ -36,9 +31,7 @@ async fn a_call_without_a_decision_is_unavailable_before_the_callers_deadline() 
 
 #[tokio::test]
 async fn without_a_deadline_of_the_caller_the_agents_own_counts() {
-    let short = Options {
-        timeout: Duration::from_millis(30),
-    };
+    let short = Options { timeout: Duration::from_millis(30) };
     let agent = Agent::without_answers(short, OnUnavailable::Error).await;
     let status = agent.call(ask()).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
@@ -68,15 +61,9 @@ async fn the_configured_answer_replaces_a_peek_that_fails_at_once() {
     ] {
         let settings = |builder: weirgate::Builder| builder.on_unavailable(on_unavailable);
         let agent = Agent::with(RULES, Options::default(), settings).await;
-        agent
-            .dynamo
-            .fail_reads(|_, _| Some(weirgate_testkit::Fault::ServerError));
-        let answer = agent
-            .call(request([
-                hits(&[("tenant", "a")], 0),
-                descriptor(&[("no", "rule")]),
-            ]))
-            .await;
+        agent.dynamo.fail_reads(|_, _| Some(weirgate_testkit::Fault::ServerError));
+        let answer =
+            agent.call(request([hits(&[("tenant", "a")], 0), descriptor(&[("no", "rule")])])).await;
         match code {
             Some(code) => {
                 let answer = answer.unwrap();
@@ -100,19 +87,13 @@ async fn what_is_stored_for_the_namespace_overrides_the_configured_answer() {
         let settings = |builder: weirgate::Builder| builder.on_unavailable(configured);
         let agent = Agent::with(RULES, Options::default(), settings).await;
         let admin = agent.other.admin();
-        let _ = admin
-            .store_on_unavailable(Some(stored))
-            .send()
-            .await
-            .unwrap();
+        let _ = admin.store_on_unavailable(Some(stored)).send().await.unwrap();
         agent.call(ask()).await.unwrap();
         agent.dynamo.stall_when(|_, _| true);
         let hangs = agent.call_within(ask(), Duration::from_millis(20)).await;
         assert_eq!(hangs.unwrap().overall_code(), code, "{configured:?}");
         agent.dynamo.stall_when(|_, _| false);
-        agent
-            .dynamo
-            .fail_reads(|_, _| Some(weirgate_testkit::Fault::ServerError));
+        agent.dynamo.fail_reads(|_, _| Some(weirgate_testkit::Fault::ServerError));
         let peek = request([hits(&[("tenant", "b")], 0)]);
         let answer = agent.call(peek).await.unwrap();
         assert_eq!(answer.overall_code(), code, "{configured:?}");
@@ -158,9 +139,7 @@ async fn tokens_of_a_call_that_was_not_answered_in_time_return() {
     let agent = Agent::new(RULES).await;
     agent.call(ask()).await.unwrap();
     // The first write is refused, and the caller does not wait for the second.
-    agent
-        .dynamo
-        .fail_next((0..4).map(|_| Some(weirgate_testkit::Fault::ServerError)));
+    agent.dynamo.fail_next((0..4).map(|_| Some(weirgate_testkit::Fault::ServerError)));
     let answer = agent.call_within(ask(), Duration::from_millis(4)).await;
     let taken = i64::from(answer.is_ok());
     agent.dynamo.forget_faults();
@@ -185,9 +164,7 @@ async fn the_health_is_serving_once_the_limits_were_reached_and_until_the_end() 
         "envoy.service.ratelimit.v3.RateLimitService",
         "kuadrant.service.ratelimit.v1.RateLimitService",
     ];
-    let watched = |service: &str| HealthCheckRequest {
-        service: service.to_owned(),
-    };
+    let watched = |service: &str| HealthCheckRequest { service: service.to_owned() };
     let mut streams = vec![];
     for service in services {
         let mut stream = health.watch(watched(service)).await.unwrap().into_inner();

@@ -43,12 +43,7 @@ pub struct Held {
 impl Held {
     pub fn new(grant: Grant, lease: Option<Duration>, on_lost: OnLost) -> Self {
         let lasts = lease.unwrap_or(DEFAULT_LEASE);
-        Self {
-            grant,
-            lasts,
-            on_lost,
-            until: Instant::now() + lasts,
-        }
+        Self { grant, lasts, on_lost, until: Instant::now() + lasts }
     }
 
     /// Runs a command, and releases the grant when it has ended.
@@ -60,9 +55,7 @@ impl Held {
         command: &[OsString],
         mut signals: Signals,
     ) -> Result<Outcome, Failure> {
-        let [program, arguments @ ..] = command else {
-            unreachable!("the command is not empty")
-        };
+        let [program, arguments @ ..] = command else { unreachable!("the command is not empty") };
         let mut child = match Command::new(program).args(arguments).spawn() {
             Ok(child) => child,
             Err(error) => {
@@ -82,9 +75,7 @@ impl Held {
         let status = self.attend(&mut child, &mut signals).await;
         settled(self.grant.release().await);
         let status = status.map_err(|error| {
-            Failure::Failed(format!(
-                "the end of the command is not known: {error}; look for it"
-            ))
+            Failure::Failed(format!("the end of the command is not known: {error}; look for it"))
         })?;
         Ok(Outcome::Exit(code(status)))
     }

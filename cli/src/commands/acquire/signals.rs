@@ -36,9 +36,7 @@ impl Signals {
     /// If the system refuses.
     pub fn new() -> Result<Self, Failure> {
         let failed = |error: std::io::Error| {
-            Failure::Failed(format!(
-                "signals cannot be forwarded: {error}; run this again"
-            ))
+            Failure::Failed(format!("signals cannot be forwarded: {error}; run this again"))
         };
         let ignored = ignored();
         let taken = Signal::iterator()

@@ -85,11 +85,7 @@ impl Acceptance {
                 self.destroy.confirm(&deed, "yes")?;
             }
             if self.destroy.dry_run {
-                let list = Page {
-                    items: left,
-                    unreadable: vec![],
-                    next: None,
-                };
+                let list = Page { items: left, unreadable: vec![], next: None };
                 output.print(&list, |list| list.items.join("\n"))?;
                 return Ok(Outcome::Done);
             }
@@ -100,9 +96,7 @@ impl Acceptance {
                 deleted += remains::clean(&backend).await?;
             }
             let deleted = Deleted { deleted };
-            output.print(&deleted, |Deleted { deleted }| {
-                format!("{deleted} items deleted")
-            })?;
+            output.print(&deleted, |Deleted { deleted }| format!("{deleted} items deleted"))?;
             return Ok(Outcome::Done);
         }
         for namespace in left {
@@ -164,22 +158,14 @@ async fn services(
     stack: Option<String>,
 ) -> Result<Metrics, Failure> {
     if context.is_local() {
-        return Ok(Metrics::NotChecked(
-            "this endpoint is a table on this machine",
-        ));
+        return Ok(Metrics::NotChecked("this endpoint is a table on this machine"));
     }
-    let elsewhere = ConnectOptions {
-        endpoint_url: None,
-        ..context.connection()
-    };
+    let elsewhere = ConnectOptions { endpoint_url: None, ..context.connection() };
     let aws = Aws::new(weirgate_store::sdk_config(&elsewhere).await);
     let facts = here.table.describe().await;
     let facts = facts.map_err(|error| undescribed(&error))?;
     if let Some(finding) = table::replicas(&facts) {
-        return Err(Failure::Refused(format!(
-            "{}; {}",
-            finding.found, finding.remedy
-        )));
+        return Err(Failure::Refused(format!("{}; {}", finding.found, finding.remedy)));
     }
     let (_, found) = functions::findings(&aws, here.table.name(), &facts, stack).await;
     here.functions = found;
@@ -251,10 +237,7 @@ async fn tried(
     let rows = async {
         let contract = contract_rows(&here, &beside, contract).await;
         let (checks, units) = check_rows(&here, &beside, wait, &metrics).await;
-        (
-            contract.into_iter().chain(checks).collect::<Vec<_>>(),
-            units,
-        )
+        (contract.into_iter().chain(checks).collect::<Vec<_>>(), units)
     };
     let ended = cleaned(&here, rows, stop.asked()).await;
     local.stop().await;
@@ -265,13 +248,7 @@ async fn tried(
         Err(failure) => (Tried::failed("", failure.text()), 0),
     };
     rows.push(Row::new("clean-up", cleaned, None));
-    Ok(Report {
-        namespace: here.namespace.to_string(),
-        estimate,
-        write_units,
-        rows,
-        deleted,
-    })
+    Ok(Report { namespace: here.namespace.to_string(), estimate, write_units, rows, deleted })
 }
 
 /// Runs checks until they end or `stop` does, and deletes what they wrote. Returns what the checks did, and
@@ -288,9 +265,7 @@ async fn cleaned<T>(
     warn("deleting what was written; Ctrl-C leaves it for --acceptance --clean");
     match (done, remains::clean(here).await) {
         (Some(done), deleted) => Ok((done, deleted)),
-        (None, Ok(_)) => Err(Failure::Failed(
-            "stopped; what was written is deleted".to_owned(),
-        )),
+        (None, Ok(_)) => Err(Failure::Failed("stopped; what was written is deleted".to_owned())),
         (None, Err(failure)) => Err(Failure::Failed(format!(
             "stopped, and not all that was written is deleted: {}; run this again with --clean",
             failure.text()
@@ -367,11 +342,7 @@ async fn contract_rows(here: &Backend, local: &Backend, contract: &Contract) -> 
     let two = contract.run(&local.table, namespace, |_| true).await;
     let rows = one.into_iter().map(|(group, tried)| {
         let there = &two[group];
-        Row::new(
-            format!("contract, {group}"),
-            of_group(here, &tried),
-            Some(of_group(local, there)),
-        )
+        Row::new(format!("contract, {group}"), of_group(here, &tried), Some(of_group(local, there)))
     });
     rows.collect()
 }
@@ -389,17 +360,11 @@ fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
     }
     let lines = differences.iter().map(|difference| {
         let contract::Difference { case, found, aws } = difference;
-        let aws = if aws.is_empty() {
-            String::new()
-        } else {
-            format!("; AWS: {aws:?}")
-        };
+        let aws = if aws.is_empty() { String::new() } else { format!("; AWS: {aws:?}") };
         format!("{case}: {found}{aws}")
     });
     let state = match !backend.is_aws()
-        && differences
-            .iter()
-            .all(|difference| !difference.aws.is_empty())
+        && differences.iter().all(|difference| !difference.aws.is_empty())
     {
         true => State::Differs,
         false => State::Failed,

@@ -93,9 +93,7 @@ pub async fn metrics(aws: &Aws, stack: &str) -> Tried {
         Ok(alarms) => alarms,
         Err(error) => return failed("cloudwatch:DescribeAlarms", &error),
     };
-    let ours = alarms
-        .iter()
-        .filter(|alarm| logical_name(stack, alarm).is_some());
+    let ours = alarms.iter().filter(|alarm| logical_name(stack, alarm).is_some());
     let watched: BTreeSet<_> = ours.flat_map(MetricAlarm::watched).collect();
     if watched.is_empty() {
         return Tried::not_checked(format!("the stack {stack} has no alarms"));
@@ -156,11 +154,7 @@ pub async fn findings(aws: &Aws, stack: Option<&str>) -> Vec<Finding> {
     };
     match read(aws, stack).await {
         Ok(alarms) => of_alarms(stack, &alarms),
-        Err(error) => vec![Finding::failed(
-            "alarms",
-            "cloudwatch:DescribeAlarms",
-            &error,
-        )],
+        Err(error) => vec![Finding::failed("alarms", "cloudwatch:DescribeAlarms", &error)],
     }
 }
 
@@ -179,10 +173,8 @@ async fn read(aws: &Aws, stack: &str) -> Result<Vec<MetricAlarm>, RequestError> 
 }
 
 fn of_alarms(stack: &str, alarms: &[MetricAlarm]) -> Vec<Finding> {
-    let ours: Vec<_> = alarms
-        .iter()
-        .filter_map(|alarm| Some((logical_name(stack, alarm)?, alarm)))
-        .collect();
+    let ours: Vec<_> =
+        alarms.iter().filter_map(|alarm| Some((logical_name(stack, alarm)?, alarm))).collect();
     if ours.is_empty() {
         let text = format!("the stack {stack} has none: nothing tells when usage is not counted");
         let remedy = "set the parameter Alarms to true, or watch the metrics with another tool";
@@ -190,9 +182,7 @@ fn of_alarms(stack: &str, alarms: &[MetricAlarm]) -> Vec<Finding> {
     }
     let is_ringing = |alarm: &MetricAlarm| alarm.state_value == "ALARM";
     let ringing = ours.iter().filter(|(_, alarm)| is_ringing(alarm));
-    let mut findings: Vec<_> = ringing
-        .map(|(name, alarm)| of_ringing(name, alarm))
-        .collect();
+    let mut findings: Vec<_> = ringing.map(|(name, alarm)| of_ringing(name, alarm)).collect();
     let number = ours.len();
     if findings.is_empty() {
         findings.push(Finding::fine("alarms", format!("{number}, none rings")));
@@ -265,10 +255,7 @@ mod tests {
         );
         assert_eq!(found, [problem]);
         let default = "Records are late. docs/operations.md#a-function-is-stuck".to_owned();
-        let unset = MetricAlarm {
-            alarm_description: Some(default),
-            ..ringing
-        };
+        let unset = MetricAlarm { alarm_description: Some(default), ..ringing };
         let remedy = docs!("operations", "a-function-is-stuck");
         assert_eq!(of_alarms("limits", &[unset])[0].remedy, remedy);
         let found = of_alarms("limits", &[quiet, other.clone()]);
@@ -325,9 +312,7 @@ mod tests {
     #[test]
     fn alarms_that_notify_nothing_are_worth_a_topic() {
         let quiet = alarm("limits-DeadLettersAlarm-2Y", "OK", &[]);
-        let states = of_alarms("limits", &[quiet])
-            .into_iter()
-            .map(|finding| finding.state);
+        let states = of_alarms("limits", &[quiet]).into_iter().map(|finding| finding.state);
         assert_eq!(states.collect::<Vec<_>>(), [State::Fine, State::Advice]);
     }
 }

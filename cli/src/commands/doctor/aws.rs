@@ -63,10 +63,7 @@ pub struct RequestError {
 
 impl RequestError {
     fn local(error: impl std::fmt::Display) -> Self {
-        Self {
-            code: String::new(),
-            message: error.to_string(),
-        }
+        Self { code: String::new(), message: error.to_string() }
     }
 
     /// Returns whether the service does not know what the request names.
@@ -85,10 +82,7 @@ pub struct Aws {
 impl Aws {
     /// Returns what sends requests with the credentials of `config`.
     pub fn new(config: SdkConfig) -> Self {
-        Self {
-            config,
-            connector: https_connector(None, None, None),
-        }
+        Self { config, connector: https_connector(None, None, None) }
     }
 
     /// Reads `path`, which may have a query, from a service with a REST interface.
@@ -107,12 +101,8 @@ impl Aws {
         operation: &str,
         body: &serde_json::Value,
     ) -> Result<T, RequestError> {
-        let headers = [
-            ("content-type", "application/x-amz-json-1.0"),
-            ("x-amz-target", operation),
-        ];
-        self.send(service, "POST", "/", &headers, body.to_string())
-            .await
+        let headers = [("content-type", "application/x-amz-json-1.0"), ("x-amz-target", operation)];
+        self.send(service, "POST", "/", &headers, body.to_string()).await
     }
 
     async fn send<T: DeserializeOwned>(
@@ -124,16 +114,12 @@ impl Aws {
         body: String,
     ) -> Result<T, RequestError> {
         let uri = format!("{}{path}", self.endpoint(service)?);
-        let signature = self
-            .signature(service, method, &uri, headers, &body)
-            .await?;
+        let signature = self.signature(service, method, &uri, headers, &body).await?;
         let mut request = Request::new(SdkBody::from(body));
         request.set_method(method).map_err(RequestError::local)?;
         request.set_uri(uri).map_err(RequestError::local)?;
         for (name, value) in headers {
-            request
-                .headers_mut()
-                .insert((*name).to_owned(), (*value).to_owned());
+            request.headers_mut().insert((*name).to_owned(), (*value).to_owned());
         }
         for (name, value) in signature {
             request.headers_mut().insert(name, value);
@@ -161,12 +147,7 @@ impl Aws {
         }
         let is_on = |set: Option<bool>| set.unwrap_or_default();
         let (fips, dual_stack) = (self.config.use_fips(), self.config.use_dual_stack());
-        Ok(host(
-            service.name(),
-            self.region()?,
-            is_on(fips),
-            is_on(dual_stack),
-        ))
+        Ok(host(service.name(), self.region()?, is_on(fips), is_on(dual_stack)))
     }
 
     /// Returns the headers that sign a request.
@@ -198,9 +179,7 @@ impl Aws {
             .map_err(RequestError::local)?;
         let signed = sign(request, &parameters.into()).map_err(RequestError::local)?;
         let headers = signed.output().headers();
-        Ok(headers
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect())
+        Ok(headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 }
 
@@ -244,10 +223,7 @@ const DOMAINS: [(&str, [&str; 2]); 3] = [
 
 /// Returns whether a URL is an endpoint of AWS, in whatever network.
 pub fn is_of_aws(url: &str) -> bool {
-    let host = url
-        .split("//")
-        .last()
-        .and_then(|rest| rest.split(['/', ':']).next());
+    let host = url.split("//").last().and_then(|rest| rest.split(['/', ':']).next());
     let mut domains = DOMAINS.iter().flat_map(|(_, domains)| domains);
     host.is_some_and(|host| domains.any(|domain| host.ends_with(&format!(".{domain}"))))
 }
@@ -297,22 +273,10 @@ mod tests {
     #[test]
     fn hosts_follow_the_rules_of_the_sdks() {
         for (host_of, url) in [
-            (
-                ("lambda", "eu-west-1", false, false),
-                "https://lambda.eu-west-1.amazonaws.com",
-            ),
-            (
-                ("lambda", "us-east-1", true, false),
-                "https://lambda-fips.us-east-1.amazonaws.com",
-            ),
-            (
-                ("scheduler", "us-east-1", false, true),
-                "https://scheduler.us-east-1.api.aws",
-            ),
-            (
-                ("scheduler", "us-east-1", true, true),
-                "https://scheduler-fips.us-east-1.api.aws",
-            ),
+            (("lambda", "eu-west-1", false, false), "https://lambda.eu-west-1.amazonaws.com"),
+            (("lambda", "us-east-1", true, false), "https://lambda-fips.us-east-1.amazonaws.com"),
+            (("scheduler", "us-east-1", false, true), "https://scheduler.us-east-1.api.aws"),
+            (("scheduler", "us-east-1", true, true), "https://scheduler-fips.us-east-1.api.aws"),
             (
                 ("monitoring", "us-gov-west-1", true, false),
                 "https://monitoring.us-gov-west-1.amazonaws.com",
@@ -350,11 +314,7 @@ mod tests {
                 }
             }
         }
-        for url in [
-            "",
-            "http://127.0.0.1:8000",
-            "http://amazonaws.com.example:4566",
-        ] {
+        for url in ["", "http://127.0.0.1:8000", "http://amazonaws.com.example:4566"] {
             assert!(!is_of_aws(url), "{url}");
         }
     }

@@ -88,12 +88,7 @@ impl Finding {
         remedy: impl Into<String>,
     ) -> Self {
         let [found, remedy] = [found.into(), remedy.into()].map(|text| without_passwords(&text));
-        Self {
-            check,
-            state,
-            found,
-            remedy,
-        }
+        Self { check, state, found, remedy }
     }
 
     /// Returns the lines of the finding.

@@ -74,10 +74,7 @@ pub struct Deployed {
 impl Deployed {
     /// Returns the functions of a stack of which nothing else is known.
     pub fn of(stack: String) -> Self {
-        Self {
-            stack,
-            ..Self::default()
-        }
+        Self { stack, ..Self::default() }
     }
 
     /// Returns those of a local backend, which has the template's defaults.
@@ -108,10 +105,8 @@ pub async fn findings(
                 findings.push(finding);
                 // If none reads it, nothing is to be waited for.
                 let batch_window = Some(Duration::ZERO);
-                deployed = reader.or(deployed.map(|deployed| Deployed {
-                    batch_window,
-                    ..deployed
-                }));
+                deployed =
+                    reader.or(deployed.map(|deployed| Deployed { batch_window, ..deployed }));
             }
             Err(error) => {
                 let action = "lambda:ListEventSourceMappings";
@@ -149,9 +144,7 @@ fn of_mappings(mappings: &[Mapping], stack: Option<&str>) -> (Finding, Option<De
     };
     let ours = mappings.iter().filter_map(|mapping| {
         let name = of_stack(mapping)?;
-        stack
-            .is_none_or(|stack| stack == name)
-            .then_some((mapping, name))
+        stack.is_none_or(|stack| stack == name).then_some((mapping, name))
     });
     let ours: Vec<_> = ours.collect();
     // One that was created manually may be beside a disabled one.
@@ -159,10 +152,8 @@ fn of_mappings(mappings: &[Mapping], stack: Option<&str>) -> (Finding, Option<De
     match ours.iter().find(is_enabled).or_else(|| ours.first()) {
         Some((mapping, stack)) => {
             let batch_window = Duration::from_secs(mapping.maximum_batching_window_in_seconds);
-            let deployed = Deployed {
-                batch_window: Some(batch_window),
-                ..Deployed::of(stack.clone())
-            };
+            let deployed =
+                Deployed { batch_window: Some(batch_window), ..Deployed::of(stack.clone()) };
             (of_mapping(mapping), Some(deployed))
         }
         None => {
@@ -178,10 +169,7 @@ fn of_mappings(mappings: &[Mapping], stack: Option<&str>) -> (Finding, Option<De
 
 fn of_mapping(mapping: &Mapping) -> Finding {
     let state = &mapping.state;
-    let result = mapping
-        .last_processing_result
-        .as_deref()
-        .unwrap_or("No records processed");
+    let result = mapping.last_processing_result.as_deref().unwrap_or("No records processed");
     if state != "Enabled" {
         return Finding::problem(
             "mapping",
@@ -194,20 +182,14 @@ fn of_mapping(mapping: &Mapping) -> Finding {
         return Finding::problem("mapping", result, remedy);
     }
     let responses = mapping.function_response_types.iter().flatten();
-    if !responses
-        .into_iter()
-        .any(|name| name == "ReportBatchItemFailures")
-    {
+    if !responses.into_iter().any(|name| name == "ReportBatchItemFailures") {
         return Finding::problem(
             "mapping",
             "it does not know which record of a batch failed, so it repeats or skips whole batches",
             DEPLOY,
         );
     }
-    Finding::fine(
-        "mapping",
-        format!("it reads the stream; last result: {result}"),
-    )
+    Finding::fine("mapping", format!("it reads the stream; last result: {result}"))
 }
 
 /// Returns the finding about a function, and its maximum of shards, if it is known. Where there is no function, nothing
@@ -222,12 +204,7 @@ async fn function(
     match aws.get::<Function>(Service::Lambda, &path).await {
         Ok(function) => {
             let finding = of_function(check, name, &function, table);
-            (
-                finding,
-                function
-                    .variable("MAX_SHARDS")
-                    .and_then(|most| most.parse().ok()),
-            )
+            (finding, function.variable("MAX_SHARDS").and_then(|most| most.parse().ok()))
         }
         Err(error) if error.is_not_found() => {
             let text = format!("there is no function {name}");
@@ -260,10 +237,7 @@ fn of_function(check: &'static str, name: &str, function: &Function, table: &str
         let text = format!("{name} cannot run: {}", reason.unwrap_or("no reason given"));
         return Finding::problem(check, text, DEPLOY);
     }
-    let version = function
-        .description
-        .rsplit_once(VERSION)
-        .map(|(_, version)| version);
+    let version = function.description.rsplit_once(VERSION).map(|(_, version)| version);
     match version {
         Some(version) if version == env!("CARGO_PKG_VERSION") => {
             Finding::fine(check, format!("{name} is active, version {version}"))
@@ -296,10 +270,7 @@ fn interval(found: &Result<Schedule, RequestError>) -> Option<Duration> {
     };
     let rate = expression.strip_prefix("rate(")?;
     let (minutes, _) = rate.split_once(" minute")?;
-    minutes
-        .parse()
-        .ok()
-        .map(|minutes: u64| Duration::from_secs(minutes * 60))
+    minutes.parse().ok().map(|minutes: u64| Duration::from_secs(minutes * 60))
 }
 
 fn of_schedule(name: &str, found: Result<Schedule, RequestError>) -> Finding {
@@ -367,10 +338,7 @@ mod tests {
         let all = [other, mapping("limits-aggregator", "Disabled"), manual];
         let (finding, deployed) = of_mappings(&all, None);
         assert_eq!(finding.state, State::Fine);
-        assert_eq!(
-            deployed.map(|deployed| deployed.stack).as_deref(),
-            Some("limits")
-        );
+        assert_eq!(deployed.map(|deployed| deployed.stack).as_deref(), Some("limits"));
         assert_eq!(of_mappings(&all, Some("other")).0.state, State::Problem);
     }
 
@@ -383,10 +351,7 @@ mod tests {
         assert_eq!(deployed.batch_window, Some(Duration::from_secs(300)));
         let function = r#"{"Environment":{"Variables":{"MAX_SHARDS":"1"}}}"#;
         let function: Function = serde_json::from_str(function).unwrap();
-        assert_eq!(
-            function.variable("MAX_SHARDS").map(String::as_str),
-            Some("1")
-        );
+        assert_eq!(function.variable("MAX_SHARDS").map(String::as_str), Some("1"));
     }
 
     /// Without a Region no request is sent.
@@ -404,26 +369,16 @@ mod tests {
         };
         let stack = "limits".to_owned();
         let (found, deployed) = findings(&aws, "limits", &facts, Some(stack.clone())).await;
-        assert!(
-            found.iter().all(|found| found.state == State::Unknown),
-            "{found:?}"
-        );
+        assert!(found.iter().all(|found| found.state == State::Unknown), "{found:?}");
         assert_eq!(deployed, Some(Deployed::of(stack)));
     }
 
     #[test]
     fn the_interval_is_known_if_the_schedule_is_or_if_there_is_none() {
-        let refused = |code: &str| {
-            Err(RequestError {
-                code: code.to_owned(),
-                message: String::new(),
-            })
-        };
+        let refused =
+            |code: &str| Err(RequestError { code: code.to_owned(), message: String::new() });
         let every = |rate: &str| {
-            Ok(Schedule {
-                state: "ENABLED".to_owned(),
-                schedule_expression: rate.to_owned(),
-            })
+            Ok(Schedule { state: "ENABLED".to_owned(), schedule_expression: rate.to_owned() })
         };
         for (found, known) in [
             (every("rate(1 minute)"), Some(60)),
@@ -433,11 +388,7 @@ mod tests {
             (refused("AccessDeniedException"), None),
             (refused(""), None),
         ] {
-            assert_eq!(
-                interval(&found),
-                known.map(Duration::from_secs),
-                "{found:?}"
-            );
+            assert_eq!(interval(&found), known.map(Duration::from_secs), "{found:?}");
         }
     }
 

@@ -27,10 +27,7 @@ pub async fn finding(table: &Table, namespace: &str) -> Finding {
             "check --namespace",
         );
     };
-    let read = table
-        .read(std::slice::from_ref(&keys.entity))
-        .await
-        .map(drop);
+    let read = table.read(std::slice::from_ref(&keys.entity)).await.map(drop);
     let list = Query {
         index: Some(CHILDREN),
         partition: &format!("{namespace}/PARENT#{PROBE}"),
@@ -71,21 +68,14 @@ pub async fn finding(table: &Table, namespace: &str) -> Finding {
     let text = match (may.is_empty(), may_not.is_empty()) {
         (true, _) => "nothing is allowed in this namespace".to_owned(),
         (_, true) => format!("allowed: {}", may.join(", ")),
-        _ => format!(
-            "allowed: {}; not allowed: {}",
-            may.join(", "),
-            may_not.join(", ")
-        ),
+        _ => format!("allowed: {}; not allowed: {}", may.join(", "), may_not.join(", ")),
     };
     match may.contains(&"read") {
         true => Finding::fine(check, text),
         false => Finding::problem(
             check,
             text,
-            concat!(
-                "use a role with one of ",
-                docs!("security", "policies-for-callers")
-            ),
+            concat!("use a role with one of ", docs!("security", "policies-for-callers")),
         ),
     }
 }
@@ -101,49 +91,30 @@ impl Keys {
     fn of(namespace: &str) -> Option<Self> {
         let name = Namespace::new(namespace).ok()?;
         let subject = AuditSubject::Entity(EntityId::new(PROBE).ok()?);
-        let audit = ItemKey {
-            pk: AuditKey::partition(&name, &subject),
-            sk: META.to_owned(),
-        };
+        let audit = ItemKey { pk: AuditKey::partition(&name, &subject), sk: META.to_owned() };
         let bucket = BucketKey {
             namespace: name,
             entity: EntityId::new(PROBE).ok()?,
             resource: Resource::new(PROBE).ok()?,
             shard: 0,
         };
-        let entity = ItemKey {
-            pk: format!("{namespace}/ENTITY#{PROBE}"),
-            sk: META.to_owned(),
-        };
-        Some(Self {
-            bucket: bucket.item_key(),
-            entity,
-            audit,
-        })
+        let entity = ItemKey { pk: format!("{namespace}/ENTITY#{PROBE}"), sk: META.to_owned() };
+        Some(Self { bucket: bucket.item_key(), entity, audit })
     }
 }
 
 /// Returns conditions that no item fulfils.
 pub fn unfulfilled() -> Vec<Condition> {
-    vec![
-        Condition::Present(Path::of(PROBE)),
-        Condition::Absent(Path::of(PROBE)),
-    ]
+    vec![Condition::Present(Path::of(PROBE)), Condition::Absent(Path::of(PROBE))]
 }
 
 async fn never(table: &Table, key: &ItemKey) -> Result<(), StoreError> {
     let update = Update {
         key: key.clone(),
         conditions: unfulfilled(),
-        changes: vec![AttributeUpdate::Add(
-            Path::of(attr::WRITE_SEQ),
-            Value::Int(1),
-        )],
+        changes: vec![AttributeUpdate::Add(Path::of(attr::WRITE_SEQ), Value::Int(1))],
     };
-    table
-        .update_with(&update, ReturnValues::Never, RetryPolicy::AlsoUnconfirmed)
-        .await
-        .map(drop)
+    table.update_with(&update, ReturnValues::Never, RetryPolicy::AlsoUnconfirmed).await.map(drop)
 }
 
 fn delete(key: &ItemKey) -> Action {

@@ -38,10 +38,9 @@ fn writes(facts: &ServerFacts) -> Option<Finding> {
     let reason = facts.refuses.as_ref()?;
     let in_step = facts.replicas.iter().filter(|of| behind(of).is_none());
     let remedy = match reason.contains("NOREPLICAS") {
-        true => format!(
-            "bring a replica back, or CONFIG SET min-replicas-to-write {}",
-            in_step.count()
-        ),
+        true => {
+            format!("bring a replica back, or CONFIG SET min-replicas-to-write {}", in_step.count())
+        }
         false => "look at the server's log".to_owned(),
     };
     let found = format!("it takes none, so nothing is decided: {reason}");
@@ -51,11 +50,7 @@ fn writes(facts: &ServerFacts) -> Option<Finding> {
 /// Returns the finding about commands that the user may not run, if there are any.
 pub fn permissions(facts: &ServerFacts) -> Option<Finding> {
     let denied = facts.denied.join(", ");
-    let remedy = match facts
-        .denied
-        .iter()
-        .find_map(|of| of.strip_prefix("the keys "))
-    {
+    let remedy = match facts.denied.iter().find_map(|of| of.strip_prefix("the keys ")) {
         Some(keys) => format!("ACL SETUSER with ~{keys} and"),
         None => "ACL SETUSER with".to_owned(),
     };
@@ -63,10 +58,7 @@ pub fn permissions(facts: &ServerFacts) -> Option<Finding> {
         Finding::problem(
             "permissions",
             format!("not allowed: {denied}"),
-            format!(
-                "{remedy} all commands of {}",
-                docs!("guide/redis", "set-up")
-            ),
+            format!("{remedy} all commands of {}", docs!("guide/redis", "set-up")),
         )
     })
 }
@@ -74,10 +66,7 @@ pub fn permissions(facts: &ServerFacts) -> Option<Finding> {
 fn version(url: &StoreUrl, facts: &ServerFacts) -> Finding {
     let ServerFacts { version, .. } = facts;
     let number = version.split(' ').nth(1).unwrap_or_default();
-    let major: Option<u64> = number
-        .split('.')
-        .next()
-        .and_then(|major| major.parse().ok());
+    let major: Option<u64> = number.split('.').next().and_then(|major| major.parse().ok());
     match major {
         Some(major) if major >= LEAST_VERSION => {
             Finding::fine("server", format!("{version} at {url}"))
@@ -111,11 +100,7 @@ fn eviction(facts: &ServerFacts) -> Finding {
 
 fn memory(facts: &ServerFacts) -> Finding {
     let check = "memory";
-    let ServerFacts {
-        memory_bytes,
-        used_bytes,
-        ..
-    } = facts;
+    let ServerFacts { memory_bytes, used_bytes, .. } = facts;
     let mib = |bytes: &u64| bytes >> 20;
     if *memory_bytes == 0 {
         let text = format!("{} MiB in use, without maxmemory", mib(used_bytes));
@@ -187,11 +172,7 @@ fn replicas(facts: &ServerFacts) -> Finding {
             "add one: REPLICAOF HOST PORT on another server, with HOST and PORT of this one",
         );
     }
-    let unfit: Vec<_> = facts
-        .replicas
-        .iter()
-        .filter_map(|of| of.refuses.as_deref())
-        .collect();
+    let unfit: Vec<_> = facts.replicas.iter().filter_map(|of| of.refuses.as_deref()).collect();
     if !unfit.is_empty() {
         return Finding::problem(
             check,
@@ -206,10 +187,7 @@ fn replicas(facts: &ServerFacts) -> Finding {
     if !behind.is_empty() {
         return Finding::problem(
             check,
-            format!(
-                "{}: a failover now admits again what they lack",
-                behind.join("; ")
-            ),
+            format!("{}: a failover now admits again what they lack", behind.join("; ")),
             "look at the replica and its network",
         );
     }
@@ -258,12 +236,7 @@ fn other_clock(replica: &Replica) -> Option<String> {
 
 fn functions(facts: &ServerFacts) -> Finding {
     let check = "functions";
-    let Some(StreamFacts {
-        key,
-        waiting,
-        is_read,
-    }) = &facts.stream
-    else {
+    let Some(StreamFacts { key, waiting, is_read }) = &facts.stream else {
         if !facts.denied.is_empty() {
             let text = "not checked: the user may not do all that is needed to ask for them";
             return Finding::unknown(check, text, "allow it what permissions names");
@@ -293,13 +266,7 @@ fn functions(facts: &ServerFacts) -> Finding {
 
 /// Returns how far a replica is behind, if it is.
 fn behind(replica: &Replica) -> Option<String> {
-    let Replica {
-        address,
-        state,
-        lag_seconds,
-        behind_bytes,
-        ..
-    } = replica;
+    let Replica { address, state, lag_seconds, behind_bytes, .. } = replica;
     if state != "online" {
         return Some(format!("{address} is not online but {state}"));
     }
@@ -327,20 +294,11 @@ mod tests {
             ..ServerFacts::default()
         };
         let states: Vec<_> = state(&hosted).collect();
-        let expected = [
-            State::Fine,
-            State::Unknown,
-            State::Fine,
-            State::Unknown,
-            State::Advice,
-            State::Fine,
-        ];
+        let expected =
+            [State::Fine, State::Unknown, State::Fine, State::Unknown, State::Advice, State::Fine];
         assert_eq!(states, expected);
         for version in ["Redis 6.2.14", "Redis 10", "Redis "] {
-            let facts = ServerFacts {
-                version: version.to_owned(),
-                ..hosted.clone()
-            };
+            let facts = ServerFacts { version: version.to_owned(), ..hosted.clone() };
             let is_old = version != "Redis 10";
             let expected = if is_old { State::Problem } else { State::Fine };
             assert_eq!(state(&facts).next(), Some(expected), "{version}");
@@ -399,15 +357,8 @@ mod tests {
             (WAITING, true, State::Problem),
             (0, false, State::Problem),
         ] {
-            let stream = Some(StreamFacts {
-                key: "records".to_owned(),
-                waiting,
-                is_read,
-            });
-            let finding = functions(&ServerFacts {
-                stream,
-                ..ServerFacts::default()
-            });
+            let stream = Some(StreamFacts { key: "records".to_owned(), waiting, is_read });
+            let finding = functions(&ServerFacts { stream, ..ServerFacts::default() });
             assert_eq!(finding.state, state, "{finding:?}");
         }
     }

@@ -40,11 +40,7 @@ pub async fn finding(limiter: &RateLimiter) -> Finding {
 /// looked at.
 async fn sessions(limiter: &RateLimiter) -> Result<(BTreeMap<String, String>, bool), Error> {
     let (mut found, mut seen) = (BTreeMap::new(), 0);
-    for filter in [
-        ConfigFilter::Resources,
-        ConfigFilter::Plans,
-        ConfigFilter::All,
-    ] {
+    for filter in [ConfigFilter::Resources, ConfigFilter::Plans, ConfigFilter::All] {
         let mut after = None;
         loop {
             let page = limiter.admin().configs(&filter, after.as_ref()).await?;

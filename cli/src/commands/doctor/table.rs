@@ -26,17 +26,13 @@ pub async fn findings(table: &Table, facts: &TableFacts) -> Vec<Finding> {
         Err(error) => unknown("expiry", "dynamodb:DescribeTimeToLive", &error),
     });
     findings.push(match table.is_recoverable().await {
-        Ok(true) => Finding::fine(
-            "recovery",
-            "the table can be restored to any second of its last days",
-        ),
+        Ok(true) => {
+            Finding::fine("recovery", "the table can be restored to any second of its last days")
+        }
         Ok(false) => Finding::advice(
             "recovery",
             "point-in-time recovery is off: what is deleted by mistake is lost",
-            concat!(
-                "turn it on; how to restore: ",
-                docs!("operations", "the-table-is-restored")
-            ),
+            concat!("turn it on; how to restore: ", docs!("operations", "the-table-is-restored")),
         ),
         Err(error) => unknown("recovery", "dynamodb:DescribeContinuousBackups", &error),
     });
@@ -53,10 +49,7 @@ fn state(table: &Table, facts: &TableFacts) -> Finding {
         return Finding::advice(
             "table",
             format!("{name} has provisioned capacity, which throttles callers above it"),
-            concat!(
-                "switch it to on-demand, or provision for the peak: ",
-                docs!("scaling")
-            ),
+            concat!("switch it to on-demand, or provision for the peak: ", docs!("scaling")),
         );
     }
     Finding::fine("table", format!("{name} is active, billed on demand"))
@@ -67,25 +60,19 @@ fn keys(facts: &TableFacts) -> Finding {
         let text = "its keys are not PK and SK: this is no table of Weirgate";
         return Finding::problem("indexes", text, "check --table");
     }
-    let states = facts
-        .indexes
-        .iter()
-        .filter_map(|(name, state)| match state {
-            IndexState::Active => None,
-            IndexState::Other(status) => Some(format!("{name} is {status}")),
-            IndexState::Different => Some(format!("{name} has other keys or another projection")),
-            IndexState::Missing => Some(format!("{name} is missing")),
-        });
+    let states = facts.indexes.iter().filter_map(|(name, state)| match state {
+        IndexState::Active => None,
+        IndexState::Other(status) => Some(format!("{name} is {status}")),
+        IndexState::Different => Some(format!("{name} has other keys or another projection")),
+        IndexState::Missing => Some(format!("{name} is missing")),
+    });
     let states: Vec<_> = states.collect();
     if states.is_empty() {
         return Finding::fine("indexes", "all four are active");
     }
     Finding::problem(
         "indexes",
-        format!(
-            "{}: lists, and the reconciler, miss what it has",
-            states.join(", ")
-        ),
+        format!("{}: lists, and the reconciler, miss what it has", states.join(", ")),
         format!("wait for one that is being created; otherwise {DEPLOY}"),
     )
 }
@@ -182,10 +169,7 @@ mod tests {
         facts.replicas = vec!["eu-west-1".to_owned(), "us-west-2".to_owned()];
         let finding = replicas(&facts).expect("it is global");
         assert_eq!(finding.state, State::Problem);
-        assert!(
-            finding.found.contains("eu-west-1, us-west-2"),
-            "{finding:?}"
-        );
+        assert!(finding.found.contains("eu-west-1, us-west-2"), "{finding:?}");
     }
     /// This machine's clock, ahead by so many ms.
     #[derive(Debug)]
@@ -205,10 +189,8 @@ mod tests {
             (90_000, State::Advice, "1m30s ahead"),
             (-90_000, State::Advice, "behind"),
         ] {
-            let options = RedisOptions {
-                clock: Arc::new(Ahead(ahead)),
-                ..RedisOptions::new(server.url())
-            };
+            let options =
+                RedisOptions { clock: Arc::new(Ahead(ahead)), ..RedisOptions::new(server.url()) };
             let table = Table::on_redis(&options).expect("the URL is one");
             table.warm().await.expect("it is there");
             let finding = clock(&table, "the server");

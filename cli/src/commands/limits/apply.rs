@@ -147,19 +147,10 @@ impl Apply {
             let fields = serde_json::json!({"applied": applied, "left": left - applied});
             return Err(failure.with_part(remark, fields));
         }
-        let report = Applied {
-            applied,
-            applied_before: plan.count() - applied,
-        };
+        let report = Applied { applied, applied_before: plan.count() - applied };
         output.print(&report, |report| match report {
-            Applied {
-                applied,
-                applied_before: 0,
-            } => format!("applied: {applied}"),
-            Applied {
-                applied,
-                applied_before,
-            } => {
+            Applied { applied, applied_before: 0 } => format!("applied: {applied}"),
+            Applied { applied, applied_before } => {
                 format!("applied: {applied}, before: {applied_before}")
             }
         })?;
@@ -287,17 +278,9 @@ async fn open_configs<'p>(
     plan: &'p Changes,
     source: Source,
 ) -> Result<Vec<&'p ConfigChange>, Failure> {
-    let levels: Vec<_> = plan
-        .configs
-        .iter()
-        .map(|change| change.level.clone())
-        .collect();
+    let levels: Vec<_> = plan.configs.iter().map(|change| change.level.clone()).collect();
     let mut open = vec![];
-    for (change, stored) in plan
-        .configs
-        .iter()
-        .zip(limiter.admin().read_configs(&levels).await?)
-    {
+    for (change, stored) in plan.configs.iter().zip(limiter.admin().read_configs(&levels).await?) {
         if stored.version == change.version {
             open.push(change);
         } else if stored.version != change.version + 1 || stored.value != change.after {
@@ -317,20 +300,13 @@ async fn open_entities(
     source: Source,
 ) -> Result<Vec<EntityChange>, Failure> {
     let all = plan.entities.iter().map(|change| change.after.clone());
-    let all = limiter
-        .admin()
-        .order_entities(&all.collect::<Vec<_>>())
-        .await?;
+    let all = limiter.admin().order_entities(&all.collect::<Vec<_>>()).await?;
     let ids: Vec<_> = all.iter().map(|after| after.id.clone()).collect();
     let planned = plan.entities.iter();
-    let planned: HashMap<_, _> = planned
-        .map(|change| (&change.after.id, change.before.as_ref()))
-        .collect();
+    let planned: HashMap<_, _> =
+        planned.map(|change| (&change.after.id, change.before.as_ref())).collect();
     let mut open = vec![];
-    for (after, stored) in all
-        .into_iter()
-        .zip(limiter.admin().read_entities(&ids).await?)
-    {
+    for (after, stored) in all.into_iter().zip(limiter.admin().read_entities(&ids).await?) {
         if stored.as_ref() == Some(&after) {
             continue;
         }
@@ -339,10 +315,7 @@ async fn open_entities(
         if stored.as_ref() != before && (stored.is_none() || stored != moved_off(before, &after)) {
             return Err(source.outdated(&format!("entity {}", after.id)));
         }
-        open.push(EntityChange {
-            before: stored,
-            after,
-        });
+        open.push(EntityChange { before: stored, after });
     }
     Ok(open)
 }
@@ -352,17 +325,8 @@ async fn apply(
     source: Source,
     change: &ConfigChange,
 ) -> Result<(), Failure> {
-    let ConfigChange {
-        level,
-        version,
-        after,
-        ..
-    } = change;
-    if limiter
-        .admin()
-        .replace_config(level, *version, after.as_ref())
-        .await?
-    {
+    let ConfigChange { level, version, after, .. } = change;
+    if limiter.admin().replace_config(level, *version, after.as_ref()).await? {
         return Ok(());
     }
     Err(source.raced(&format!("the configuration of {level}")))

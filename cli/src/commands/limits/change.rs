@@ -181,12 +181,7 @@ async fn change(
     let limiter = context.limiter().await?;
     let Versioned { value, version } = stored(&limiter, level).await?;
     let after = next(value.as_ref());
-    let changed = Changed {
-        changed: value != after,
-        dry_run,
-        before: value,
-        after,
-    };
+    let changed = Changed { changed: value != after, dry_run, before: value, after };
     let next = changed.after.as_ref();
     if let Some(next) = next {
         next.check().map_err(Error::from)?;
@@ -228,10 +223,7 @@ async fn change(
 }
 
 async fn stored(limiter: &RateLimiter, level: &ConfigLevel) -> Result<Versioned<Config>, Failure> {
-    let stored = limiter
-        .admin()
-        .read_configs(std::slice::from_ref(level))
-        .await?;
+    let stored = limiter.admin().read_configs(std::slice::from_ref(level)).await?;
     let stored = stored.into_iter().next();
     stored.ok_or_else(|| Failure::Failed(format!("the configuration of {level} was not read")))
 }

@@ -286,10 +286,7 @@ pub fn text(output: &Output, changes: &Changes) -> String {
             format!("{count}, of which {removed} remove limits of a level, a parent or a plan")
         }
     };
-    format!(
-        "{}\n{count}",
-        output.table(&COLUMNS, configs.chain(entities))
-    )
+    format!("{}\n{count}", output.table(&COLUMNS, configs.chain(entities)))
 }
 
 /// Columns of changed fields.
@@ -303,7 +300,5 @@ pub fn config_rows(level: &ConfigLevel, configs: [Option<&Config>; 2]) -> Vec<Ve
 /// Returns a row of [`COLUMNS`] for each field that differs.
 fn rows(of: &str, fields: [Fields; 2]) -> Vec<Vec<String>> {
     let fields = differing(of, fields).into_iter();
-    fields
-        .map(|field| vec![field.of, field.field, field.before, field.after])
-        .collect()
+    fields.map(|field| vec![field.of, field.field, field.before, field.after]).collect()
 }

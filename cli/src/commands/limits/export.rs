@@ -32,17 +32,12 @@ impl Export {
             ))
         })?;
         let LimitsFileContents { configs, entities } = contents;
-        let exported = Exported {
-            configs: configs.into_iter().map(Configured::from).collect(),
-            entities,
-        };
+        let exported =
+            Exported { configs: configs.into_iter().map(Configured::from).collect(), entities };
         let output = context.output();
         output.print(&exported, |_| text)?;
-        let plans: BTreeSet<_> = exported
-            .configs
-            .iter()
-            .filter_map(|config| config.level.plan())
-            .collect();
+        let plans: BTreeSet<_> =
+            exported.configs.iter().filter_map(|config| config.level.plan()).collect();
         for Entity { id, plan, .. } in &exported.entities {
             if let Some(plan) = plan.as_ref().filter(|plan| !plans.contains(plan)) {
                 output.note(format!(
@@ -69,10 +64,7 @@ fn check(contents: &LimitsFileContents, text: &str) -> Result<(), FileError> {
         of.configs.iter().map(sorted).collect()
     };
     let (stored, read) = (configs(contents), configs(&read));
-    match stored
-        .into_iter()
-        .find(|(level, config)| read.get(level) != Some(config))
-    {
+    match stored.into_iter().find(|(level, config)| read.get(level) != Some(config)) {
         None => Ok(()),
         Some((level, _)) => Err(FileError {
             path: "export".into(),

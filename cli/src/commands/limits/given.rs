@@ -18,10 +18,7 @@ impl GivenLimit {
     pub fn parse(text: &str) -> Result<Self, String> {
         let limit = amounts::level_limit(text)?;
         let named = parts(text).into_iter().map(|part| key(part).to_owned());
-        Ok(Self {
-            limit,
-            named: named.collect(),
-        })
+        Ok(Self { limit, named: named.collect() })
     }
 
     /// Returns the parts of the limit before that the text does not name, so that they are lost.
@@ -84,11 +81,7 @@ mod tests {
             assert_eq!(dropped(&whole, rule), [part]);
             assert_eq!(dropped(&whole, &whole), Vec::<String>::new(), "{whole}");
             assert_eq!(dropped(rule, &whole), Vec::<String>::new(), "{whole}");
-            let other = if rule == "rpm=20" {
-                "rpm=5/minute"
-            } else {
-                "rpm=5"
-            };
+            let other = if rule == "rpm=20" { "rpm=5/minute" } else { "rpm=5" };
             assert_eq!(dropped(&whole, other), [part]);
         }
     }

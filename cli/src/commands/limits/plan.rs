@@ -46,10 +46,7 @@ impl Plan {
             return Ok(self.shown.outcome(&changes));
         };
         std::fs::write(path, json + "\n").map_err(|error| unsaved(error.to_string()))?;
-        context.output().note(format!(
-            "apply it: weirgate limits apply {}",
-            path.display()
-        ));
+        context.output().note(format!("apply it: weirgate limits apply {}", path.display()));
         self.shown.print(context, &changes)
     }
 

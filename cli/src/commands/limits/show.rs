@@ -21,9 +21,7 @@ fn remarks(config: &Config) -> impl Iterator<Item = String> {
         ConfigStatus::Enforced => None,
         status => Some(status.as_str().to_owned()),
     };
-    let shadow = config
-        .is_shadow
-        .then(|| "shadow: denies nothing".to_owned());
+    let shadow = config.is_shadow.then(|| "shadow: denies nothing".to_owned());
     let class = config.class.as_ref();
     let class = class.map(|class| format!("callers are of class {class}"));
     status.into_iter().chain(shadow).chain(class)

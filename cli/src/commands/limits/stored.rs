@@ -16,10 +16,7 @@ pub async fn read(limiter: &RateLimiter) -> Result<LimitsFileContents, Failure> 
     let ids = all(async |after| admin.entities(after).await).await?;
     let entities = admin.read_entities(&ids).await?.into_iter().flatten();
     let is_set = |entity: &Entity| entity.parent.is_some() || entity.plan.is_some();
-    Ok(LimitsFileContents {
-        configs,
-        entities: entities.filter(is_set).collect(),
-    })
+    Ok(LimitsFileContents { configs, entities: entities.filter(is_set).collect() })
 }
 
 /// Reads all pages of a list.
@@ -30,9 +27,7 @@ async fn all<T>(
     loop {
         let page = read(after.as_ref()).await?;
         if let Some(Unreadable { pk, sk, error, .. }) = page.unreadable.first() {
-            return Err(Failure::Failed(format!(
-                "item {pk} {sk} cannot be read: {error}"
-            )));
+            return Err(Failure::Failed(format!("item {pk} {sk} cannot be read: {error}")));
         }
         items.extend(page.items);
         after = page.next;

@@ -12,16 +12,8 @@ use crate::output::Output;
 
 /// Times above an hour count as an hour.
 const LONGEST_US: u64 = 3_600_000_000;
-const COLUMNS: [&str; 8] = [
-    "outcome",
-    "#acquires",
-    "#per s",
-    "#p50 ms",
-    "#p90 ms",
-    "#p99 ms",
-    "#p99.9 ms",
-    "#max ms",
-];
+const COLUMNS: [&str; 8] =
+    ["outcome", "#acquires", "#per s", "#p50 ms", "#p90 ms", "#p99 ms", "#p99.9 ms", "#max ms"];
 
 /// Reasons of failures that a report has.
 const MOST: usize = 20;
@@ -48,10 +40,7 @@ pub fn reason(error: &Error, entity: Option<&str>) -> String {
             format!("an item cannot be read: {error}")
         }
         Error::Halfway(error) => {
-            format!(
-                "{}; other writes of this call were applied",
-                reason(error, entity)
-            )
+            format!("{}; other writes of this call were applied", reason(error, entity))
         }
         other => other.to_string(),
     };
@@ -212,11 +201,7 @@ impl Report {
             rate,
             acquires: tally.times.values().map(Histogram::len).sum(),
             not_begun: tally.not_begun,
-            outcomes: tally
-                .times
-                .iter()
-                .map(|(at, times)| (*at, row(times)))
-                .collect(),
+            outcomes: tally.times.iter().map(|(at, times)| (*at, row(times))).collect(),
             failures: tally.failures,
             other_failures: tally.other_failures,
         }
@@ -282,10 +267,7 @@ mod tests {
     #[test]
     fn each_answer_counts_once_and_failures_by_what_they_say() {
         let mut tally = Tally::default();
-        let answer = |ending, ms| Answer {
-            ending,
-            time: Duration::from_millis(ms),
-        };
+        let answer = |ending, ms| Answer { ending, time: Duration::from_millis(ms) };
         for ms in 1..=99 {
             tally.count(answer(Ok(Ending::Granted), ms));
         }
@@ -320,11 +302,7 @@ mod tests {
         [
             Error::Invalid(format!("bucket {bucket} of {entity}: has another kind")),
             Error::Store(store()),
-            Error::Timeout {
-                bucket: bucket.clone(),
-                after,
-                last: Some(store()),
-            },
+            Error::Timeout { bucket: bucket.clone(), after, last: Some(store()) },
             Error::Unavailable {
                 retry_after: after,
                 // That of whichever acquire opened it.
@@ -338,20 +316,14 @@ mod tests {
                 resource: "api".try_into().unwrap(),
                 missing_plan: None,
             },
-            Error::Contended {
-                what: bucket.clone(),
-                after,
-            },
+            Error::Contended { what: bucket.clone(), after },
             Error::Halfway(std::sync::Arc::new(Error::Store(store()))),
         ]
     }
 
     #[test]
     fn one_failure_of_many_entities_is_one_entry() {
-        let answer = |reason| Answer {
-            ending: Err(reason),
-            time: Duration::from_millis(1),
-        };
+        let answer = |reason| Answer { ending: Err(reason), time: Duration::from_millis(1) };
         let mut tally = Tally::default();
         for number in 0..100 {
             let entity = format!("user-{number}");

@@ -196,13 +196,9 @@ mod tests {
 
     #[test]
     fn acquires_are_due_evenly_from_the_start() {
-        for (rate, milliseconds, number) in [
-            (300, 10_000, 3_000),
-            (1, 500, 1),
-            (1, 1_000, 1),
-            (1, 1_001, 2),
-            (3, 500, 2),
-        ] {
+        for (rate, milliseconds, number) in
+            [(300, 10_000, 3_000), (1, 500, 1), (1, 1_000, 1), (1, 1_001, 2), (3, 500, 2)]
+        {
             let time = Duration::from_millis(milliseconds);
             assert_eq!(planned(rate, time), number, "{rate} {milliseconds}");
             let before = time - Duration::from_nanos(1);
@@ -212,10 +208,7 @@ mod tests {
         for rate in [1, 7, 300, 1_000_000] {
             for number in [0, 1, 2, 999, 123_456] {
                 let at = offset(rate, number);
-                assert!(
-                    due(rate, at + Duration::from_nanos(1)) > number,
-                    "{rate} {number}"
-                );
+                assert!(due(rate, at + Duration::from_nanos(1)) > number, "{rate} {number}");
                 if let Some(before) = at.checked_sub(Duration::from_nanos(1)) {
                     assert!(due(rate, before) <= number, "{rate} {number}");
                 }

@@ -50,11 +50,7 @@ fn lines(actions: &[Arc<Action>]) -> Vec<String> {
 
 /// Returns an action as a line.
 pub fn line(action: &Action, work: &Work) -> String {
-    format!(
-        "{} {:<10} {work}",
-        instant::text(action.at),
-        work.function()
-    )
+    format!("{} {:<10} {work}", instant::text(action.at), work.function())
 }
 
 #[cfg(test)]
@@ -80,10 +76,7 @@ mod tests {
                 ..Default::default()
             })
         };
-        let failed = Work::Failed {
-            function: "reconciler",
-            reason: "no".to_owned(),
-        };
+        let failed = Work::Failed { function: "reconciler", reason: "no".to_owned() };
         let actions = [action(1, batch(2)), action(2, failed), action(3, batch(5))];
         assert_eq!(
             lines(&actions),

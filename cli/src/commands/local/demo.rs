@@ -23,45 +23,29 @@ const BOLD: Style = Style::new().effects(Effects::BOLD);
 const TRY: [(&str, &str); 5] = [
     ("What decides about globex", "weirgate why globex chat"),
     ("The slots of initech", "weirgate leases list initech jobs"),
-    (
-        "The largest users of chat",
-        "weirgate usage --resource chat --top requests",
-    ),
+    ("The largest users of chat", "weirgate usage --resource chat --top requests"),
     (
         "More for globex",
         "weirgate limits set --entity globex --resource chat requests=20/second,burst=20",
     ),
-    (
-        "Too much for acme",
-        "weirgate load acme chat requests=1 --rate 20 --for 5s",
-    ),
+    ("Too much for acme", "weirgate load acme chat requests=1 --rate 20 --for 5s"),
 ];
 
 /// Returns what stands on the terminal above the traffic.
 pub fn text(started: &Started<'_>, demo: &Demo, moved: &str) -> Text {
-    let Started {
-        endpoint_url,
-        page_url,
-        table,
-        variables,
-        ..
-    } = started;
+    let Started { endpoint_url, page_url, table, variables, .. } = started;
     let place = started.place();
     let tenants = demo.tenants().iter();
     let tenants = tenants.map(|tenant| format!("  {:<10}  {}\n", tenant.name(), tenant.traffic()));
-    let variables: Vec<_> = variables
-        .iter()
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect();
+    let variables: Vec<_> =
+        variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let exports = variables.chunks(2);
     let exports = exports.map(|pair| format!("  export {}\n", pair.join(" ")));
     let text = Text::default()
         .and("Weirgate on this machine, with requests of three tenants. Ctrl-C ends it.\n\n")
         .and("  Live page   ")
         .with(BOLD, page_url)
-        .and(format!(
-            "{moved}\n  Table       {table}, {place}, at {endpoint_url}\n\n"
-        ))
+        .and(format!("{moved}\n  Table       {table}, {place}, at {endpoint_url}\n\n"))
         .and(tenants.collect::<String>())
         .and("\nOpen the page. Then try, in another terminal:\n\n")
         .and(exports.collect::<String>() + "\n");
@@ -88,10 +72,7 @@ pub async fn tell(demo: &mut Demo, backend: &LocalBackend, context: &Context) {
             work @ Work::Failed { .. } => Some(line(action, work)),
             _ => None,
         });
-        let failed = failed.chain(
-            demo.error()
-                .map(|error| format!("a request failed: {error}")),
-        );
+        let failed = failed.chain(demo.error().map(|error| format!("a request failed: {error}")));
         for failed in failed.collect::<Vec<_>>() {
             // The dropped one has cleared its line.
             progress = context.output().progress();

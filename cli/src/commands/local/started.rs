@@ -43,18 +43,10 @@ impl<'a> Started<'a> {
 
 /// Returns it as lines of a shell.
 pub fn text(started: &Started<'_>, moved: &str) -> String {
-    let Started {
-        endpoint_url,
-        page_url,
-        table,
-        variables,
-        ..
-    } = started;
+    let Started { endpoint_url, page_url, table, variables, .. } = started;
     let place = started.place();
-    let exports: String = variables
-        .iter()
-        .map(|(name, value)| format!("export {name}={value}\n"))
-        .collect();
+    let exports: String =
+        variables.iter().map(|(name, value)| format!("export {name}={value}\n")).collect();
     format!(
         "# Table {table}, {place}, at {endpoint_url}. Ctrl-C stops it.\n\
          # Live page: {page_url}{moved}\n\

@@ -39,16 +39,12 @@ pub async fn run(
     let limiter = context.limiter_of(RateLimiter::builder(url.to_string()));
     let backend = StoreBackend::start(options, limiter).await?;
     let port = page_options.port;
-    let page_options = Options {
-        actions: Some(Arc::new(backend.actions().clone())),
-        ..page_options
-    };
+    let page_options =
+        Options { actions: Some(Arc::new(backend.actions().clone())), ..page_options };
     let page = page::start(context.limiter().await?, page_options, "--page-port")?;
     let moved = page::moved(&page, port);
     let started = started(url, context.options().namespace.clone(), &page);
-    context
-        .output()
-        .print(&started, |started| text(started, &moved))?;
+    context.output().print(&started, |started| text(started, &moved))?;
     tokio::select! {
         () = stop.asked() => {}
         () = actions::tell(backend.actions(), context) => {}
@@ -59,30 +55,16 @@ pub async fn run(
 }
 
 fn started(url: &StoreUrl, namespace: String, page: &LivePage) -> Started {
-    let variables = [
-        ("WEIRGATE_STORE", url.to_string()),
-        ("WEIRGATE_NAMESPACE", namespace.clone()),
-    ];
-    Started {
-        store: url.to_string(),
-        page_url: page.url(),
-        namespace,
-        variables: variables.into(),
-    }
+    let variables =
+        [("WEIRGATE_STORE", url.to_string()), ("WEIRGATE_NAMESPACE", namespace.clone())];
+    Started { store: url.to_string(), page_url: page.url(), namespace, variables: variables.into() }
 }
 
 /// Returns it as lines of a shell.
 fn text(started: &Started, moved: &str) -> String {
-    let Started {
-        store,
-        page_url,
-        variables,
-        ..
-    } = started;
-    let exports: String = variables
-        .iter()
-        .map(|(name, value)| format!("export {name}='{value}'\n"))
-        .collect();
+    let Started { store, page_url, variables, .. } = started;
+    let exports: String =
+        variables.iter().map(|(name, value)| format!("export {name}='{value}'\n")).collect();
     format!(
         "# The functions of the table in {store} run here until Ctrl-C; the table stays.\n\
          # Live page: {page_url}{moved}\n\

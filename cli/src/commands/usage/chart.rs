@@ -9,9 +9,8 @@ use crate::instant;
 /// Width of the longest bar, in characters.
 const WIDTH: i128 = 48;
 /// Bars that end within a character, by eighths.
-const EIGHTHS: [&str; 8] = [
-    "", "\u{258f}", "\u{258e}", "\u{258d}", "\u{258c}", "\u{258b}", "\u{258a}", "\u{2589}",
-];
+const EIGHTHS: [&str; 8] =
+    ["", "\u{258f}", "\u{258e}", "\u{258d}", "\u{258c}", "\u{258b}", "\u{258a}", "\u{2589}"];
 
 /// Usage of a limit over all buckets: label and amount of every interval of the range.
 pub struct Series<'a> {
@@ -38,11 +37,7 @@ pub fn series(rows: &[UsageRow], granularity: Granularity) -> Vec<Series<'_>> {
     let mut by_limit: BTreeMap<&LimitName, BTreeMap<EpochMillis, MilliTotal>> = BTreeMap::new();
     for row in rows {
         for (limit, amount) in &row.usage.tokens {
-            let at = by_limit
-                .entry(limit)
-                .or_default()
-                .entry(row.start)
-                .or_default();
+            let at = by_limit.entry(limit).or_default().entry(row.start).or_default();
             *at += *amount;
         }
     }
@@ -89,10 +84,7 @@ mod tests {
     fn a_bar_is_as_long_as_its_part_of_the_most() {
         let most = MilliTotal(4_800);
         assert_eq!(bar(most, most).chars().count(), 48);
-        assert_eq!(
-            bar(MilliTotal(2_450), most),
-            "\u{2588}".repeat(24) + "\u{258c}"
-        );
+        assert_eq!(bar(MilliTotal(2_450), most), "\u{2588}".repeat(24) + "\u{258c}");
         assert_eq!(bar(MilliTotal(-5), most), "");
     }
 }

@@ -8,9 +8,8 @@ use crate::instant;
 /// Returns rows as CSV, with a header. Names never need quotes: no separator is allowed in them.
 pub fn of(rows: &[UsageRow]) -> String {
     let limits = limits(rows.iter().map(|row| &row.usage));
-    let mut header: Vec<String> = ["entity", "resource", "start", "end", "state"]
-        .map(str::to_owned)
-        .into();
+    let mut header: Vec<String> =
+        ["entity", "resource", "start", "end", "state"].map(str::to_owned).into();
     header.extend(columns(&limits));
     let mut csv = header.join(",") + "\r\n";
     for row in rows {

@@ -24,10 +24,7 @@ const HEAD: &str = "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\"
 
 /// Returns the page: a chart of each limit over all buckets, and a table of all rows.
 pub fn of(rows: &[UsageRow], granularity: Granularity) -> String {
-    let charts: String = chart::series(rows, granularity)
-        .iter()
-        .map(figure)
-        .collect();
+    let charts: String = chart::series(rows, granularity).iter().map(figure).collect();
     format!("{HEAD}{charts}{}</html>\n", table(rows))
 }
 
@@ -87,9 +84,7 @@ fn cell(element: &str, class: &str, text: &str) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('"', "&quot;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -39,8 +39,7 @@ impl Admin {
         of: &AuditSubject,
         count: u8,
     ) -> Result<Page<AuditEvent>, Error> {
-        self.changes(of, i32::from(count.max(1)).min(PAGE), None)
-            .await
+        self.changes(of, i32::from(count.max(1)).min(PAGE), None).await
     }
 
     async fn changes(
@@ -59,11 +58,7 @@ impl Admin {
                 };
                 let found = self.session.page(listing, after).await?;
                 let (items, unreadable) = Unreadable::separate(found.items.iter().map(read))?;
-                Ok(Page {
-                    items,
-                    unreadable,
-                    next: found.next,
-                })
+                Ok(Page { items, unreadable, next: found.next })
             })
             .await
     }
@@ -128,11 +123,7 @@ impl Admin {
                 let (items, unreadable) = Unreadable::separate(found.map(read))?;
                 let token =
                     |name| PageToken::new(list, [(BY_ENTITY.range.0.to_owned(), name)].into());
-                Ok(Page {
-                    items,
-                    unreadable,
-                    next: next.map(token),
-                })
+                Ok(Page { items, unreadable, next: next.map(token) })
             })
             .await
     }
@@ -140,9 +131,8 @@ impl Admin {
 
 fn read(item: &Item) -> Result<AuditEvent, Error> {
     read_audit(item.attributes()).map_err(|error| {
-        let ItemKey { pk, sk } = item
-            .key()
-            .unwrap_or_else(|| unreachable!("a query answers with keys"));
+        let ItemKey { pk, sk } =
+            item.key().unwrap_or_else(|| unreachable!("a query answers with keys"));
         Error::UnreadableItem { pk, sk, error }
     })
 }

@@ -121,8 +121,7 @@ impl Admin {
         resource: &Resource,
         after: Option<&PageToken>,
     ) -> Result<Page<StoredBucket>, Error> {
-        self.resource_buckets_starting_with(resource, "", after)
-            .await
+        self.resource_buckets_starting_with(resource, "", after).await
     }
 
     /// Returns those [buckets of a resource](Self::resource_buckets) whose entity's id starts with

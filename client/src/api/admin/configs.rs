@@ -96,10 +96,7 @@ impl Admin {
             ConfigChange::Replace(config) => checked(config).map(Some),
             ConfigChange::Delete => Ok(None),
         };
-        match self
-            .change_level(level, None, author, next, Removal::Checked)
-            .await?
-        {
+        match self.change_level(level, None, author, next, Removal::Checked).await? {
             Change::Made(report) => Ok(report),
             // Only another version refuses a change.
             Change::Refused => Err(Error::Invalid(format!(
@@ -123,9 +120,7 @@ impl Admin {
     ) -> Result<bool, Error> {
         let next = next.map(checked).transpose()?;
         let next = |_: Option<&Config>| Ok(next.clone());
-        let change = self
-            .change_level(level, Some(version), None, next, Removal::Checked)
-            .await?;
+        let change = self.change_level(level, Some(version), None, next, Removal::Checked).await?;
         Ok(change != Change::Refused)
     }
 
@@ -235,11 +230,7 @@ impl Admin {
                     Some(stored.transpose()?.map(|config| (level, config)))
                 });
                 let (items, unreadable) = Unreadable::separate(read)?;
-                Ok(Page {
-                    items,
-                    unreadable,
-                    next: found.next,
-                })
+                Ok(Page { items, unreadable, next: found.next })
             })
             .await
     }
@@ -271,10 +262,7 @@ impl Admin {
                 ConfigFilter::Plans => Some(BY_ENTITY),
                 _ => Some(BY_RESOURCE),
             };
-            let listing = Query {
-                index,
-                ..Query::new(&partition, SortKeys::StartingWith(prefix))
-            };
+            let listing = Query { index, ..Query::new(&partition, SortKeys::StartingWith(prefix)) };
             return session.page(listing, after).await;
         }
         let list = format!("configurations of {}", session.namespace);
@@ -293,9 +281,7 @@ impl Admin {
                 let partitions =
                     partitions.filter_map(|kind| Some(kind.partition(&session.namespace)?.0));
                 let index = (BY_RESOURCE, LISTED_CONFIG);
-                let (items, next) = session
-                    .partitioned_page(index, partitions, position)
-                    .await?;
+                let (items, next) = session.partitioned_page(index, partitions, position).await?;
                 let first = || Some([(BY_ENTITY.hash.to_owned(), last_parts.next()?)].into());
                 (items, next.or_else(first))
             }
@@ -343,10 +329,7 @@ impl Admin {
                     let seen = stored(&item_key, &items)?;
                     let next = next(seen.value.as_ref())?;
                     let changes = version.map(|version| seen.version.saturating_sub(version));
-                    let report = ConfigReport {
-                        before: seen.value.clone(),
-                        after: next.clone(),
-                    };
+                    let report = ConfigReport { before: seen.value.clone(), after: next.clone() };
                     if seen.value == next && matches!(changes, None | Some(0 | 1)) {
                         return Ok(Change::Made(report));
                     }
@@ -424,8 +407,6 @@ enum Change {
 fn checked(config: &Config) -> Result<Config, Error> {
     config.check()?;
     let mut config = config.clone();
-    config
-        .limits
-        .sort_by(|one, other| one.name().cmp(other.name()));
+    config.limits.sort_by(|one, other| one.name().cmp(other.name()));
     Ok(config)
 }

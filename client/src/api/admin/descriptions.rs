@@ -75,10 +75,8 @@ impl Admin {
                         before: before.clone(),
                         after: after.clone(),
                     };
-                    let mut actions = vec![
-                        describe_entity(&key, &op, &after, &new_op),
-                        editing.record(change),
-                    ];
+                    let mut actions =
+                        vec![describe_entity(&key, &op, &after, &new_op), editing.record(change)];
                     actions.extend(mark);
                     if editing.write(&actions).await? {
                         return Ok((before, after));

@@ -23,10 +23,7 @@ pub struct EffectiveLimits {
     pub levels: Vec<ConfiguredLevel>,
     /// Plan of the entity, or else of an ancestor that it cascades to, although no level of it has a
     /// configuration: the limits of the resource and of the system hold instead.
-    #[cfg_attr(
-        feature = "serde",
-        serde(default, skip_serializing_if = "Option::is_none")
-    )]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub missing_plan: Option<PlanName>,
 }
 
@@ -44,10 +41,7 @@ pub struct EffectiveBucket {
     /// Limits in their effective modes, as their schedules scale them now.
     pub limits: Vec<Limit>,
     /// What the schedules of limits say now; empty without schedules.
-    #[cfg_attr(
-        feature = "serde",
-        serde(default, skip_serializing_if = "Vec::is_empty")
-    )]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
     pub scales: Vec<LimitScale>,
 }
 
@@ -122,11 +116,7 @@ impl Admin {
                     entities.push(parent);
                     next = of.parent;
                 }
-                Ok(EffectiveLimits {
-                    buckets,
-                    levels,
-                    missing_plan,
-                })
+                Ok(EffectiveLimits { buckets, levels, missing_plan })
             })
             .await
     }
@@ -187,9 +177,7 @@ impl Admin {
 
 impl EffectiveBucket {
     fn of(entity: &EntityId, levels: &[ConfiguredLevel], now: EpochMillis) -> Self {
-        let in_force = levels
-            .iter()
-            .find_map(|of| Some((&of.level, of.config.as_ref()?)));
+        let in_force = levels.iter().find_map(|of| Some((&of.level, of.config.as_ref()?)));
         let limits = in_force.map_or(&[][..], |(_, config)| &config.limits);
         let scales = limits.iter().filter_map(|limit| LimitScale::of(limit, now));
         let scales = scales.collect();

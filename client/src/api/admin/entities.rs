@@ -41,9 +41,7 @@ impl Admin {
     /// [`Error::Contended`] if other processes kept changing it,
     /// [`Error::Store`] if the outcome is not known.
     pub async fn set_entity(&self, entity: &Entity) -> Result<(), Error> {
-        self.change_entity(&entity.id, None, |_| Some(entity.clone()))
-            .await
-            .map(|_| ())
+        self.change_entity(&entity.id, None, |_| Some(entity.clone())).await.map(|_| ())
     }
 
     /// Sets an entity, or deletes it with `None`, if it is still as `before`. Returns whether it is
@@ -57,9 +55,7 @@ impl Admin {
         before: Option<&Entity>,
         next: Option<&Entity>,
     ) -> Result<bool, Error> {
-        let changed = self
-            .change_entity(id, Some(before), |_| next.cloned())
-            .await?;
+        let changed = self.change_entity(id, Some(before), |_| next.cloned()).await?;
         Ok(changed.is_some())
     }
 
@@ -188,8 +184,7 @@ impl Admin {
                 let namespace = &self.session.namespace;
                 let list = format!("entities of {namespace}");
                 let partitions = entity_partitions(namespace);
-                self.listed_entities(list, BY_ENTITY, partitions, after)
-                    .await
+                self.listed_entities(list, BY_ENTITY, partitions, after).await
             })
             .await
     }
@@ -203,9 +198,7 @@ impl Admin {
         after: Option<&PageToken>,
     ) -> Result<Page<EntityId>, Error> {
         let position = within(after, &list)?;
-        let page = self
-            .session
-            .partitioned_page((index, LISTED_ENTITY), partitions, position);
+        let page = self.session.partitioned_page((index, LISTED_ENTITY), partitions, position);
         let (found, next) = page.await?;
         let entity = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
         Ok(Page {
@@ -254,10 +247,7 @@ impl Admin {
     }
 
     pub(super) fn entity_key(&self, id: &EntityId) -> EntityKey {
-        EntityKey {
-            namespace: self.session.namespace.clone(),
-            entity: id.clone(),
-        }
+        EntityKey { namespace: self.session.namespace.clone(), entity: id.clone() }
     }
 
     /// Replaces an entity by what `next` makes of it, or deletes it if that is `None`, if it is still as
@@ -282,10 +272,7 @@ impl Admin {
                     let stored: Versioned<Entity> = stored.unwrap_or_default();
                     let before = stored.value.clone();
                     let next = next(before.as_ref());
-                    let change = EntityChange {
-                        before: before.clone(),
-                        after: next.clone(),
-                    };
+                    let change = EntityChange { before: before.clone(), after: next.clone() };
                     if !change.is_changed() {
                         return Ok(Some(change));
                     }
@@ -403,10 +390,7 @@ pub(super) fn seen(
     items: &[Item],
 ) -> Result<Option<(Versioned<Entity>, WriteId)>, Error> {
     let item_key = key.item_key();
-    let item = items
-        .iter()
-        .find(|item| item.key().as_ref() == Some(&item_key));
+    let item = items.iter().find(|item| item.key().as_ref() == Some(&item_key));
     let read = item.map(|item| read_entity(key.entity.clone(), item.attributes()));
-    read.transpose()
-        .map_err(|error| unreadable(&item_key, error))
+    read.transpose().map_err(|error| unreadable(&item_key, error))
 }

@@ -70,8 +70,6 @@ impl Admin {
         id: &EntityId,
         leases: LiveLeases,
     ) -> Result<EraseReport, Error> {
-        self.session
-            .at_home(async { Erasure::new(self, id, leases).preview().await })
-            .await
+        self.session.at_home(async { Erasure::new(self, id, leases).preview().await }).await
     }
 }

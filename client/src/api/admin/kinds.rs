@@ -89,13 +89,7 @@ impl Proposal<'_> {
                 known.is_some_and(|known| !known.may_become(limit.rule().kind()))
             };
             let limits = config.limits.iter().filter(is_other);
-            return limits
-                .map(|limit| Suspect {
-                    limit,
-                    of,
-                    is_known: true,
-                })
-                .collect();
+            return limits.map(|limit| Suspect { limit, of, is_known: true }).collect();
         };
         let limits = next.limits.iter().filter_map(|limit| {
             let is_other = |known: LimitKind| !known.may_become(limit.rule().kind());
@@ -111,11 +105,7 @@ impl Proposal<'_> {
             // An earlier configuration may have had the name, or a level of a resource.
             let is_default = matches!(self.level, ConfigLevel::Entity(_) | ConfigLevel::Plan(_));
             let may_be = self.seen.version > 0 || is_default;
-            (is_known || may_be).then_some(Suspect {
-                limit,
-                of: self.level,
-                is_known,
-            })
+            (is_known || may_be).then_some(Suspect { limit, of: self.level, is_known })
         });
         limits.collect()
     }
@@ -137,9 +127,7 @@ impl Admin {
                 let limits = limits.flat_map(|next| &next.limits);
                 let until = deadline(self.session.settings.timeout);
                 check_functions(&self.session, limits, until).await?;
-                let ids = changes
-                    .iter()
-                    .filter_map(|(level, _)| level.entity().cloned());
+                let ids = changes.iter().filter_map(|(level, _)| level.entity().cloned());
                 let ids: Vec<_> = ids.collect();
                 let mut entities = self.read_entities(&ids).await?.into_iter();
                 let plan = |(level, _): &(ConfigLevel, _)| {
@@ -160,10 +148,8 @@ impl Admin {
                     let key = key(&self.session.namespace, level).item_key();
                     stored(&key, items.get(&key).map_or(&[], std::slice::from_ref))
                 };
-                let planned: Planned<'_> = changes
-                    .iter()
-                    .map(|(level, next)| (level, next.as_ref()))
-                    .collect();
+                let planned: Planned<'_> =
+                    changes.iter().map(|(level, next)| (level, next.as_ref())).collect();
                 for ((level, next), plan) in changes.iter().zip(&plans) {
                     next.iter().try_for_each(Config::check)?;
                     let seen = read(level)?;
@@ -207,34 +193,23 @@ impl Admin {
     ) -> Result<(), Error> {
         self.session
             .at_home(async {
-                let planned: Planned<'_> = changes
-                    .iter()
-                    .map(|(level, next)| (level, next.as_ref()))
-                    .collect();
+                let planned: Planned<'_> =
+                    changes.iter().map(|(level, next)| (level, next.as_ref())).collect();
                 let ids: Vec<_> = entities.iter().map(|entity| entity.id.clone()).collect();
                 let stored = self.read_entities(&ids).await?;
-                let mut plans: BTreeSet<_> = changes
-                    .iter()
-                    .filter_map(|(level, _)| level.plan())
-                    .collect();
+                let mut plans: BTreeSet<_> =
+                    changes.iter().filter_map(|(level, _)| level.plan()).collect();
                 plans.extend(entities.iter().filter_map(|entity| entity.plan.as_ref()));
                 for plan in plans {
                     let of_table = self.plan_configs(plan).await?;
-                    let kept = of_table
-                        .iter()
-                        .filter(|(level, _)| !planned.contains_key(level));
-                    let mut set = planned
-                        .iter()
-                        .filter(|(level, _)| level.plan() == Some(plan));
+                    let kept = of_table.iter().filter(|(level, _)| !planned.contains_key(level));
+                    let mut set = planned.iter().filter(|(level, _)| level.plan() == Some(plan));
                     if kept.clone().any(|(_, config)| config.value.is_some())
                         || set.any(|(_, next)| next.is_some())
                     {
                         continue;
                     }
-                    if entities
-                        .iter()
-                        .any(|entity| entity.plan.as_ref() == Some(plan))
-                    {
+                    if entities.iter().any(|entity| entity.plan.as_ref() == Some(plan)) {
                         return Err(no_limits(plan));
                     }
                     self.check_unused(plan, &ids).await?;
@@ -483,9 +458,7 @@ fn compare(bucket: &StoredBucket, limit: &Limit, of: &ConfigLevel) -> Result<(),
     let known = bucket.limit(limit.name().as_str());
     match known.map(|known| known.kind()) {
         Some(known) if !known.may_become(limit.rule().kind()) => {
-            let StoredBucket {
-                entity, resource, ..
-            } = bucket;
+            let StoredBucket { entity, resource, .. } = bucket;
             let why = format!("as in the bucket of {entity} on {resource}");
             Err(refused(limit, of, known, &why))
         }

@@ -88,11 +88,7 @@ impl Admin {
                 items.sort_by(|one, other| {
                     (one.expires_at, &one.id).cmp(&(other.expires_at, &other.id))
                 });
-                Ok(Page {
-                    items,
-                    unreadable,
-                    next: None,
-                })
+                Ok(Page { items, unreadable, next: None })
             })
             .await
     }
@@ -151,17 +147,10 @@ impl Admin {
                     ..HoldPart::of(state, Arc::clone(&shard), lease.tokens)
                 };
                 // Rate tokens stay consumed.
-                let slots = shard
-                    .enforced_limits()
-                    .filter(|limit| limit.rule().kind().is_held());
+                let slots = shard.enforced_limits().filter(|limit| limit.rule().kind().is_held());
                 let limits = Limits::new(slots.collect(), None);
-                let hold = Hold::new(
-                    &self.session,
-                    &bucket,
-                    vec![part],
-                    limits,
-                    self.session.now(),
-                );
+                let hold =
+                    Hold::new(&self.session, &bucket, vec![part], limits, self.session.now());
                 let ended = self.session.in_task(hold.end(Ending::Release(vec![])));
                 Ok(ended.await? != HoldSettlement::LeaseGone)
             })
@@ -184,9 +173,7 @@ impl Admin {
 
     /// Reads all shards of a bucket.
     async fn read_bucket(&self, entity: &str, resource: &str) -> Result<Arc<BucketState>, Error> {
-        let bucket = self
-            .buckets
-            .bucket(entity.try_into()?, resource.try_into()?);
+        let bucket = self.buckets.bucket(entity.try_into()?, resource.try_into()?);
         refresh_all(&self.session, &[&bucket], self.session.env.ages.now()).await?;
         Ok(bucket)
     }

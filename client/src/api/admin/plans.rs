@@ -93,11 +93,7 @@ impl Admin {
                     }))
                 });
                 let (items, unreadable) = Unreadable::separate(read)?;
-                Ok(Page {
-                    items,
-                    unreadable,
-                    next: found.next,
-                })
+                Ok(Page { items, unreadable, next: found.next })
             })
             .await
     }
@@ -119,8 +115,7 @@ impl Admin {
                 let namespace = &self.session.namespace;
                 let list = format!("entities of plan {plan} of {namespace}");
                 let partitions = plan_partitions(namespace, plan);
-                self.listed_entities(list, BY_RESOURCE, partitions, after)
-                    .await
+                self.listed_entities(list, BY_RESOURCE, partitions, after).await
             })
             .await
     }
@@ -218,10 +213,7 @@ impl Admin {
                 versions.fold(version.saturating_add(PLAN_STEP), i64::saturating_add)
             }
         };
-        Ok(Versioned {
-            version,
-            value: next,
-        })
+        Ok(Versioned { version, value: next })
     }
 
     /// Returns whether a level of a plan has a configuration.
@@ -248,10 +240,7 @@ impl Admin {
         let left = left.map(|plan| count_entity(namespace, plan, -1));
         let mut parts: Vec<_> = left.into_iter().collect();
         if let Some(plan) = entered {
-            parts.extend([
-                self.plan_exists(plan).await?,
-                count_entity(namespace, plan, 1),
-            ]);
+            parts.extend([self.plan_exists(plan).await?, count_entity(namespace, plan, 1)]);
         }
         Ok(parts)
     }
@@ -292,10 +281,7 @@ impl Admin {
     /// the count does not.
     async fn require_no_entities(&self, plan: &PlanName) -> Result<(), Error> {
         self.check_unused(plan, &[]).await?;
-        let key = PlanKey {
-            namespace: self.session.namespace.clone(),
-            plan: plan.clone(),
-        };
+        let key = PlanKey { namespace: self.session.namespace.clone(), plan: plan.clone() };
         let key = key.item_key();
         let items = self.session.read(std::slice::from_ref(&key)).await?;
         let count = items.first().map(|item| read_plan_count(item.attributes()));
@@ -306,10 +292,7 @@ impl Admin {
     }
 
     fn same_level(&self, level: &ConfigLevel, version: i64) -> Action {
-        let key = ConfigKey {
-            namespace: self.session.namespace.clone(),
-            level: level.clone(),
-        };
+        let key = ConfigKey { namespace: self.session.namespace.clone(), level: level.clone() };
         same_config(&key, version)
     }
 

@@ -156,8 +156,7 @@ impl Purge<'_> {
                     configs = usize::from(!known.is_ok_and(|known| known.value.is_none()));
                     if !self.is_dry_run {
                         let purge = purge_config(&session.namespace, session.now());
-                        self.write(|edit| vec![edit.record(AuditChange::Purged), purge])
-                            .await?;
+                        self.write(|edit| vec![edit.record(AuditChange::Purged), purge]).await?;
                     }
                 }
                 let prefix = format!("{}/", session.namespace);
@@ -259,9 +258,7 @@ impl Purge<'_> {
             return Ok(());
         }
         let levels = switches.levels;
-        let mut exempt = levels
-            .iter()
-            .filter(|(_, switch)| **switch == Switch::Exempt);
+        let mut exempt = levels.iter().filter(|(_, switch)| **switch == Switch::Exempt);
         Err(Error::Invalid(match exempt.next() {
             Some((level, _)) if levels.get(&ConfigLevel::System) == Some(&Switch::Stopped) => {
                 format!(
@@ -298,10 +295,7 @@ impl Purge<'_> {
             self.write(move |_| keys.iter().map(delete).collect())
         });
         let transactions: Vec<_> = transactions.collect();
-        stream::iter(transactions)
-            .buffer_unordered(CONCURRENCY)
-            .try_collect()
-            .await
+        stream::iter(transactions).buffer_unordered(CONCURRENCY).try_collect().await
     }
 
     /// Writes all actions or none. They have no conditions.

@@ -54,9 +54,7 @@ impl Admin {
                         "shards must be a power of two from 1 to 64, got {shards}"
                     )));
                 }
-                let bucket = self
-                    .buckets
-                    .bucket(entity.try_into()?, resource.try_into()?);
+                let bucket = self.buckets.bucket(entity.try_into()?, resource.try_into()?);
                 check_windows(limits)?;
                 let limits = &*Limits::new(limits.into(), None);
                 check_limit_count(limits)?;
@@ -109,16 +107,8 @@ impl<'a> Resharding<'a> {
                 "shards must be 1 in a table in Redis, where all are on one server, got {shards}"
             )));
         }
-        check_capacity(
-            limits.iter().map(|limit| (limit.name(), limit.rule())),
-            shards,
-        )?;
-        Ok(Self {
-            session,
-            bucket,
-            limits,
-            shards,
-        })
+        check_capacity(limits.iter().map(|limit| (limit.name(), limit.rule())), shards)?;
+        Ok(Self { session, bucket, limits, shards })
     }
 
     /// Splits and merges until the bucket has the shard count. Returns the resulting one.
@@ -198,9 +188,7 @@ impl<'a> Resharding<'a> {
     /// Reads and returns all shards.
     async fn read(&self) -> Result<Vec<Shard>, Error> {
         self.bucket.summary().set_max_shards_seen(MAX_SHARDS);
-        self.bucket
-            .refresh(self.session, None, Consistency::Strong)
-            .await?;
+        self.bucket.refresh(self.session, None, Consistency::Strong).await?;
         let seen = self.bucket.views();
         Ok(seen.map(|view| Shard::clone(&view.shard)).collect())
     }
@@ -226,11 +214,7 @@ impl<'a> Resharding<'a> {
                 let op = weirgate_store::random_id();
                 work.push(Work::Split(split(shard, self.min_shards(), op, now)));
             } else if shard.scaling.min_shards != self.min_shards() {
-                work.push(Work::Write(update_min_shards(
-                    shard,
-                    self.min_shards(),
-                    now,
-                )));
+                work.push(Work::Write(update_min_shards(shard, self.min_shards(), now)));
             }
         }
         Ok(work)
@@ -239,14 +223,8 @@ impl<'a> Resharding<'a> {
     /// Returns the merges of all pairs that can and should become one shard.
     fn merges(&self, shards: &[Shard], now: EpochMillis) -> Vec<Work> {
         let mut work = vec![];
-        for upper in shards
-            .iter()
-            .filter(|shard| shard.shard().count > self.shards)
-        {
-            let Some(whole) = upper
-                .shard()
-                .parent()
-                .filter(|whole| whole.index != upper.key.shard)
+        for upper in shards.iter().filter(|shard| shard.shard().count > self.shards) {
+            let Some(whole) = upper.shard().parent().filter(|whole| whole.index != upper.key.shard)
             else {
                 continue;
             };
@@ -272,10 +250,7 @@ fn check_capacity<'a>(
     limits: impl Iterator<Item = (&'a LimitName, &'a RefillRule)>,
     shards: u32,
 ) -> Result<(), Error> {
-    let last = ShardIndex {
-        index: shards - 1,
-        count: shards,
-    };
+    let last = ShardIndex { index: shards - 1, count: shards };
     for (name, rule) in limits {
         if rule.is_session() && shards > 1 {
             return Err(Error::Invalid(format!(

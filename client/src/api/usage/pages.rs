@@ -61,27 +61,17 @@ pub(super) async fn page(
     after: Option<&PageToken>,
 ) -> Result<Page<UsageRow>, Error> {
     let Range { start, end } = &query.range;
-    let list = format!(
-        "usage {:?} {:?} {} {}",
-        query.scope, query.granularity, start.0, end.0
-    );
+    let list = format!("usage {:?} {:?} {} {}", query.scope, query.granularity, start.0, end.0);
     let position = within(after, &list)?;
     let start_of_all = Position::new();
     let position = position.unwrap_or(&start_of_all);
     let (timeout, now) = (session.settings.timeout, session.now());
     if *start > now {
-        return Ok(Page {
-            items: vec![],
-            unreadable: vec![],
-            next: None,
-        });
+        return Ok(Page { items: vec![], unreadable: vec![], next: None });
     }
     let granularity = query.granularity;
     let begun = granularity.end(granularity.start(now));
-    let query = UsageQuery {
-        range: *start..begun.min(*end),
-        ..query.clone()
-    };
+    let query = UsageQuery { range: *start..begun.min(*end), ..query.clone() };
     let read = async {
         let horizon = horizon(session).await?;
         let asked = &Asked { query, horizon };
@@ -175,14 +165,8 @@ async fn rows(
     let (granularity, now) = (asked.query.granularity, session.now());
     let window = granularity.window();
     // Later than the items: they may lack usage of a window that ended since the page began.
-    let horizon = UsageHorizon {
-        now,
-        ..asked.horizon.clone()
-    };
-    let Found {
-        read: snapshots,
-        mut damaged,
-    } = if is_in_items(granularity, &range, live, now) {
+    let horizon = UsageHorizon { now, ..asked.horizon.clone() };
+    let Found { read: snapshots, mut damaged } = if is_in_items(granularity, &range, live, now) {
         Found::default()
     } else {
         let last = window.start(EpochMillis(range.end.0 - 1));
@@ -192,14 +176,7 @@ async fn rows(
     };
     let mut live = live.clone();
     let known = live.damaged.len();
-    read_others(
-        session,
-        bucket,
-        &mut live,
-        &snapshots,
-        Consistency::Eventual,
-    )
-    .await?;
+    read_others(session, bucket, &mut live, &snapshots, Consistency::Eventual).await?;
     damaged.extend_from_slice(&live.damaged[known..]);
     let damaged_at: Vec<_> = damaged.iter().filter_map(window_of).collect();
     let (mut rows, mut start) = (vec![], range.start);
@@ -227,10 +204,7 @@ async fn rows(
         }
         start = end;
     }
-    Ok(Found {
-        read: rows,
-        damaged,
-    })
+    Ok(Found { read: rows, damaged })
 }
 
 /// Returns the start and the end of the window of an unreadable snapshot.
@@ -307,13 +281,10 @@ async fn plan_page(
     let position = Some(position).filter(|position| !position.is_empty());
     let page = session.partitioned_page(listed, partitions, position);
     let (found, mut next) = page.await?;
-    let entities = found
-        .iter()
-        .filter_map(|item| Some(EntityKey::parse(&item.key()?)?.entity));
+    let entities = found.iter().filter_map(|item| Some(EntityKey::parse(&item.key()?)?.entity));
     let mut entities: Vec<_> = entities.collect();
-    if let Some(first) = entities
-        .first()
-        .filter(|_| page_end(&asked.query, None) < asked.query.range.end)
+    if let Some(first) =
+        entities.first().filter(|_| page_end(&asked.query, None) < asked.query.range.end)
     {
         let begin = Position::new();
         let part = plan_entity_page(session, asked, (plan, first), resource, &begin);
@@ -338,10 +309,7 @@ async fn plan_page(
 
 /// Returns the position in the list of a plan's entities after one of them.
 fn after_entity(session: &Session, plan: &PlanName, entity: &EntityId) -> Position {
-    let key = EntityKey {
-        namespace: session.namespace.clone(),
-        entity: entity.clone(),
-    };
+    let key = EntityKey { namespace: session.namespace.clone(), entity: entity.clone() };
     let (ItemKey { pk, sk }, listed) = (key.item_key(), key.by_plan(plan));
     let names = ["PK", "SK", BY_RESOURCE.hash, BY_RESOURCE.range.0].map(str::to_owned);
     let values = [pk, sk, listed.0, listed.1];
@@ -412,35 +380,21 @@ async fn next_resource(
     let partition = format!("{}/ENTITY#{entity}", session.namespace);
     let range = |prefix: &str| {
         let name = after.map_or(String::new(), |after| format!("{after}$"));
-        (
-            format!("{prefix}{name}"),
-            format!("{}$", prefix.trim_end_matches('#')),
-        )
+        (format!("{prefix}{name}"), format!("{}$", prefix.trim_end_matches('#')))
     };
     let (buckets, snapshots) = (range("BUCKET#"), range("#USAGE#"));
-    let bucket = Query::of_index(
-        BY_ENTITY,
-        &partition,
-        SortKeys::Between(&buckets.0, &buckets.1),
-    );
+    let bucket = Query::of_index(BY_ENTITY, &partition, SortKeys::Between(&buckets.0, &buckets.1));
     let snapshot = Query::new(&partition, SortKeys::Between(&snapshots.0, &snapshots.1));
     // Any item can name a partition of the index.
     let of_bucket = |key: &ItemKey| {
-        let BucketKey {
-            namespace,
-            entity: of,
-            resource,
-            ..
-        } = BucketKey::parse(&key.pk)?;
+        let BucketKey { namespace, entity: of, resource, .. } = BucketKey::parse(&key.pk)?;
         let is_later = after.is_none_or(|after| resource.as_str() > after.as_str());
         let is_listed = namespace == session.namespace && of == *entity && is_later;
         is_listed.then_some(resource)
     };
     let of_snapshot = |key: &ItemKey| Some(SnapshotKey::parse(key)?.resource);
-    let (bucket, snapshot) = tokio::try_join!(
-        first(session, bucket, of_bucket),
-        first(session, snapshot, of_snapshot)
-    )?;
+    let (bucket, snapshot) =
+        tokio::try_join!(first(session, bucket, of_bucket), first(session, snapshot, of_snapshot))?;
     Ok(bucket.into_iter().chain(snapshot).min())
 }
 
@@ -453,10 +407,7 @@ async fn first<T>(
 ) -> Result<Option<T>, Error> {
     let (mut limit, mut after) = (1, None);
     loop {
-        let query = Query {
-            limit: Some(limit),
-            ..query
-        };
+        let query = Query { limit: Some(limit), ..query };
         let page = session.query(query, after.as_ref()).await?;
         let found = page.items.iter().find_map(|item| read(&item.key()?));
         if found.is_some() || page.next.is_none() {
@@ -477,25 +428,14 @@ async fn resource_page(
     let (buckets, next) = listed_of_resource(session, resource, "", position).await?;
     let live = read_live(session, &buckets, Consistency::Eventual).await?;
     // By place: a closure over pairs of references makes a future that servers cannot spawn.
-    let read = |at: usize| {
-        rows(
-            session,
-            asked,
-            &buckets[at],
-            asked.query.range.clone(),
-            &live[at],
-        )
-    };
-    let all = stream::iter(0..buckets.len().min(live.len()))
-        .map(read)
-        .buffered(CONCURRENT);
+    let read = |at: usize| rows(session, asked, &buckets[at], asked.query.range.clone(), &live[at]);
+    let all = stream::iter(0..buckets.len().min(live.len())).map(read).buffered(CONCURRENT);
     let mut all: Vec<Rows> = all.try_collect().await?;
     let mut rows = Rows::default();
     for of_bucket in &mut all {
         rows.read.append(&mut of_bucket.read);
         rows.damaged.append(&mut of_bucket.damaged);
     }
-    rows.damaged
-        .extend(live.into_iter().flat_map(|live| live.damaged));
+    rows.damaged.extend(live.into_iter().flat_map(|live| live.damaged));
     Ok((rows, next))
 }

@@ -42,10 +42,7 @@ pub(super) async fn horizon(session: &Session) -> Result<UsageHorizon, Error> {
     let (now, retention) = (session.now(), session.settings.usage_retention.into());
     let of_stream = UsageHorizon::of_stream(now, retention);
     Ok(match session.delivered(now).await? {
-        Some(delivered) => UsageHorizon {
-            delivered,
-            ..of_stream
-        },
+        Some(delivered) => UsageHorizon { delivered, ..of_stream },
         None => of_stream,
     })
 }
@@ -68,9 +65,8 @@ pub(super) async fn read_live(
             shards.push(decode_meter(first));
         }
         if first.is_none_or(was_split) {
-            let others: Vec<_> = (1..MAX_SHARDS)
-                .map(|shard| bucket.with_shard(shard).item_key())
-                .collect();
+            let others: Vec<_> =
+                (1..MAX_SHARDS).map(|shard| bucket.with_shard(shard).item_key()).collect();
             for item in session.read_with_merged(&others, consistency).await? {
                 shards.push(decode_meter(&item));
             }
@@ -83,9 +79,7 @@ pub(super) async fn read_live(
 /// Returns whether the bucket with this first shard was ever split. One that cannot be read may
 /// have been.
 fn was_split(first: &Item) -> bool {
-    first.bucket().map_or(true, |shard| {
-        shard.scaling.sample.is_some() || shard.shard().count > 1
-    })
+    first.bucket().map_or(true, |shard| shard.scaling.sample.is_some() || shard.shard().count > 1)
 }
 
 /// Reads the shards, live or merged away, that are not in `live`, and whose copies in `snapshots`
@@ -106,10 +100,8 @@ pub(super) async fn read_others(
     if others.is_empty() || !live.damaged.is_empty() {
         return Ok(());
     }
-    let keys: Vec<_> = others
-        .into_iter()
-        .map(|shard| bucket.with_shard(shard).item_key())
-        .collect();
+    let keys: Vec<_> =
+        others.into_iter().map(|shard| bucket.with_shard(shard).item_key()).collect();
     for item in session.read_with_merged(&keys, consistency).await? {
         live.push(decode_meter(&item));
     }
@@ -160,10 +152,8 @@ async fn read_windows(
         .item_key()
     };
     let (first, last) = (key(first), key(last));
-    let listing = Query {
-        consistency,
-        ..Query::new(&first.pk, SortKeys::Between(&first.sk, &last.sk))
-    };
+    let listing =
+        Query { consistency, ..Query::new(&first.pk, SortKeys::Between(&first.sk, &last.sk)) };
     let mut snapshots = Found::<Snapshots>::default();
     for item in session.query_all(listing).await? {
         let Some(item_key) = item.key() else {

@@ -32,10 +32,7 @@ pub struct UsageTotal {
     #[cfg_attr(feature = "serde", serde(rename = "complete_until_ms"))]
     pub complete_until: EpochMillis,
     /// Items that cannot be read: the sum lacks them, and is complete only until the range begins.
-    #[cfg_attr(
-        feature = "serde",
-        serde(default, skip_serializing_if = "Vec::is_empty")
-    )]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
     pub unreadable: Vec<Unreadable>,
 }
 
@@ -116,11 +113,7 @@ impl Admin {
         }
         Ok(UsageReport {
             session: &self.session,
-            query: UsageQuery {
-                scope,
-                granularity,
-                range: first..last,
-            },
+            query: UsageQuery { scope, granularity, range: first..last },
         })
     }
 }
@@ -157,9 +150,7 @@ impl UsageReport<'_> {
     /// [`Error::Invalid`] for a page token of another report; the other errors if the table could
     /// not be read.
     pub async fn page(&self, after: Option<&PageToken>) -> Result<Page<UsageRow>, Error> {
-        self.session
-            .at_home(async { page(self.session, &self.query, after).await })
-            .await
+        self.session.at_home(async { page(self.session, &self.query, after).await }).await
     }
 
     /// Returns the sum of all rows.
@@ -170,10 +161,7 @@ impl UsageReport<'_> {
         let Range { start, end } = self.query.range.clone();
         let horizon = self.session.at_home(horizon(self.session)).await?;
         let (now, is_delivered) = (horizon.now, horizon.is_delivered(start, end));
-        let is_listed = matches!(
-            self.query.scope,
-            UsageScope::Resource(_) | UsageScope::Plan(..)
-        );
+        let is_listed = matches!(self.query.scope, UsageScope::Resource(_) | UsageScope::Plan(..));
         let mut total = UsageTotal {
             usage: Usage::default(),
             // A bucket that is not listed yet may get usage of the range as late as one that is.
@@ -221,8 +209,7 @@ impl UsageReport<'_> {
     /// As [`page`](Self::page).
     pub async fn top(&self, limit: &LimitName, count: usize) -> Result<Page<TopUser>, Error> {
         let amount = |user: &TopUser| user.usage.tokens.get(limit).copied();
-        self.largest(count, |user| amount(user).unwrap_or(MilliTotal::ZERO).0)
-            .await
+        self.largest(count, |user| amount(user).unwrap_or(MilliTotal::ZERO).0).await
     }
 
     /// Returns the `count` buckets with the most acquires, the largest first, as [`top`](Self::top)
@@ -253,20 +240,12 @@ impl UsageReport<'_> {
                 if top.len() > count.saturating_mul(2) {
                     cut(&mut top);
                 }
-                top.push(TopUser {
-                    entity: row.entity,
-                    resource: row.resource,
-                    usage: row.usage,
-                });
+                top.push(TopUser { entity: row.entity, resource: row.resource, usage: row.usage });
             }
         });
         let unreadable = each.await?;
         cut(&mut top);
-        Ok(Page {
-            items: top,
-            unreadable,
-            next: None,
-        })
+        Ok(Page { items: top, unreadable, next: None })
     }
 
     /// Calls `with` for each row of all pages. Returns the items that cannot be read, each once: a

@@ -163,13 +163,7 @@ impl Hold {
             // Without a caller, the hold's next settlement looks.
             let _ = send.send(settled);
         });
-        self.adjusting = Some(Adjusting {
-            at,
-            limit,
-            before,
-            after: actual,
-            done,
-        });
+        self.adjusting = Some(Adjusting { at, limit, before, after: actual, done });
         self.end_adjusting().await
     }
 
@@ -198,10 +192,8 @@ impl Hold {
 
     /// Renews the durable lease, if there is one, to expire `lasts` from now.
     pub(crate) async fn renew(&mut self, lasts: Duration) -> Result<HoldSettlement, Error> {
-        let untils = self
-            .parts
-            .iter()
-            .filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires));
+        let untils =
+            self.parts.iter().filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires));
         let Some(until) = untils.max() else {
             return Ok(HoldSettlement::Applied);
         };

@@ -150,10 +150,8 @@ impl HoldToken {
         }
         let limits = Limits::new(brought.into(), self.version.map(LimitsVersion::new));
         let limits = if self.is_own { limits.own() } else { limits };
-        let bucket = buckets.bucket(
-            self.entity.as_str().try_into()?,
-            self.resource.as_str().try_into()?,
-        );
+        let bucket =
+            buckets.bucket(self.entity.as_str().try_into()?, self.resource.as_str().try_into()?);
         let mut parts = vec![];
         for part in self.parts {
             if part.shards > MAX_SHARDS || part.shard >= part.shards {
@@ -176,10 +174,7 @@ impl HoldToken {
                 is_in_doubt: part.is_in_doubt,
             });
         }
-        if parts
-            .iter()
-            .any(|part| part.lease.is_some() != parts[0].lease.is_some())
-        {
+        if parts.iter().any(|part| part.lease.is_some() != parts[0].lease.is_some()) {
             return Err(out_of_range("lease"));
         }
         let mut hold = Hold::new(session, &bucket, parts, limits, now);
@@ -245,19 +240,14 @@ impl PartToken {
         Self {
             shard: part.state.key.shard,
             shards: part.shard.shard().count,
-            amounts_milli: amounts
-                .map(|(limit, amount)| (limit.to_string(), amount.0))
-                .collect(),
+            amounts_milli: amounts.map(|(limit, amount)| (limit.to_string(), amount.0)).collect(),
             is_bypass: part.is_bypass,
             windows_ms: part
                 .windows
                 .iter()
                 .map(|(limit, end)| (limit.to_string(), end.0))
                 .collect(),
-            lease: part
-                .lease
-                .as_ref()
-                .map(|(id, expires)| (id.to_string(), expires.0)),
+            lease: part.lease.as_ref().map(|(id, expires)| (id.to_string(), expires.0)),
             is_in_doubt: part.is_in_doubt,
         }
     }

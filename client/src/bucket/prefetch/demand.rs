@@ -28,10 +28,7 @@ struct LimitDemand {
 
 impl Demand {
     pub(super) fn new(now: Moment) -> Self {
-        Self {
-            since: now,
-            flows: BTreeMap::new(),
-        }
+        Self { since: now, flows: BTreeMap::new() }
     }
 
     /// Begins a new window if the current one is over.
@@ -44,11 +41,7 @@ impl Demand {
         for flow in self.flows.values_mut() {
             let seen = MilliTokens(flow.requested.0.saturating_mul(1000)) / elapsed_ms;
             // After a pause, earlier windows say nothing.
-            flow.rate = if elapsed < 2 * WINDOW {
-                (flow.rate + seen) / 2
-            } else {
-                seen
-            };
+            flow.rate = if elapsed < 2 * WINDOW { (flow.rate + seen) / 2 } else { seen };
             flow.requested = MilliTokens::ZERO;
         }
         self.since = now;
@@ -62,10 +55,7 @@ impl Demand {
             } else {
                 self.flows.insert(
                     limit.clone(),
-                    LimitDemand {
-                        requested: *need,
-                        rate: MilliTokens::ZERO,
-                    },
+                    LimitDemand { requested: *need, rate: MilliTokens::ZERO },
                 );
             }
         }
@@ -74,10 +64,8 @@ impl Demand {
     /// Returns the demand of a limit within `span`. A rising demand shows at once, through the
     /// current window.
     pub(super) fn within(&self, limit: &LimitName, span: Millis) -> MilliTokens {
-        let rate = self
-            .flows
-            .get(limit)
-            .map_or(MilliTokens::ZERO, |flow| flow.rate.max(flow.requested));
+        let rate =
+            self.flows.get(limit).map_or(MilliTokens::ZERO, |flow| flow.rate.max(flow.requested));
         MilliTokens(rate.0.saturating_mul(span.0)) / 1000
     }
 }
@@ -129,10 +117,7 @@ mod tests {
         assert!(risen >= 499, "{risen}");
         ask(&mut demand, &mut now, 1, 10);
         let sunk = ask(&mut demand, &mut now, 1000, 3);
-        assert!(
-            (100..=300).contains(&sunk),
-            "{sunk}: an eighth of a thousand"
-        );
+        assert!((100..=300).contains(&sunk), "{sunk}: an eighth of a thousand");
     }
 
     #[test]

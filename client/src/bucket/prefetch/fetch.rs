@@ -87,10 +87,7 @@ fn return_outdated(
 ) {
     let outdated = pool.outdated(&request.limits);
     if !outdated.is_empty() {
-        tokio::spawn(return_tokens(
-            Arc::clone(session),
-            into_in_flight(bucket, outdated),
-        ));
+        tokio::spawn(return_tokens(Arc::clone(session), into_in_flight(bucket, outdated)));
     }
 }
 
@@ -114,27 +111,20 @@ async fn complete(
         let hold = pooled.pooled(request.acquires);
         return Ok(Some(Outcome::Granted(hold)));
     }
-    Ok(
-        match acquire_from_table(session, bucket, &rest, Instant::now(), deadline).await? {
-            Outcome::Granted(taken) => {
-                // The table has counted the acquire.
-                Some(Outcome::Granted(taken.merge(pooled)))
-            }
-            Outcome::Denied(_) => None,
-        },
-    )
+    Ok(match acquire_from_table(session, bucket, &rest, Instant::now(), deadline).await? {
+        Outcome::Granted(taken) => {
+            // The table has counted the acquire.
+            Some(Outcome::Granted(taken.merge(pooled)))
+        }
+        Outcome::Denied(_) => None,
+    })
 }
 
 /// Fetches a block.
 async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
     let bucket = &Arc::clone(&in_flight.bucket);
     let Some(pool) = &bucket.pool else { return };
-    let Block {
-        limits,
-        amounts,
-        acquires,
-        requested_at,
-    } = block;
+    let Block { limits, amounts, acquires, requested_at } = block;
     let timeout = session.settings.timeout;
     let request = BucketRequest {
         asks: Asks::of(Effect::Enforce, amounts),
@@ -236,12 +226,7 @@ struct InFlight {
 
 impl InFlight {
     fn new(bucket: &Arc<BucketState>, amounts: Amounts, is_block: bool) -> Self {
-        Self {
-            bucket: Arc::clone(bucket),
-            amounts,
-            is_block,
-            has_ended: false,
-        }
+        Self { bucket: Arc::clone(bucket), amounts, is_block, has_ended: false }
     }
 
     /// Ends the fetch of a block that has arrived.
@@ -257,10 +242,7 @@ impl InFlight {
     }
 
     fn pool(&self) -> &Pool {
-        self.bucket
-            .pool
-            .as_ref()
-            .expect("only a bucket with a pool has a write in flight")
+        self.bucket.pool.as_ref().expect("only a bucket with a pool has a write in flight")
     }
 }
 

@@ -343,10 +343,7 @@ impl Pool {
                     .block_arrival
                     .as_ref()
                     .map(|arrival| Arc::clone(arrival).notified_owned());
-                (
-                    block_arrival.map_or(PoolResult::Miss, PoolResult::Wait),
-                    Some(block),
-                )
+                (block_arrival.map_or(PoolResult::Miss, PoolResult::Wait), Some(block))
             }
             None => (PoolResult::Miss, None),
         }
@@ -356,9 +353,7 @@ impl Pool {
     /// arrives.
     fn is_low(&self, state: &State, amounts: &Amounts, oldest: Moment) -> bool {
         let is_low = |limit: &Limit| {
-            let low = state
-                .demand
-                .within(limit.name(), self.prefetch.refetch_lead());
+            let low = state.demand.within(limit.name(), self.prefetch.refetch_lead());
             let low = low.min(self.prefetch.max_outstanding(limit.rule().capacity) / 4);
             amounts.contains_key(limit.name()) && state.left(limit.name(), oldest) < low
         };
@@ -383,11 +378,7 @@ impl Pool {
             return NextReturn::Never;
         }
         let at = state.last_granted_at + self.prefetch.max_age;
-        if at > now {
-            NextReturn::In(at.since(now))
-        } else {
-            NextReturn::Now(state.report())
-        }
+        if at > now { NextReturn::In(at.since(now)) } else { NextReturn::Now(state.report()) }
     }
 
     /// Returns the tokens to return early: all if the request has other limits, and those that
@@ -426,10 +417,7 @@ impl Pool {
     /// Starts the expiry task with `start` if the pool needs one and has none.
     pub(super) fn ensure_expiry_task(&self, start: impl FnOnce() -> AbortHandle) {
         let mut state = self.state();
-        let is_kept = state
-            .expiry_task
-            .as_ref()
-            .is_some_and(|task| !task.is_finished());
+        let is_kept = state.expiry_task.as_ref().is_some_and(|task| !task.is_finished());
         if !is_kept && (!state.blocks.is_empty() || state.unreported != 0) {
             state.expiry_task = Some(start());
         }
@@ -450,11 +438,7 @@ impl Pool {
     ) -> Option<Block> {
         let oldest = self.cutoff(at);
         let mut amounts = Amounts::new();
-        for limit in state
-            .limits
-            .iter()
-            .filter(|limit| limit.rule().kind().refills())
-        {
+        for limit in state.limits.iter().filter(|limit| limit.rule().kind().refills()) {
             let (name, capacity) = (limit.name(), limit.rule().capacity);
             let need = asked.get(name).copied().unwrap_or_default();
             let waiting = if waits { need } else { MilliTokens::ZERO };
@@ -479,12 +463,7 @@ impl Pool {
         state.block_arrival = Some(Arc::default());
         let acquires = state.unreported.max(0);
         state.unreported -= acquires;
-        Some(Block {
-            limits: state.limits.clone(),
-            amounts,
-            acquires,
-            requested_at: at,
-        })
+        Some(Block { limits: state.limits.clone(), amounts, acquires, requested_at: at })
     }
 }
 

@@ -79,19 +79,12 @@ impl State {
 
     /// Returns the tokens of a limit that were taken after `oldest`.
     pub(super) fn left(&self, limit: &LimitName, oldest: Moment) -> MilliTokens {
-        self.young(oldest)
-            .filter_map(|block| block.amounts.get(limit))
-            .copied()
-            .sum()
+        self.young(oldest).filter_map(|block| block.amounts.get(limit)).copied().sum()
     }
 
     /// Returns the outstanding tokens of a limit.
     pub(super) fn outstanding(&self, limit: &LimitName) -> MilliTokens {
-        let all = self
-            .blocks
-            .iter()
-            .map(|block| &block.amounts)
-            .chain([&self.tokens_in_flight]);
+        let all = self.blocks.iter().map(|block| &block.amounts).chain([&self.tokens_in_flight]);
         all.filter_map(|amounts| amounts.get(limit)).copied().sum()
     }
 
@@ -105,26 +98,18 @@ impl State {
     }
 
     pub(super) fn has(&self, amounts: &Amounts, oldest: Moment) -> bool {
-        amounts
-            .iter()
-            .all(|(limit, need)| self.left(limit, oldest) >= *need)
+        amounts.iter().all(|(limit, need)| self.left(limit, oldest) >= *need)
     }
 
     fn young(&self, oldest: Moment) -> impl Iterator<Item = &HoldPart> {
-        self.blocks
-            .iter()
-            .filter(move |block| is_younger(block, oldest))
+        self.blocks.iter().filter(move |block| is_younger(block, oldest))
     }
 
     /// Takes what the pool has of `amounts`, oldest first.
     pub(super) fn draw(&mut self, amounts: &Amounts, oldest: Moment) -> Vec<HoldPart> {
         let mut wanted = amounts.clone();
         let mut parts = vec![];
-        for block in self
-            .blocks
-            .iter_mut()
-            .filter(|block| is_younger(block, oldest))
-        {
+        for block in self.blocks.iter_mut().filter(|block| is_younger(block, oldest)) {
             let amounts = give(&mut block.amounts, &mut wanted);
             if !amounts.is_empty() {
                 let (state, shard) = (Arc::clone(&block.state), Arc::clone(&block.shard));
@@ -137,11 +122,7 @@ impl State {
                 break;
             }
         }
-        while self
-            .blocks
-            .front()
-            .is_some_and(|block| block.amounts.is_empty())
-        {
+        while self.blocks.front().is_some_and(|block| block.amounts.is_empty()) {
             self.blocks.pop_front();
         }
         parts
@@ -149,13 +130,8 @@ impl State {
 
     /// Adds a part of a block, in the order of the takes.
     pub(super) fn add_block_part(&mut self, part: HoldPart) {
-        let at = self
-            .blocks
-            .partition_point(|block| block.prefetched_at <= part.prefetched_at);
-        match at
-            .checked_sub(1)
-            .and_then(|before| self.blocks.get_mut(before))
-        {
+        let at = self.blocks.partition_point(|block| block.prefetched_at <= part.prefetched_at);
+        match at.checked_sub(1).and_then(|before| self.blocks.get_mut(before)) {
             Some(block)
                 if block.prefetched_at == part.prefetched_at
                     && Arc::ptr_eq(&block.state, &part.state) =>
@@ -199,10 +175,7 @@ impl State {
         let due: VecDeque<HoldPart> = due;
         for part in due.into_iter().filter(|part| !part.amounts.is_empty()) {
             self.begin_in_flight(&part.amounts);
-            match returns
-                .iter_mut()
-                .find(|back| Arc::ptr_eq(&back.part.state, &part.state))
-            {
+            match returns.iter_mut().find(|back| Arc::ptr_eq(&back.part.state, &part.state)) {
                 Some(back) => {
                     // Two blocks of a shard are one write.
                     self.writes_in_flight -= 1;

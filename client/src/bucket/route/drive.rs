@@ -23,13 +23,7 @@ pub(crate) async fn acquire_from_table(
     enqueued_at: Instant,
     deadline: Instant,
 ) -> Result<Outcome<Hold>, Error> {
-    let driver = Driver {
-        session,
-        bucket,
-        request,
-        enqueued_at,
-        deadline,
-    };
+    let driver = Driver { session, bucket, request, enqueued_at, deadline };
     let mut router = Router::new(bucket, request, enqueued_at, deadline);
     loop {
         match router.poll(&session.env) {
@@ -63,9 +57,7 @@ impl Driver<'_> {
         let env = &self.session.env;
         match command {
             Command::AskForParts(parts) => {
-                let asked = parts
-                    .iter()
-                    .map(|(shard, part)| self.ask_part(*shard, part));
+                let asked = parts.iter().map(|(shard, part)| self.ask_part(*shard, part));
                 router.parts_replied(env, join_all(asked).await);
             }
             Command::Return(parts) => {
@@ -96,9 +88,7 @@ impl Driver<'_> {
 
     async fn ask(&self, queue: &Arc<ShardQueue>, request: &BucketRequest) -> Reply<Taken> {
         let (enqueued_at, deadline) = (self.enqueued_at, self.deadline);
-        queue
-            .ask(self.session, request.clone(), enqueued_at, deadline)
-            .await
+        queue.ask(self.session, request.clone(), enqueued_at, deadline).await
     }
 
     /// Asks a shard for a part. Until it replies, the part is the request's own.
@@ -113,9 +103,7 @@ impl Driver<'_> {
         let read = timeout_at(self.deadline, read).await;
         let request = "BatchGetItem of the denial stamp";
         let timeout = |_| self.session.given_up(request, self.request.timeout, &key);
-        Ok(read
-            .map_err(timeout)??
-            .and_then(|item| read_stamp(item.attributes()).ok()))
+        Ok(read.map_err(timeout)??.and_then(|item| read_stamp(item.attributes()).ok()))
     }
 
     fn write_stamp(&self, stamp: &Stamp) {

@@ -34,9 +34,7 @@ impl<'a> Reserved<'a> {
     pub(super) fn new(bucket: &'a BucketState, shard: u32, part: &BucketRequest) -> Self {
         let id = fastrand::u64(..);
         let enforced = part.asks.with(Effect::Enforce);
-        let amounts = enforced
-            .map(|(limit, need)| (limit.clone(), need))
-            .collect();
+        let amounts = enforced.map(|(limit, need)| (limit.clone(), need)).collect();
         bucket.spreading.lock().insert(id, (shard, amounts));
         Self { bucket, id }
     }
@@ -161,9 +159,8 @@ impl<T: AsRef<Portion>> Router<'_, T> {
         }
         let known = self.bucket.cached_bucket(&self.request.limits, now);
         let shards = known.shards().iter();
-        let denials: Option<Vec<_>> = shards
-            .map(|shard| shortage(shard, self.request, None, now))
-            .collect();
+        let denials: Option<Vec<_>> =
+            shards.map(|shard| shortage(shard, self.request, None, now)).collect();
         let wait = |denied: &Denied| denied.retry_after.unwrap_or(Duration::MAX);
         denials?.into_iter().min_by_key(wait)
     }
@@ -171,11 +168,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
     /// Returns whether at least half of its lease time is left: an early part may nearly have
     /// expired before the last one came.
     fn lasts(&self, env: &Env, parts: &[T]) -> bool {
-        let half = self
-            .request
-            .lease
-            .as_ref()
-            .map_or(Duration::ZERO, |(lasts, _)| *lasts / 2);
+        let half = self.request.lease.as_ref().map_or(Duration::ZERO, |(lasts, _)| *lasts / 2);
         let first = parts
             .iter()
             .filter_map(|taken| taken.as_ref().part.lease.as_ref())

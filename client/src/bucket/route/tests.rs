@@ -30,10 +30,7 @@ fn env() -> Env {
 
 fn limits() -> Limits {
     let rate = Limit::custom("rpd", CAPACITY, 1, 86_400_000).unwrap();
-    Limits::new(
-        [rate, Limit::concurrent("slots", CAPACITY).unwrap()].into(),
-        None,
-    )
+    Limits::new([rate, Limit::concurrent("slots", CAPACITY).unwrap()].into(), None)
 }
 
 /// The router of a request that begins now.
@@ -44,9 +41,8 @@ fn router<'a>(bucket: &'a BucketState, request: &'a BucketRequest) -> Router<'a,
 
 /// A request with these amounts, in millitokens.
 fn request(needs: &[(&str, i64)]) -> BucketRequest {
-    let needs = needs
-        .iter()
-        .map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)));
+    let needs =
+        needs.iter().map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)));
     BucketRequest {
         asks: Asks::of(Effect::Enforce, needs),
         timeout: TIMEOUT,
@@ -69,10 +65,7 @@ fn bucket_of(count: u32) -> Arc<BucketState> {
 fn see(bucket: &BucketState, left: &[(u32, i64, i64)]) {
     for &(index, rate, slots) in left {
         let full = Shard::full(bucket.key.with_shard(index), &limits(), NOW);
-        let mut shard = Shard {
-            shard_count: bucket.summary().max_shards_seen(),
-            ..full
-        };
+        let mut shard = Shard { shard_count: bucket.summary().max_shards_seen(), ..full };
         for (state, left) in shard.limits.values_mut().zip([rate, slots]) {
             state.available = MilliTokens(left);
         }
@@ -111,10 +104,7 @@ fn only_a_request_above_the_largest_share_needs_several_shards() {
 #[tokio::test(start_paused = true)]
 async fn the_shard_with_most_room_follows_a_short_one() {
     let (env, bucket) = (env(), bucket_of(4));
-    see(
-        &bucket,
-        &[(0, 5_000, 9_000), (1, 9_000, 9_000), (2, 7_000, 3_000)],
-    );
+    see(&bucket, &[(0, 5_000, 9_000), (1, 9_000, 9_000), (2, 7_000, 3_000)]);
     let better = |tried: &[u32], needs: &[_]| {
         let request = request(needs);
         let mut router = router(&bucket, &request);
@@ -122,11 +112,7 @@ async fn the_shard_with_most_room_follows_a_short_one() {
         asked(router.next_candidate(&env))
     };
     assert_eq!(better(&[], &[("rpd", 2_000)]), Some(1));
-    assert_eq!(
-        better(&[1], &[("rpd", 2_000)]),
-        Some(2),
-        "not one that had too little"
-    );
+    assert_eq!(better(&[1], &[("rpd", 2_000)]), Some(2), "not one that had too little");
     assert_eq!(
         better(&[1], &[("rpd", 2_000), ("slots", 2_000)]),
         Some(0),
@@ -135,11 +121,7 @@ async fn the_shard_with_most_room_follows_a_short_one() {
     assert_eq!(better(&[2], &[("rpd", 9_000)]), Some(1), "just enough");
     assert_eq!(better(&[2], &[("rpd", 9_001)]), None);
     assert_eq!(better(&[1, 2], &[("rpd", 2_000)]), Some(0));
-    assert_eq!(
-        better(&[1, 2, 3], &[("rpd", 2_000)]),
-        None,
-        "after three all are read"
-    );
+    assert_eq!(better(&[1, 2, 3], &[("rpd", 2_000)]), None, "after three all are read");
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,10 +129,7 @@ async fn a_known_shard_replaces_a_missing_one() {
     let (bucket, request) = (bucket_of(4), request(&[("rpd", 1)]));
     let router = router(&bucket, &request);
     let after = |missing| router.replacement_for(&bucket.queue(missing));
-    assert!(
-        matches!(after(3), Next::Choose),
-        "the first may exist, although no view shows it"
-    );
+    assert!(matches!(after(3), Next::Choose), "the first may exist, although no view shows it");
     assert_eq!(asked(after(0)), None, "perhaps nothing is left");
     see(&bucket, &[(2, 0, 0)]);
     assert_eq!(asked(after(0)), Some(2));
@@ -203,9 +182,7 @@ async fn a_cached_denial_of_several_shards_is_returned_at_once() {
 
 /// Returns the command after the first shard that is asked was short.
 fn after_a_short_one(env: &Env, router: &mut Router<'_, Taken>) -> Command<Taken> {
-    let Command::Ask(queue) = router.poll(env) else {
-        panic!("a shard is tried first")
-    };
+    let Command::Ask(queue) = router.poll(env) else { panic!("a shard is tried first") };
     router.replied(env, &queue, Ok(Outcome::Elsewhere(Reason::Insufficient)));
     router.poll(env)
 }
@@ -222,15 +199,10 @@ async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     advance(30 * SECOND).await;
     let mut later = router(&bucket, &request);
     let command = after_a_short_one(&env, &mut later);
-    assert!(
-        matches!(command, Command::ReadAll(Some(_), Consistency::Eventual)),
-        "{command:?}"
-    );
+    assert!(matches!(command, Command::ReadAll(Some(_), Consistency::Eventual)), "{command:?}");
     see(&bucket, &[(0, 0, 0), (1, 1_001, 0)]);
     later.all_read(&env, Ok(()));
-    let Command::Ask(queue) = later.poll(&env) else {
-        panic!("the second shard has enough")
-    };
+    let Command::Ask(queue) = later.poll(&env) else { panic!("the second shard has enough") };
     assert_eq!(queue.index(), 1);
 }
 
@@ -242,10 +214,7 @@ async fn old_views_do_not_deny_slots_while_shards_are_too_hot_to_be_read() {
     advance(10 * SECOND).await;
     let mut router = router(&bucket, &request);
     let command = after_a_short_one(&env, &mut router);
-    assert!(
-        matches!(command, Command::ReadAll(Some(_), Consistency::Strong)),
-        "{command:?}"
-    );
+    assert!(matches!(command, Command::ReadAll(Some(_), Consistency::Strong)), "{command:?}");
     let error = StoreError {
         kind: ErrorKind::Throttled { key_range: true },
         ..env.unconfirmed("BatchGetItem", "throttled".to_owned())
@@ -253,10 +222,7 @@ async fn old_views_do_not_deny_slots_while_shards_are_too_hot_to_be_read() {
     router.all_read(&env, Err(error.into()));
     assert!(matches!(router.poll(&env), Command::Wait(_)));
     let command = router.poll(&env);
-    assert!(
-        matches!(command, Command::ReadAll(None, Consistency::Strong)),
-        "{command:?}"
-    );
+    assert!(matches!(command, Command::ReadAll(None, Consistency::Strong)), "{command:?}");
 }
 
 /// Whether a shard is in debt, only its reply shows.
@@ -268,9 +234,7 @@ async fn an_amount_of_0_is_given_by_a_shard_that_grants_it() {
     let Command::AskForParts(parts) = after_a_short_one(&env, &mut router) else {
         panic!("each shard is in debt of one limit")
     };
-    let short = parts
-        .iter()
-        .map(|_| Ok(Outcome::Elsewhere(Reason::Insufficient)));
+    let short = parts.iter().map(|_| Ok(Outcome::Elsewhere(Reason::Insufficient)));
     router.parts_replied(&env, short.collect());
     let command = router.poll(&env);
     assert!(!matches!(command, Command::Done(Ok(Outcome::Granted(_)))));
@@ -286,10 +250,7 @@ async fn incomplete_shards_are_read_again_and_then_those_there_are_decide() {
     see(&bucket, &[(0, 1_000, 0)]);
     router.all_read(&env, Ok(()));
     let second = router.poll(&env);
-    assert!(
-        matches!(second, Command::ReadAll(None, Consistency::Strong)),
-        "{second:?}"
-    );
+    assert!(matches!(second, Command::ReadAll(None, Consistency::Strong)), "{second:?}");
     router.all_read(&env, Ok(()));
     let third = router.poll(&env);
     assert!(matches!(third, Command::Done(Ok(Outcome::Denied(_)))));
@@ -328,11 +289,8 @@ async fn hanging_session() -> (Arc<Session>, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let clock = Arc::new(FakeClock::at(NOW));
-    let connection = ConnectOptions {
-        local_endpoint: Some(endpoint),
-        clock,
-        ..ConnectOptions::default()
-    };
+    let connection =
+        ConnectOptions { local_endpoint: Some(endpoint), clock, ..ConnectOptions::default() };
     let table = Table::new(connect(connection).await, "limits");
     let limiter = RateLimiter::builder("limits").table(table).build().await;
     (limiter.unwrap().session, listener)
@@ -363,12 +321,7 @@ async fn a_stamp_that_hangs_is_named() {
     let ((session, _listener), bucket) = (hanging_session().await, bucket_of(8));
     let (request, now) = (request(&[("rpd", CAPACITY * 1000)]), Instant::now());
     let reply = acquire_from_table(&session, &bucket, &request, now, deadline(TIMEOUT)).await;
-    let Err(Error::Timeout {
-        last: Some(last), ..
-    }) = reply
-    else {
-        panic!("{reply:?}")
-    };
+    let Err(Error::Timeout { last: Some(last), .. }) = reply else { panic!("{reply:?}") };
     assert!(last.to_string().contains("denial stamp"), "{last}");
 }
 
@@ -378,17 +331,8 @@ async fn a_request_that_hangs_is_named() {
     let ((session, _listener), bucket) = (hanging_session().await, bucket_of(1));
     let (request, now) = (request(&[("rpd", 1)]), Instant::now());
     let reply = acquire_from_table(&session, &bucket, &request, now, deadline(TIMEOUT)).await;
-    let Err(Error::Timeout {
-        after: TIMEOUT,
-        last: Some(last),
-        ..
-    }) = reply
-    else {
+    let Err(Error::Timeout { after: TIMEOUT, last: Some(last), .. }) = reply else {
         panic!("{reply:?}")
     };
-    assert!(
-        last.to_string()
-            .contains("BatchGetItem of default/BUCKET#e-1#gpt-4#0"),
-        "{last}"
-    );
+    assert!(last.to_string().contains("BatchGetItem of default/BUCKET#e-1#gpt-4#0"), "{last}");
 }

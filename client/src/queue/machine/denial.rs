@@ -115,9 +115,7 @@ impl Machine {
                 && !self.shard.summary.retry_time_passed(now, age)
                 && (self.shard.trusts_view()
                     && denied.short().any(|short| denies_unread(short, age))
-                    || denied
-                        .short()
-                        .all(|status| age < denial_ttl(status, age, most)))
+                    || denied.short().all(|status| age < denial_ttl(status, age, most)))
     }
 
     /// Replies to the waiters in line whose deadlines have passed.

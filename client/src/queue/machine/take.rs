@@ -72,9 +72,7 @@ impl Machine {
             self.fail_attempt(env, attempt, error);
             return None;
         }
-        let is_hot = seen
-            .as_ref()
-            .is_some_and(|seen| Attempt::wants_split(&self.shard, seen, now));
+        let is_hot = seen.as_ref().is_some_and(|seen| Attempt::wants_split(&self.shard, seen, now));
         take.request_split = is_hot;
         let update = match &seen {
             Some(seen) => take.plan(seen, now),
@@ -177,8 +175,7 @@ impl Machine {
             self.record_others(env, &attempt, sent, writes);
             if attempt.age >= FRESH_VIEW {
                 let was_full = attempt.has_full_limit(&shard, attempt.last_plan.at);
-                self.shard
-                    .record_others(|others| others.record_failed_guess(was_full));
+                self.shard.record_others(|others| others.record_failed_guess(was_full));
             }
         } else if attempt.seen.is_some() {
             self.record_others(env, &attempt, sent, 0);
@@ -216,8 +213,7 @@ impl Machine {
     /// Records how many writes of others came between the view and the response.
     fn record_others(&self, env: &Env, attempt: &Attempt, sent: Sent, writes: i64) {
         let since_view = attempt.age + env.ages.now().since(sent.at);
-        self.shard
-            .record_others(|others| others.record(writes, since_view));
+        self.shard.record_others(|others| others.record(writes, since_view));
     }
 
     /// Records the shard of a response. An item with a lower write sequence than the view was
@@ -280,9 +276,7 @@ impl Machine {
         attempt.count_unconfirmed_tokens(env, 0, None);
         let doubt = attempt.end_doubt();
         let now = Instant::now();
-        let late = attempt
-            .waiters
-            .extract_if(.., |waiter| !waiter.has_time(now));
+        let late = attempt.waiters.extract_if(.., |waiter| !waiter.has_time(now));
         for waiter in late {
             let after = waiter.deadline - waiter.enqueued_at;
             let error = Error::timeout(&self.shard.key, after, doubt.clone());

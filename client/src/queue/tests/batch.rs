@@ -29,10 +29,8 @@ fn needs([rate, slots]: [i64; 2]) -> Amounts {
 }
 
 fn limits() -> Limits {
-    let limits = [
-        Limit::per_minute("rpm", RATE).unwrap(),
-        Limit::concurrent("slots", SLOTS).unwrap(),
-    ];
+    let limits =
+        [Limit::per_minute("rpm", RATE).unwrap(), Limit::concurrent("slots", SLOTS).unwrap()];
     Limits::new(limits.into(), None)
 }
 
@@ -58,11 +56,8 @@ struct Asked {
 
 /// Returns the waiter at `place`, identified by its acquires.
 fn caller(place: usize, asked: &Asked) -> Waiter {
-    let limits = if asked.brings_others {
-        limits().with_version(LimitsVersion::new(7))
-    } else {
-        limits()
-    };
+    let limits =
+        if asked.brings_others { limits().with_version(LimitsVersion::new(7)) } else { limits() };
     let lease = (Duration::from_secs(1), "test".into());
     let request = BucketRequest {
         asks: Asks::of(Effect::Enforce, needs(asked.needs)),
@@ -74,21 +69,13 @@ fn caller(place: usize, asked: &Asked) -> Waiter {
 }
 
 fn places<'a>(waiters: impl IntoIterator<Item = &'a Waiter>) -> Vec<usize> {
-    waiters
-        .into_iter()
-        .map(|waiter| usize::try_from(waiter.request.acquires).unwrap())
-        .collect()
+    waiters.into_iter().map(|waiter| usize::try_from(waiter.request.acquires).unwrap()).collect()
 }
 
 fn asked() -> impl Strategy<Value = Asked> {
     let others = prop::bool::weighted(0.1);
-    ([0..4_i64, 0..3_i64], prop::bool::weighted(0.8), others).prop_map(
-        |(needs, wants_lease, brings_others)| Asked {
-            needs,
-            wants_lease,
-            brings_others,
-        },
-    )
+    ([0..4_i64, 0..3_i64], prop::bool::weighted(0.8), others)
+        .prop_map(|(needs, wants_lease, brings_others)| Asked { needs, wants_lease, brings_others })
 }
 
 fn shard_state() -> impl Strategy<Value = ([i64; 2], i64)> {
@@ -147,14 +134,7 @@ proptest! {
 #[test]
 fn a_write_has_as_many_leases_as_its_limits_leave_room_for_and_any_number_of_other_waiters() {
     let ask = |place| {
-        caller(
-            place,
-            &Asked {
-                needs: [0, 0],
-                wants_lease: place < 60,
-                brings_others: false,
-            },
-        )
+        caller(place, &Asked { needs: [0, 0], wants_lease: place < 60, brings_others: false })
     };
     let mut others: VecDeque<_> = (0..70).map(ask).collect();
     let chosen = select_batch(None, &mut others, NOW);

@@ -291,10 +291,7 @@ pub(super) fn names() -> [LimitName; 2] {
 
 pub(super) fn limits() -> Limits {
     let rate = Limit::custom("rate", CAPACITY, CAPACITY / 2, 1_000).unwrap();
-    Limits::new(
-        [rate, Limit::concurrent("slots", SLOTS).unwrap()].into(),
-        None,
-    )
+    Limits::new([rate, Limit::concurrent("slots", SLOTS).unwrap()].into(), None)
 }
 
 pub(super) fn key() -> BucketKey {
@@ -328,15 +325,8 @@ impl World {
         };
         let throttles = faults.throttles;
         let faults = match faults.has_lines {
-            true if rng.bool() => Faults {
-                throttles,
-                has_lines: true,
-                ..Faults::default()
-            },
-            has_lines => Faults {
-                has_debts: faults.has_debts && !has_lines,
-                ..faults
-            },
+            true if rng.bool() => Faults { throttles, has_lines: true, ..Faults::default() },
+            has_lines => Faults { has_debts: faults.has_debts && !has_lines, ..faults },
         };
         let processes = (0..rng.usize(1..=3)).map(|_| process()).collect();
         Self {
@@ -405,11 +395,7 @@ impl World {
     fn arrive(&mut self, at: usize) {
         let rate = MilliTokens::from_tokens(self.rng.i64(1..=CAPACITY / 2));
         let is_debit = self.faults.has_debts && self.rng.u8(..8) == 0;
-        let effect = if is_debit {
-            Effect::IntoDebt
-        } else {
-            Effect::Enforce
-        };
+        let effect = if is_debit { Effect::IntoDebt } else { Effect::Enforce };
         let takes_slot = !is_debit && self.rng.u8(..3) == 0;
         let lease = Duration::from_millis(self.rng.u64(500..6_000));
         let timeout = Duration::from_millis(self.rng.u64(30..3_000));
@@ -463,35 +449,22 @@ impl World {
     async fn pass(&mut self, millis: u64) {
         let end = Instant::now() + Duration::from_millis(millis);
         loop {
-            let waits = self
-                .processes
-                .iter()
-                .filter_map(|process| process.waits_until);
-            let callers = self
-                .processes
-                .iter()
-                .flat_map(|process| process.callers.values());
-            let next = waits
-                .chain(callers.map(|caller| caller.deadline + GRACE))
-                .min();
+            let waits = self.processes.iter().filter_map(|process| process.waits_until);
+            let callers = self.processes.iter().flat_map(|process| process.callers.values());
+            let next = waits.chain(callers.map(|caller| caller.deadline + GRACE)).min();
             let next = next.map_or(end, |next| next.min(end));
             advance(next.saturating_duration_since(Instant::now())).await;
             for at in 0..self.processes.len() {
                 let process = &mut self.processes[at];
                 let now = Instant::now();
-                let late = process
-                    .callers
-                    .iter()
-                    .filter(|(_, caller)| caller.deadline + GRACE <= now);
+                let late =
+                    process.callers.iter().filter(|(_, caller)| caller.deadline + GRACE <= now);
                 for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
                     process.machine.deadline_passed(&process.env, id);
                 }
                 self.pump(at);
                 let mut left = self.processes[at].callers.values();
-                assert!(
-                    left.all(|caller| caller.deadline + GRACE > now),
-                    "a caller has no reply"
-                );
+                assert!(left.all(|caller| caller.deadline + GRACE > now), "a caller has no reply");
             }
             if next == end {
                 return;
@@ -501,10 +474,7 @@ impl World {
 
     fn set_clock(&mut self, at: usize) {
         if self.faults.sets_clocks {
-            let ms = self
-                .rng
-                .choice([1_000, 60_000, 3_600_000, 86_400_000])
-                .unwrap_or_default();
+            let ms = self.rng.choice([1_000, 60_000, 3_600_000, 86_400_000]).unwrap_or_default();
             let ms = self.rng.i64(-ms..=ms);
             self.processes[at].clock.skew(ms);
             self.note(|| format!("{at}: the clock is set by {ms} ms"));
@@ -513,10 +483,8 @@ impl World {
 
     /// Deletes a bucket at rest, as DynamoDB does by `ttl`.
     fn delete(&mut self) {
-        let Some(shard) = self
-            .shard
-            .clone()
-            .filter(|_| self.faults.deletes && self.held.is_empty())
+        let Some(shard) =
+            self.shard.clone().filter(|_| self.faults.deletes && self.held.is_empty())
         else {
             return;
         };
@@ -540,10 +508,7 @@ impl World {
 
     /// A function refills or splits the shard, or an operator changes its balance.
     fn change(&mut self) {
-        let is_splitting = self
-            .shard
-            .as_ref()
-            .is_some_and(|shard| shard.escrow.is_some());
+        let is_splitting = self.shard.as_ref().is_some_and(|shard| shard.escrow.is_some());
         let work = match self.rng.u8(..8) {
             0 if self.faults.splits || is_splitting => Work::Split,
             1 | 2 if self.faults.has_operator => Work::Edit,
@@ -590,8 +555,7 @@ impl World {
                 };
                 let written = self.apply(&update, sent, None, None);
                 self.raised = 0;
-                self.seen
-                    .add("edited", u64::from(matches!(written, Written::Applied(_))));
+                self.seen.add("edited", u64::from(matches!(written, Written::Applied(_))));
             }
             Work::Split | Work::Refill => {
                 let used = self.consumed - std::mem::replace(&mut self.refilled, self.consumed);
@@ -618,9 +582,7 @@ impl World {
         let (sent, now, part) = (self.now(), self.time(), &granted.part);
         let env = self.processes[at].env.clone();
         let asked = env.ages.sent();
-        let written = roll_back(granted, &env, now, |update| {
-            self.apply(update, sent, None, None)
-        });
+        let written = roll_back(granted, &env, now, |update| self.apply(update, sent, None, None));
         if let Written::Applied(Some(shard)) | Written::ConditionFailed(Some(shard)) = &written {
             // It also shows what became of earlier writes.
             self.processes[at].handled = self.sent;
@@ -636,9 +598,7 @@ impl World {
     fn pump(&mut self, at: usize) {
         loop {
             let process = &mut self.processes[at];
-            let is_waiting = process
-                .waits_until
-                .is_some_and(|until| Instant::now() < until);
+            let is_waiting = process.waits_until.is_some_and(|until| Instant::now() < until);
             if process.asked.is_none() && !is_waiting {
                 process.waits_until = None;
                 let command = process.machine.poll(&process.env);
@@ -665,11 +625,8 @@ impl World {
             }
             Command::Write(update) => Message::Write(update),
             Command::Read(Consistency::Eventual) => {
-                let recent = self
-                    .past
-                    .iter()
-                    .rev()
-                    .take_while(|(until, _)| until.elapsed() < MAX_LAG);
+                let recent =
+                    self.past.iter().rev().take_while(|(until, _)| until.elapsed() < MAX_LAG);
                 let recent = recent.count();
                 let back = self.rng.usize(..=recent * 3);
                 match self.past.len().checked_sub(back) {
@@ -733,13 +690,7 @@ impl World {
 
     fn hand_over(&mut self, which: usize, fate: Fate) {
         let Letter { envelope, message } = self.letters.remove(which);
-        let Envelope {
-            process: at,
-            number,
-            is_copy,
-            sent,
-            jumps,
-        } = envelope;
+        let Envelope { process: at, number, is_copy, sent, jumps } = envelope;
         let is_awaited = !is_copy && self.processes[at].asked == Some(number);
         let lost = || failed(ErrorKind::Unconfirmed);
         let throttled = || failed(ErrorKind::Throttled { key_range: true });
@@ -760,10 +711,7 @@ impl World {
             }
             (Message::Write(update), _) => {
                 copy = Some(update.clone()).filter(|_| fate == Fate::ArrivesTwice);
-                let last = self
-                    .shard
-                    .as_ref()
-                    .and_then(|shard| shard.last_write_id.clone());
+                let last = self.shard.as_ref().and_then(|shard| shard.last_write_id.clone());
                 let copy_of = is_copy.then_some(number > self.processes[at].handled);
                 let written = self.apply(&update, sent, Some(number), copy_of);
                 if !is_copy {
@@ -794,10 +742,7 @@ impl World {
         let answer = answer.map(|answer| (false, answer));
         let copy = copy.map(|update| (true, Message::Write(update)));
         for (is_copy, message) in answer.into_iter().chain(copy) {
-            let envelope = Envelope {
-                is_copy,
-                ..envelope
-            };
+            let envelope = Envelope { is_copy, ..envelope };
             self.letters.push(Letter { envelope, message });
         }
     }
@@ -849,10 +794,7 @@ impl World {
         let shard = item.bucket();
         (self.item, self.shard) = (Some(item), Some(shard.clone()));
         self.note(|| {
-            format!(
-                "write {number:?} sent at {} has id {:?}",
-                sent.0, shard.last_write_id
-            )
+            format!("write {number:?} sent at {} has id {:?}", sent.0, shard.last_write_id)
         });
         self.check(before.as_ref(), &shard, sent, copy_of);
         self.past.push((Instant::now(), before));
@@ -892,10 +834,7 @@ impl World {
             // A take without a lease whose request arrives again after another write is the one exception:
             // nothing in the item tells. It takes what is there, and counts.
             is_first = self.applied.insert(id);
-            assert!(
-                is_first || copy_of.is_some(),
-                "I7: a write is applied twice"
-            );
+            assert!(is_first || copy_of.is_some(), "I7: a write is applied twice");
         }
         // What its process cannot know: it has gone on, or its first arrival decided.
         let is_late = copy_of.is_some_and(|is_current| !is_current || !is_first);
@@ -904,16 +843,8 @@ impl World {
             state.map_or(0, |state| i64::try_from(state.consumed.0).unwrap())
         };
         // A lease returns all of its tokens, whether it ends or expires.
-        let left = |id: &WriteId| {
-            after
-                .leases
-                .as_ref()
-                .is_none_or(|all| !all.contains_key(id))
-        };
-        let leases = before
-            .iter()
-            .filter_map(|shard| shard.leases.as_ref())
-            .flatten();
+        let left = |id: &WriteId| after.leases.as_ref().is_none_or(|all| !all.contains_key(id));
+        let leases = before.iter().filter_map(|shard| shard.leases.as_ref()).flatten();
         let ended = leases.filter(|(id, _)| left(id));
         let ended = ended.filter_map(|(_, lease)| lease.tokens.get(&rate));
         let ended = ended.copied().sum::<MilliTokens>().0;
@@ -925,11 +856,7 @@ impl World {
         }
         self.consumed += consumed;
         self.late += if is_late { consumed + ended } else { 0 };
-        let held = after
-            .leases
-            .iter()
-            .flatten()
-            .filter_map(|(_, lease)| lease.tokens.get(&slots));
+        let held = after.leases.iter().flatten().filter_map(|(_, lease)| lease.tokens.get(&slots));
         let held: MilliTokens = held.copied().sum();
         let free = after.limits[&slots].available;
         if self.is_splitting {
@@ -973,10 +900,7 @@ impl World {
             let refill = REFILL * (self.now().0 - first.0) * write.share / (CAPACITY * 1000);
             let debt = write.share * i64::from(self.faults.has_lines);
             let most = write.share + debt + refill + slack;
-            assert!(
-                sum <= most,
-                "I1: {sum} of {most} millitokens since {first:?}"
-            );
+            assert!(sum <= most, "I1: {sum} of {most} millitokens since {first:?}");
         }
     }
 
@@ -1014,10 +938,7 @@ impl World {
                 assert!(!matches!(error, Error::Invalid(_)), "{error}");
                 let is_calm =
                     !self.faults.loses && !self.faults.throttles && self.seen.of("lost") == 0;
-                assert!(
-                    !is_calm || matches!(error, Error::Timeout { .. }),
-                    "{error}"
-                );
+                assert!(!is_calm || matches!(error, Error::Timeout { .. }), "{error}");
             }
             // To the other half of a split bucket, which this world does not have.
             (Some(caller), Ok(Outcome::Elsewhere(reason))) if self.seen.of("split") > 0 => {
@@ -1041,14 +962,9 @@ impl World {
             known: self.time(),
         };
         assert_eq!(granted.starts_at.is_some(), caller.queue.is_some());
-        let latest = START
-            .plus(caller.arrived)
-            .plus(caller.queue.unwrap_or_default().into());
+        let latest = START.plus(caller.arrived).plus(caller.queue.unwrap_or_default().into());
         let is_late = caller.queue.is_some() && start.at > latest.max(start.planned);
-        assert!(
-            !is_late || !self.faults.are_none(),
-            "{start:?} after {latest:?}"
-        );
+        assert!(!is_late || !self.faults.are_none(), "{start:?} after {latest:?}");
         self.seen.add("queued", u64::from(start.at > start.planned));
         self.starts.push(start);
     }
@@ -1069,10 +985,7 @@ impl World {
             if self.returns.iter().any(is_between) {
                 last = None;
             }
-            assert!(
-                last.is_none_or(|last| last.at <= start.at),
-                "{last:?} before {start:?}"
-            );
+            assert!(last.is_none_or(|last| last.at <= start.at), "{last:?} before {start:?}");
             if start.at > start.planned {
                 last = Some(*start);
             }
@@ -1087,10 +1000,7 @@ impl World {
                 let back = back.filter(|(_, at, _)| (since..=until).contains(at));
                 let back: i64 = back.map(|(.., amount)| amount).sum();
                 let most = CAPACITY * 1_000 + REFILL * (start.at.0 - first.at.0 + 1) + back;
-                assert!(
-                    sum <= most,
-                    "I1: {sum} of {most} start from {first:?} to {start:?}"
-                );
+                assert!(sum <= most, "I1: {sum} of {most} start from {first:?} to {start:?}");
             }
         }
     }
@@ -1100,10 +1010,10 @@ impl World {
     fn check_denial(&self, at: usize, id: u64, caller: &Caller) {
         let earlier = self.processes[at].callers.range(..id);
         let others = earlier.map(|(_, caller)| caller);
-        let (rates, slots) = others.fold(
-            (caller.rate.0, i64::from(caller.takes_slot)),
-            |(rates, slots), other| (rates + other.rate.0, slots + i64::from(other.takes_slot)),
-        );
+        let (rates, slots) = others
+            .fold((caller.rate.0, i64::from(caller.takes_slot)), |(rates, slots), other| {
+                (rates + other.rate.0, slots + i64::from(other.takes_slot))
+            });
         let since = Millis(caller.arrived.0 - MAX_AGE);
         // A clock that was set back by less than counts as wrong shows too little refill.
         let slack = i64::from(self.faults.sets_clocks) * REFILL * 1_000;
@@ -1117,9 +1027,7 @@ impl World {
             // The nearer the start, the less comes that a full bucket does not lose.
             let per_share = |millis: i64| REFILL * millis.max(0) * write.share / (CAPACITY * 1000);
             let ahead = |from: i64| {
-                let start_by = caller
-                    .queue
-                    .map(|wait| caller.arrived.0 + Millis::from(wait).0);
+                let start_by = caller.queue.map(|wait| caller.arrived.0 + Millis::from(wait).0);
                 start_by.map_or(0, |by| per_share(by - from - 1).min(write.share))
             };
             let last = write.rate + per_share(until - write.as_of.0);
@@ -1246,12 +1154,9 @@ impl Scope {
                 && !letter.envelope.is_copy
                 && matches!(letter.message, Message::Write(_))
             {
-                for fate in [
-                    Fate::ArrivesLater,
-                    Fate::ArrivesTwice,
-                    Fate::LosesAnswer,
-                    Fate::IsThrottled,
-                ] {
+                for fate in
+                    [Fate::ArrivesLater, Fate::ArrivesTwice, Fate::LosesAnswer, Fate::IsThrottled]
+                {
                     events.push(Event::HandOver(which, fate));
                 }
             }
@@ -1266,10 +1171,7 @@ impl Scope {
             events.extend((0..self.works.len()).map(Event::Work));
         }
         let only_waits = events.is_empty()
-            && world
-                .processes
-                .iter()
-                .any(|process| process.waits_until.is_some());
+            && world.processes.iter().any(|process| process.waits_until.is_some());
         events.extend((self.passes > 0 || only_waits).then_some(Event::Pass));
         events
     }
@@ -1336,16 +1238,8 @@ impl Order {
 /// Runs one order of the events of a scope.
 async fn explore_order(mut scope: Scope, order: &mut Order) -> Counts {
     let mut world = World::new(0);
-    let has_lines = scope
-        .wishes
-        .iter()
-        .flatten()
-        .any(|wish| wish.queue.is_some());
-    world.faults = Faults {
-        deletes: !has_lines,
-        has_lines,
-        ..Faults::default()
-    };
+    let has_lines = scope.wishes.iter().flatten().any(|wish| wish.queue.is_some());
+    world.faults = Faults { deletes: !has_lines, has_lines, ..Faults::default() };
     world.processes = scope.wishes.iter().map(|_| process()).collect();
     loop {
         let events = scope.events(&world);
@@ -1379,10 +1273,7 @@ fn every_order_of_a_few_events_keeps_the_promises() {
         timeout: Duration::from_millis(900),
         queue: None,
     };
-    let queued = |rate, wait| Wish {
-        queue: Some(Duration::from_millis(wait)),
-        ..wish(rate, None)
-    };
+    let queued = |rate, wait| Wish { queue: Some(Duration::from_millis(wait)), ..wish(rate, None) };
     let slot = || wish(5, Some(300));
     let two = |one, other| vec![vec![wish(one, None)], vec![wish(other, None)]];
     let scopes = [
@@ -1390,37 +1281,19 @@ fn every_order_of_a_few_events_keeps_the_promises() {
         (vec![vec![slot()], vec![slot()]], [0, 0, 1], vec![]),
         (two(25, 20), [1, 0, 0], vec![]),
         (two(15, 10), [0, 0, 0], vec![Work::Split]),
-        (
-            vec![vec![slot()]],
-            [0, 0, 1],
-            vec![Work::Split, Work::Split],
-        ),
+        (vec![vec![slot()]], [0, 0, 1], vec![Work::Split, Work::Split]),
         (two(25, 20), [0, 0, 0], vec![Work::Edit]),
         (vec![vec![wish(25, None)]], [0, 1, 0], vec![Work::Refill; 2]),
         (vec![vec![one_token()]], [1, 2, 0], vec![Work::Delete]),
-        (
-            vec![vec![queued(30, 900)], vec![queued(25, 900)]],
-            [0, 0, 1],
-            vec![],
-        ),
-        (
-            vec![vec![wish(15, None), queued(30, 900), queued(20, 300)]],
-            [0, 0, 0],
-            vec![],
-        ),
+        (vec![vec![queued(30, 900)], vec![queued(25, 900)]], [0, 0, 1], vec![]),
+        (vec![vec![wish(15, None), queued(30, 900), queued(20, 300)]], [0, 0, 0], vec![]),
     ];
     let (runtime, mut all, mut orders) = (runtime(), Counts::default(), 0);
     for (wishes, [faults, passes, leaves], works) in scopes {
         let mut order = Order::default();
         loop {
             let (wishes, works) = (wishes.clone(), works.clone());
-            let scope = Scope {
-                wishes,
-                faults,
-                passes,
-                leaves,
-                works,
-            };
+            let scope = Scope { wishes, faults, passes, leaves, works };
             all.merge(runtime.block_on(explore_order(scope, &mut order)));
             orders += 1;
             if !order.advance() {

@@ -16,10 +16,7 @@ use crate::session::Env;
 /// Returns a runtime whose time is paused, for what draws from the seed of this thread.
 pub(crate) fn runtime() -> Runtime {
     weirgate_store::seed_ids_of_thread();
-    let runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap()
 }
 

@@ -19,10 +19,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 /// A shard with these tokens and free slots.
 fn shard(write_seq: i64, [rate, slots]: [i64; 2]) -> Shard {
-    let mut shard = Shard {
-        write_seq,
-        ..Shard::full(key(), &limits(), START)
-    };
+    let mut shard = Shard { write_seq, ..Shard::full(key(), &limits(), START) };
     for (name, left) in names().iter().zip([rate, slots]) {
         let state = shard.limits.get_mut(name).expect("the limits have it");
         state.available = MilliTokens::from_tokens(left);
@@ -78,20 +75,12 @@ async fn a_read_replaces_no_view_that_came_while_it_was_under_way() {
     let (mut process, state) = with_view(shard(5, [40, 0]));
     // Too old a view to deny by.
     advance(SECOND).await;
-    let slot = Wish {
-        lease: Some(SECOND),
-        ..one_token()
-    };
+    let slot = Wish { lease: Some(SECOND), ..one_token() };
     arrive(&mut process, &slot);
     let read = process.machine.poll(&process.env);
-    assert!(
-        matches!(read, Command::Read(Consistency::Strong)),
-        "{read:?}"
-    );
+    assert!(matches!(read, Command::Read(Consistency::Strong)), "{read:?}");
     state.record_response(shard(6, [40, 1]), process.env.ages.sent());
-    process
-        .machine
-        .read_done(&process.env, Ok(Some(shard(5, [40, 0]))));
+    process.machine.read_done(&process.env, Ok(Some(shard(5, [40, 0]))));
     let next = process.machine.poll(&process.env);
     assert!(matches!(next, Command::Write(_)), "{next:?}");
     assert_eq!(state.view().expect("it was seen").shard.write_seq, 6);
@@ -107,10 +96,7 @@ async fn a_write_that_access_is_denied_to_leaves_the_view() {
     let refused = Err(failed(ErrorKind::AccessDenied));
     process.machine.written(&process.env, refused);
     let replies = process.machine.take_replies();
-    assert!(
-        matches!(replies[..], [(1, Err(Error::Store(_)))]),
-        "{replies:?}"
-    );
+    assert!(matches!(replies[..], [(1, Err(Error::Store(_)))]), "{replies:?}");
     assert!(state.view().is_some());
 }
 
@@ -118,10 +104,7 @@ async fn a_write_that_access_is_denied_to_leaves_the_view() {
 #[tokio::test(start_paused = true)]
 async fn a_doubt_is_looked_up_once_no_request_of_its_write_has_time() {
     let (mut process, _state) = with_view(shard(5, [40, 3]));
-    let short = Wish {
-        timeout: Duration::from_millis(5),
-        ..one_token()
-    };
+    let short = Wish { timeout: Duration::from_millis(5), ..one_token() };
     arrive(&mut process, &short);
     let began = Instant::now();
     let _ = process.machine.poll(&process.env);
@@ -172,10 +155,7 @@ async fn a_request_is_denied_by_a_view_only_in_its_turn() {
     arrive(&mut process, &one_token());
     let write = process.machine.poll(&process.env);
     assert!(matches!(write, Command::Write(_)), "{write:?}");
-    let large = Wish {
-        rate: MilliTokens::from_tokens(20),
-        ..one_token()
-    };
+    let large = Wish { rate: MilliTokens::from_tokens(20), ..one_token() };
     let second = arrive(&mut process, &large);
     assert!(process.machine.take_replies().is_empty());
     let applied = Ok(Written::Applied(Some(shard(6, [1, 3]))));
@@ -193,12 +173,7 @@ fn denials(process: &mut Process) -> Vec<Option<Duration>> {
         Ok(Outcome::Denied(denied)) => Some(denied.retry_after),
         _ => None,
     };
-    process
-        .machine
-        .take_replies()
-        .into_iter()
-        .filter_map(denied)
-        .collect()
+    process.machine.take_replies().into_iter().filter_map(denied).collect()
 }
 
 /// A daily limit that is used up is contended for the one token of a minute: a request between two
@@ -210,10 +185,7 @@ async fn a_request_does_not_wait_for_what_comes_later_than_the_wait_ends() {
         (0..10).for_each(|_| state.with_backoff(ContentionBackoff::lost_race));
         // Too old a view to deny by.
         advance(SECOND).await;
-        let all = Wish {
-            rate: MilliTokens::from_tokens(40),
-            ..one_token()
-        };
+        let all = Wish { rate: MilliTokens::from_tokens(40), ..one_token() };
         arrive(&mut process, &all);
         let read = process.machine.poll(&process.env);
         assert!(matches!(read, Command::Read(_)), "{read:?}");
@@ -226,10 +198,7 @@ async fn slots_that_an_old_view_lacks_deny_nothing_while_the_shard_is_throttled(
     for (age, denies) in [(SECOND / 2, true), (SECOND * 2, false)] {
         let (mut process, _state) = with_view(shard(5, [40, 0]));
         advance(age).await;
-        let slot = Wish {
-            lease: Some(SECOND),
-            ..one_token()
-        };
+        let slot = Wish { lease: Some(SECOND), ..one_token() };
         let id = arrive(&mut process, &slot);
         let read = process.machine.poll(&process.env);
         assert!(matches!(read, Command::Read(_)), "{read:?}");
@@ -250,10 +219,7 @@ async fn a_slow_answer_denies_nothing_that_has_come_in_meanwhile() {
     for (takes, denies) in [(MOMENT * 10, true), (SECOND, false)] {
         let (mut process, _state) = with_view(shard(5, [40, 3]));
         for rate in [30, 20] {
-            let wish = Wish {
-                rate: MilliTokens::from_tokens(rate),
-                ..one_token()
-            };
+            let wish = Wish { rate: MilliTokens::from_tokens(rate), ..one_token() };
             arrive(&mut process, &wish);
         }
         let write = process.machine.poll(&process.env);
@@ -263,10 +229,7 @@ async fn a_slow_answer_denies_nothing_that_has_come_in_meanwhile() {
         process.machine.written(&process.env, applied);
         let waits = denials(&mut process);
         assert_eq!(waits.len(), usize::from(denies), "{takes:?}: {waits:?}");
-        assert!(
-            waits.iter().flatten().all(|wait| !wait.is_zero()),
-            "{waits:?}"
-        );
+        assert!(waits.iter().flatten().all(|wait| !wait.is_zero()), "{waits:?}");
     }
 }
 
@@ -276,10 +239,7 @@ async fn doubts_that_end_without_a_take_are_no_refusals() {
     let (mut process, _state) = with_view(shard(5, [40, 3]));
     let env = Arc::get_mut(&mut process.env).expect("nothing else has it");
     env.timeout = SECOND / 5;
-    let wish = Wish {
-        timeout: SECOND * 10,
-        ..one_token()
-    };
+    let wish = Wish { timeout: SECOND * 10, ..one_token() };
     arrive(&mut process, &wish);
     let mut doubts = 0;
     while doubts < 9 {

@@ -172,9 +172,7 @@ fn a_saturated_table_is_probed_until_a_write_is_accepted() {
         }
         for (probe, pause) in [1, 2, 4, 8, 16, 30, 30].into_iter().enumerate() {
             let open = breaker.admit().expect_err("its pause is not over");
-            let Error::Unavailable { retry_after, .. } = open else {
-                panic!("{open}")
-            };
+            let Error::Unavailable { retry_after, .. } = open else { panic!("{open}") };
             assert_eq!(retry_after, Duration::from_secs(pause));
             advance(Duration::from_secs(pause)).await;
             let _probe = breaker.admit().expect("one probe");
@@ -192,10 +190,7 @@ fn a_saturated_table_is_probed_until_a_write_is_accepted() {
 #[test]
 fn refused_writes_are_failures_in_a_row_until_one_is_accepted_whatever_is_read() {
     let pk = "default/BUCKET#e-0#gpt-4#0";
-    for (kind, reads_count) in [
-        (ErrorKind::Unavailable, false),
-        (ErrorKind::Unreachable, true),
-    ] {
+    for (kind, reads_count) in [(ErrorKind::Unavailable, false), (ErrorKind::Unreachable, true)] {
         run(async |breaker| {
             let refused = failed(kind);
             let fails = |sent| breaker.record(sent, Some(&refused));

@@ -23,30 +23,22 @@ pub async fn run_copy(
 ) -> Result<Effect, FailureReason> {
     let (mut update, mut is_after_gap) = (copy.first(), false);
     for _ in 0..COPY_TRIES {
-        let WriteOutcome::ConditionFailed(item) = table
-            .update_with(&update, ReturnValues::None, retry)
-            .await?
+        let WriteOutcome::ConditionFailed(item) =
+            table.update_with(&update, ReturnValues::None, retry).await?
         else {
             return Ok(match is_after_gap {
                 true => Effect::CopiedAfterGap,
                 false => Effect::Copied,
             });
         };
-        let unreadable = |error| FailureReason::Snapshot {
-            key: copy.key.item_key(),
-            error,
-        };
+        let unreadable = |error| FailureReason::Snapshot { key: copy.key.item_key(), error };
         let seen = item
             .map_or_else(|| Ok(Snapshot::default()), |item| item.snapshot())
             .map_err(unreadable)?;
         match copy.after(&seen) {
             Some(_) if !copy.fits(&seen) => {
-                table
-                    .update_with(&copy.unfit(), ReturnValues::None, retry)
-                    .await?;
-                return Err(FailureReason::Full {
-                    key: copy.key.item_key(),
-                });
+                table.update_with(&copy.unfit(), ReturnValues::None, retry).await?;
+                return Err(FailureReason::Full { key: copy.key.item_key() });
             }
             Some(next) => (update, is_after_gap) = (next, copy.is_after_gap(&seen)),
             None => return Ok(Effect::Superseded),

@@ -75,10 +75,7 @@ pub(super) struct Refusals<'b> {
 
 impl<'b> Refusals<'b> {
     pub(super) const fn new(budget: &'b LogBudget) -> Self {
-        Self {
-            budget,
-            left_out: BTreeMap::new(),
-        }
+        Self { budget, left_out: BTreeMap::new() }
     }
 
     /// Logs the content of a write that is refused.
@@ -93,10 +90,9 @@ impl<'b> Refusals<'b> {
     ) -> Result<Effect, Failure> {
         let (what, pk) = match &write.kind {
             WriteKind::Copy(copy) => (copy.to_string(), copy.key.item_key().pk),
-            WriteKind::Refill(update) => (
-                format!("refill of {}", update.key.pk),
-                update.key.pk.clone(),
-            ),
+            WriteKind::Refill(update) => {
+                (format!("refill of {}", update.key.pk), update.key.pk.clone())
+            }
             WriteKind::Split(split) => {
                 let pk = split.image.key.item_key().pk;
                 (format!("split of {pk}"), pk)

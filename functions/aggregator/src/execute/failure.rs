@@ -43,13 +43,7 @@ pub enum FailureReason {
 impl FailureReason {
     /// Returns whether the item's content prevents the write permanently.
     pub(super) const fn is_lasting(&self) -> bool {
-        let is_invalid = matches!(
-            self,
-            Self::Store(StoreError {
-                kind: ErrorKind::Invalid,
-                ..
-            })
-        );
+        let is_invalid = matches!(self, Self::Store(StoreError { kind: ErrorKind::Invalid, .. }));
         is_invalid || matches!(self, Self::Snapshot { .. } | Self::Full { .. })
     }
 

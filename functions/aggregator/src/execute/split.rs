@@ -58,11 +58,7 @@ pub(super) async fn split_shard(
         let done = finish_split(table, &shard, budget).await?;
         return Ok(if is_ours { Effect::Split } else { done });
     }
-    Ok(split_put_off(
-        split,
-        "other processes credited it first each time",
-        budget,
-    ))
+    Ok(split_put_off(split, "other processes credited it first each time", budget))
 }
 
 /// Creates the new half of `parent`, and removes the escrow. If both were done before, another

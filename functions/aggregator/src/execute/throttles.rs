@@ -51,10 +51,7 @@ impl Throttles {
                 return true;
             }
         }
-        let count = counts.entry(key).or_insert(Count {
-            invocations: 0,
-            last: now,
-        });
+        let count = counts.entry(key).or_insert(Count { invocations: 0, last: now });
         if now - count.last > MAX_GAP {
             count.invocations = 0;
         }
@@ -74,9 +71,5 @@ impl Throttles {
 }
 
 fn key(copy: &UsageCopy) -> Key {
-    (
-        copy.key.item_key().pk,
-        copy.key.resource.clone(),
-        copy.shard,
-    )
+    (copy.key.item_key().pk, copy.key.resource.clone(), copy.shard)
 }

@@ -58,10 +58,7 @@ impl<'a> Fields<'a> for Image {
 impl Image {
     /// Returns an image that reads only usage counters.
     pub(super) fn old() -> Self {
-        Self {
-            is_old: true,
-            ..Self::default()
-        }
+        Self { is_old: true, ..Self::default() }
     }
 
     /// Returns whether this software wrote the item.
@@ -78,11 +75,7 @@ impl Image {
     pub(super) fn after(self, key: BucketKey, size_bytes: usize) -> Result<After, String> {
         self.flaw.map_or(Ok(()), |flaw| Err(flaw.to_string()))?;
         if self.reader.is_merged() {
-            return self
-                .reader
-                .meter(key)
-                .map(After::Merged)
-                .map_err(|flaw| flaw.to_string());
+            return self.reader.meter(key).map(After::Merged).map_err(|flaw| flaw.to_string());
         }
         let mut shard = self.reader.finish(key).map_err(|flaw| flaw.to_string())?;
         // The size of both images lags behind growing leases, and some emulators report none.

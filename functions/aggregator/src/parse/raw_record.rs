@@ -76,24 +76,16 @@ impl RawRecord<'_> {
             Some("MODIFY") => (true, true),
             Some("REMOVE") => (true, false),
             other => {
-                return Err(format!(
-                    "eventName is {other:?}, must be INSERT, MODIFY or REMOVE"
-                ));
+                return Err(format!("eventName is {other:?}, must be INSERT, MODIFY or REMOVE"));
             }
         };
-        let old = has_old
-            .then(|| self.old.ok_or("OldImage is missing"))
-            .transpose()?;
-        let new = has_new
-            .then(|| self.new.ok_or("NewImage is missing"))
-            .transpose()?;
+        let old = has_old.then(|| self.old.ok_or("OldImage is missing")).transpose()?;
+        let new = has_new.then(|| self.new.ok_or("NewImage is missing")).transpose()?;
         let is_ours = |image: &Option<Image>| image.as_ref().is_none_or(|image| image.is_ours());
         if key.shard >= MAX_SHARDS || !is_ours(&old) || !is_ours(&new) {
             return Ok(None);
         }
-        let created = self
-            .created
-            .ok_or("ApproximateCreationDateTime is missing")?;
+        let created = self.created.ok_or("ApproximateCreationDateTime is missing")?;
         let at = timestamp::seconds(created).ok_or_else(|| {
             format!("ApproximateCreationDateTime is {created}, must be seconds since 1970, of the years 1970 to 9998")
         })?;
@@ -101,11 +93,8 @@ impl RawRecord<'_> {
         // Leases and indexed keys are not read, so the attributes do not give the size. DynamoDB
         // reports the size of the keys and both images, which are nearly equal.
         let images = usize::from(has_old) + usize::from(has_new);
-        let size_bytes = self
-            .size_bytes
-            .unwrap_or_default()
-            .saturating_sub(pk.len() + sk.len() + 4)
-            / images;
+        let size_bytes =
+            self.size_bytes.unwrap_or_default().saturating_sub(pk.len() + sk.len() + 4) / images;
         let after = new.map_or(Ok(After::Gone), |image| image.after(key, size_bytes))?;
         let latest = Hour(Hour::of(at).0.saturating_add(HOURS_AHEAD));
         let hours = [before.as_ref().map(|before| before.hour), after.hour()];
@@ -115,12 +104,7 @@ impl RawRecord<'_> {
                 "attribute uh is {hour}, must be an hour that has begun: it was written in {written}"
             ));
         }
-        Ok(Some(Record {
-            index,
-            at,
-            before,
-            after,
-        }))
+        Ok(Some(Record { index, at, before, after }))
     }
 }
 

@@ -27,12 +27,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            ttl_days: DEFAULT_TTL_DAYS,
-            from_table: None,
-            dry_run: false,
-            concurrency: 32,
-        }
+        Self { ttl_days: DEFAULT_TTL_DAYS, from_table: None, dry_run: false, concurrency: 32 }
     }
 }
 
@@ -49,11 +44,7 @@ impl<'t> Replay<'t> {
     /// Begins a replay into `table`.
     #[must_use]
     pub const fn new(table: &'t Table, options: Options) -> Self {
-        Self {
-            table,
-            options,
-            from: None,
-        }
+        Self { table, options, from: None }
     }
 
     /// Makes the copies for the records of one object, and returns their outcome.
@@ -94,9 +85,7 @@ impl<'t> Replay<'t> {
                 turns.entry((of, copy.shard)).or_default().push(copy);
             }
         }
-        let results = turns
-            .into_values()
-            .map(|copies| in_turn(self.table, copies));
+        let results = turns.into_values().map(|copies| in_turn(self.table, copies));
         let mut results = futures_util::stream::iter(results).buffered(self.options.concurrency);
         while let Some(results) = results.next().await {
             for result in results {
@@ -118,7 +107,7 @@ impl<'t> Replay<'t> {
         for from in tables(event)? {
             let Some(from) = from else {
                 return Err(
-                    "a record does not say of which table it is (eventSourceARN)".to_owned(),
+                    "a record does not say of which table it is (eventSourceARN)".to_owned()
                 );
             };
             if from.name() != expected {
@@ -128,10 +117,7 @@ impl<'t> Replay<'t> {
                     from.name()
                 ));
             }
-            let region = self
-                .table
-                .region()
-                .filter(|_| self.options.from_table.is_none());
+            let region = self.table.region().filter(|_| self.options.from_table.is_none());
             if let Some(region) = region.filter(|region| *region != from.region()) {
                 return Err(format!(
                     "its records are of {from}, and {own:?} is the table of that name in {region}; set AWS_REGION={} to \
@@ -162,9 +148,7 @@ async fn in_turn(table: &Table, copies: Vec<UsageCopy>) -> Vec<Result<Effect, St
     for copy in copies {
         let waits = results.last().is_some_and(Result::is_err);
         results.push(match waits {
-            true => Err(format!(
-                "{copy}: the copy before it was not made; run this again"
-            )),
+            true => Err(format!("{copy}: the copy before it was not made; run this again")),
             false => run_copy(table, &copy, RetryPolicy::AlsoUnconfirmed)
                 .await
                 .map_err(|why| failure(&copy, &why)),

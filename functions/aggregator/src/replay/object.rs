@@ -60,8 +60,7 @@ impl TableArn {
         // DynamoDB allows no other characters, and these are safe in the command that an error
         // suggests.
         let is_of = |text: &str, marks: &[u8]| {
-            text.bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || marks.contains(&byte))
+            text.bytes().all(|byte| byte.is_ascii_alphanumeric() || marks.contains(&byte))
         };
         let is_named = place.split(':').count() == 5 && is_of(place, b":-");
         (is_named && !name.is_empty() && is_of(name, b"_.-")).then(|| Self(table.to_owned()))
@@ -105,15 +104,11 @@ pub fn tables(event: &str) -> Result<BTreeSet<Option<TableArn>>, String> {
     }
     let event: Event<'_> = serde_json::from_str(event).map_err(|error| error.to_string())?;
     // Records of another service are not copied, so the name does not matter.
-    let ours = event.records.iter().filter(|record| {
-        record
-            .service
-            .as_deref()
-            .is_none_or(|name| name == "aws:dynamodb")
-    });
-    Ok(ours
-        .map(|record| record.arn.as_deref().and_then(TableArn::of_stream))
-        .collect())
+    let ours = event
+        .records
+        .iter()
+        .filter(|record| record.service.as_deref().is_none_or(|name| name == "aws:dynamodb"));
+    Ok(ours.map(|record| record.arn.as_deref().and_then(TableArn::of_stream)).collect())
 }
 
 #[cfg(test)]
@@ -125,9 +120,8 @@ mod tests {
         let bare =
             r#"{"Records":[{"eventSourceARN":"arn:aws:dynamodb:eu-west-1:1:table/t.1/stream/x"}]}"#;
         let escaped = serde_json::to_string(bare).unwrap();
-        let named = BTreeSet::from([Some(TableArn(
-            "arn:aws:dynamodb:eu-west-1:1:table/t.1".to_owned(),
-        ))]);
+        let named =
+            BTreeSet::from([Some(TableArn("arn:aws:dynamodb:eu-west-1:1:table/t.1".to_owned()))]);
         for object in [
             bare.to_owned(),
             format!(r#"{{"version":"1.0","payload":{escaped}}}"#),
@@ -172,10 +166,9 @@ mod tests {
             let error = event(object).unwrap_err();
             assert!(error.contains(why), "{object}: {error}");
         }
-        for (records, tables) in [
-            ("{}", None),
-            (r#"{"eventSource":"aws:kinesis"}"#, Some(BTreeSet::new())),
-        ] {
+        for (records, tables) in
+            [("{}", None), (r#"{"eventSource":"aws:kinesis"}"#, Some(BTreeSet::new()))]
+        {
             let of = super::tables(&format!(r#"{{"Records":[{records}]}}"#)).unwrap();
             assert_eq!(of, tables.unwrap_or_else(|| BTreeSet::from([None])));
         }

@@ -42,24 +42,14 @@ pub struct Sum {
 
 impl Done {
     pub(super) fn new(name: String) -> Self {
-        Self {
-            name,
-            ..Self::default()
-        }
+        Self { name, ..Self::default() }
     }
 
     /// Returns the lines of the outcome. The text of a line may have line breaks of its own, from the
     /// object.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
-        let Self {
-            name,
-            records,
-            copied,
-            superseded,
-            planned,
-            left,
-        } = self;
+        let Self { name, records, copied, superseded, planned, left } = self;
         let copies = match planned.len() {
             0 => format!("{copied} copies made, {superseded} already there"),
             planned => format!("{planned} copies planned"),
@@ -77,10 +67,7 @@ impl Done {
 
     /// Returns the outcome of an unreadable object.
     pub(super) fn unreadable(name: String, why: String) -> Self {
-        Self {
-            left: vec![why],
-            ..Self::new(name)
-        }
+        Self { left: vec![why], ..Self::new(name) }
     }
 }
 
@@ -103,14 +90,7 @@ impl Sum {
     /// Returns the last line of the output.
     #[must_use]
     pub fn text(&self, dry_run: bool) -> String {
-        let Self {
-            objects,
-            incomplete,
-            records,
-            copied,
-            superseded,
-            planned,
-        } = self;
+        let Self { objects, incomplete, records, copied, superseded, planned } = self;
         let copies = match dry_run {
             true => format!("{planned} copies planned; nothing was written"),
             false => format!("{copied} copies made, {superseded} already there"),

@@ -57,10 +57,7 @@ pub fn open(paths: &[PathBuf], mut input: impl Read) -> Result<Vec<Place>, Sourc
         if path == Path::new("-") {
             let (path, mut text) = (PathBuf::from("standard input"), vec![]);
             input.read_to_end(&mut text).map_err(failed(&path))?;
-            places.push(Place {
-                path,
-                text: Some(text),
-            });
+            places.push(Place { path, text: Some(text) });
         } else {
             walk(path.clone(), &mut places)?;
         }
@@ -77,16 +74,11 @@ fn walk(path: PathBuf, places: &mut Vec<Place>) -> Result<(), SourceError> {
     let entries: Result<Vec<_>, _> = entries.map(|entry| Ok(entry?.path())).collect();
     let mut entries = entries.map_err(failed(&path))?;
     entries.sort();
-    entries
-        .into_iter()
-        .try_for_each(|entry| walk(entry, places))
+    entries.into_iter().try_for_each(|entry| walk(entry, places))
 }
 
 fn failed(place: &Path) -> impl Fn(std::io::Error) -> SourceError {
-    move |source| SourceError {
-        place: place.to_owned(),
-        source,
-    }
+    move |source| SourceError { place: place.to_owned(), source }
 }
 
 impl Place {
@@ -96,29 +88,20 @@ impl Place {
     /// [`SourceError`] if the file cannot be read.
     pub fn objects(self) -> Result<Vec<Result<Object, Unreadable>>, SourceError> {
         let Self { path, text } = self;
-        let text = text
-            .map_or_else(|| std::fs::read(&path), Ok)
-            .map_err(failed(&path))?;
+        let text = text.map_or_else(|| std::fs::read(&path), Ok).map_err(failed(&path))?;
         let texts: Vec<_> = texts(&text).collect();
         let name = |at: usize| match texts.len() {
             0 | 1 => path.display().to_string(),
             _ => format!("{} (object {})", path.display(), at + 1),
         };
         if texts.is_empty() {
-            return Ok(vec![Err(Unreadable {
-                name: name(0),
-                why: "it is empty".to_owned(),
-            })]);
+            return Ok(vec![Err(Unreadable { name: name(0), why: "it is empty".to_owned() })]);
         }
         let object = |(at, found): (usize, &serde_json::Result<&RawValue>)| match found {
-            Ok(text) => Ok(Object {
-                name: name(at),
-                text: text.get().to_owned(),
-            }),
-            Err(error) => Err(Unreadable {
-                name: name(at),
-                why: format!("it is no JSON: {error}"),
-            }),
+            Ok(text) => Ok(Object { name: name(at), text: text.get().to_owned() }),
+            Err(error) => {
+                Err(Unreadable { name: name(at), why: format!("it is no JSON: {error}") })
+            }
         };
         Ok(texts.iter().enumerate().map(object).collect())
     }
@@ -130,9 +113,7 @@ fn texts(text: &[u8]) -> impl Iterator<Item = serde_json::Result<&RawValue>> {
     // The library's own iterator continues after a number with an invalid suffix.
     let goes_on =
         move |found: &serde_json::Result<_>| !std::mem::replace(&mut has_ended, found.is_err());
-    serde_json::Deserializer::from_slice(text)
-        .into_iter()
-        .take_while(goes_on)
+    serde_json::Deserializer::from_slice(text).into_iter().take_while(goes_on)
 }
 
 #[cfg(test)]
@@ -145,16 +126,9 @@ mod tests {
             .unwrap()
             .pop()
             .unwrap();
-        let objects: Vec<_> = place
-            .objects()
-            .unwrap()
-            .into_iter()
-            .map(Result::unwrap)
-            .collect();
-        let objects: Vec<_> = objects
-            .iter()
-            .map(|object| (object.name.as_str(), object.text.as_str()))
-            .collect();
+        let objects: Vec<_> = place.objects().unwrap().into_iter().map(Result::unwrap).collect();
+        let objects: Vec<_> =
+            objects.iter().map(|object| (object.name.as_str(), object.text.as_str())).collect();
         let expected = [
             ("standard input (object 1)", "{\"c\":1}"),
             ("standard input (object 2)", "{\"a\":2}"),
@@ -165,22 +139,10 @@ mod tests {
 
     #[test]
     fn what_is_no_json_is_named_and_what_is_before_it_is_read() {
-        for (input, good) in [
-            ("{} {\"payload\":", 1),
-            ("", 0),
-            ("\u{0}", 0),
-            ("0\u{0}{}", 0),
-        ] {
-            let place = open(&["-".into()], input.as_bytes())
-                .unwrap()
-                .pop()
-                .unwrap();
+        for (input, good) in [("{} {\"payload\":", 1), ("", 0), ("\u{0}", 0), ("0\u{0}{}", 0)] {
+            let place = open(&["-".into()], input.as_bytes()).unwrap().pop().unwrap();
             let objects = place.objects().unwrap();
-            assert_eq!(
-                objects.iter().filter(|object| object.is_ok()).count(),
-                good,
-                "{input}"
-            );
+            assert_eq!(objects.iter().filter(|object| object.is_ok()).count(), good, "{input}");
             assert_eq!(objects.len(), good + 1, "{input}");
             assert!(objects.last().unwrap().is_err(), "{input}");
         }
@@ -188,9 +150,7 @@ mod tests {
 
     #[test]
     fn a_path_that_is_not_there_is_named() {
-        let error = open(&["/no/such/folder".into()], std::io::empty())
-            .unwrap_err()
-            .to_string();
+        let error = open(&["/no/such/folder".into()], std::io::empty()).unwrap_err().to_string();
         assert!(error.contains("/no/such/folder"), "{error}");
     }
 }

@@ -36,14 +36,8 @@ fn a_rule_has_a_period_and_nothing_negative() {
 
 #[test]
 fn there_is_one_shard_or_more() {
-    assert_eq!(
-        read(&[(attr::SHARD_COUNT, "1")]).map(|shard| shard.shard_count),
-        Ok(1)
-    );
-    assert_eq!(
-        read(&[(attr::SHARD_COUNT, "0")]).unwrap_err().attribute,
-        attr::SHARD_COUNT
-    );
+    assert_eq!(read(&[(attr::SHARD_COUNT, "1")]).map(|shard| shard.shard_count), Ok(1));
+    assert_eq!(read(&[(attr::SHARD_COUNT, "0")]).unwrap_err().attribute, attr::SHARD_COUNT);
 }
 
 /// An item with more limits must not cause splits, refills and copies that DynamoDB refuses.
@@ -53,17 +47,9 @@ fn a_bucket_of_more_limits_than_a_write_can_bear_is_refused() {
         let names = (1..limits).map(|at| format!("l{at}"));
         let field = |name: String| Field::ALL.map(|field| format!("b_{name}_{}", field.suffix()));
         let names: Vec<_> = names.flat_map(field).collect();
-        read(
-            &names
-                .iter()
-                .map(|name| (name.as_str(), "1"))
-                .collect::<Vec<_>>(),
-        )
+        read(&names.iter().map(|name| (name.as_str(), "1")).collect::<Vec<_>>())
     };
-    assert_eq!(
-        with(MAX_BUCKET_LIMITS).map(|shard| shard.limits.len()),
-        Ok(MAX_BUCKET_LIMITS)
-    );
+    assert_eq!(with(MAX_BUCKET_LIMITS).map(|shard| shard.limits.len()), Ok(MAX_BUCKET_LIMITS));
     let error = with(MAX_BUCKET_LIMITS + 1).unwrap_err().to_string();
     assert!(
         error.contains("41 limits")
@@ -86,18 +72,12 @@ fn usage_that_makes_no_sense_is_named() {
         assert_eq!(error.attribute, attribute);
         assert!(error.to_string().contains(takes), "{error}");
     }
-    assert!(
-        read(&[("b_a_bh", "5"), (attr::HOUR, "70380767")]).is_ok(),
-        "usage may be negative"
-    );
+    assert!(read(&[("b_a_bh", "5"), (attr::HOUR, "70380767")]).is_ok(), "usage may be negative");
 }
 
 #[test]
 fn an_item_is_as_large_as_its_names_and_values() {
     // Each number is of one digit, in two bytes.
     let names: usize = SOUND.iter().map(|(name, _)| name.len()).sum();
-    assert_eq!(
-        read(&[]).map(|shard| shard.size_bytes),
-        Ok(SOUND.len() * 2 + names)
-    );
+    assert_eq!(read(&[]).map(|shard| shard.size_bytes), Ok(SOUND.len() * 2 + names));
 }

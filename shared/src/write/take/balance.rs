@@ -16,18 +16,14 @@ impl Take<'_> {
         let mut update = self.update(view, now);
         // Neither condition holds for a shard that was deleted or merged away.
         push_new(&mut update, require_shard_count(shard));
-        update
-            .conditions
-            .push(Condition::Present(Path::of(attr::REFILLED_AT)));
+        update.conditions.push(Condition::Present(Path::of(attr::REFILLED_AT)));
         let mut is_rate = false;
         for ask in self.asks.debits() {
             let (name, need) = (&ask.limit, ask.amount);
             let state = view.limits.get(name);
             if let Some(state) = state.filter(|state| state.rule.kind().has_window()) {
                 self.take_window(&mut update, view, (name, state), MilliTokens::ZERO, now);
-                update
-                    .changes
-                    .extend(add_consumed(name, self.consumption(name)));
+                update.changes.extend(add_consumed(name, self.consumption(name)));
                 continue;
             }
             let least = match (ask.effect.must_be_covered(), state) {
@@ -39,9 +35,7 @@ impl Take<'_> {
                 (true, None) => need,
                 (false, _) => MIN_BALANCE + need,
             };
-            update
-                .conditions
-                .push(Condition::AtLeast(tokens(name), Value::Int(least.0)));
+            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(least.0)));
             update.changes.push(add_tokens(name, Field::Tokens, -need));
             let consumed = add_tokens(name, Field::Consumed, self.consumption(name));
             update.changes.push(consumed);
@@ -51,19 +45,16 @@ impl Take<'_> {
             };
             is_rate = true;
             let top = shard.share(rule.capacity) - refill_between(rule, shard, floor, now);
-            update
-                .conditions
-                .push(Condition::AtMost(tokens(name), Value::Int(top.0)));
+            update.conditions.push(Condition::AtMost(tokens(name), Value::Int(top.0)));
             // A write that changed the rule has moved `rf`, which this take allows; so it requires
             // the rule itself.
             update.conditions.extend(has_rule(name, rule));
         }
         self.count_only(&mut update);
         if is_rate {
-            update.conditions.push(Condition::AtLeast(
-                Path::of(attr::REFILLED_AT),
-                Value::Int(floor.0),
-            ));
+            update
+                .conditions
+                .push(Condition::AtLeast(Path::of(attr::REFILLED_AT), Value::Int(floor.0)));
         }
         self.write_leases(view, &view.limits, &mut update);
         self.write_ttl(view, view, now, &mut update);

@@ -22,10 +22,7 @@ impl Take<'_> {
             .for_each(|condition| push_new(&mut update, condition));
         // Moves `rf` even within a millisecond, so that a write planned with the old rules fails.
         let rf = shard.refilled_at.plus(Millis(1)).max(now);
-        update.changes.push(AttributeUpdate::Set(
-            Path::of(attr::REFILLED_AT),
-            Value::Int(rf.0),
-        ));
+        update.changes.push(AttributeUpdate::Set(Path::of(attr::REFILLED_AT), Value::Int(rf.0)));
         if self.limits.overrule(shard, now) {
             let (ours, known) = (self.limits.version, shard.config_version);
             let number = |version: LimitsVersion| version.number;
@@ -48,10 +45,7 @@ impl Take<'_> {
         let moved = shard.moved(self.limits, now);
         let is_ordered = self.limits.order_against(shard, now).is_some();
         if !is_ordered && shard.limits.iter().any(differs) {
-            update.changes.push(AttributeUpdate::Set(
-                Path::of(attr::RULE_AT),
-                Value::Int(now.0),
-            ));
+            update.changes.push(AttributeUpdate::Set(Path::of(attr::RULE_AT), Value::Int(now.0)));
         }
         for (name, next) in &changed.limits {
             let (need, consumption) = (self.need(name), self.consumption(name));

@@ -8,18 +8,12 @@ use crate::{EpochMillis, Shard, item};
 pub(super) fn reclaim(update: &mut Update, shard: &Shard, now: EpochMillis) {
     for (id, lease) in shard.reclaimable(now) {
         let expiry = Path::lease(id).then(attr::LEASE_EXPIRY);
-        update
-            .conditions
-            .push(Condition::Equals(expiry, Value::Int(lease.expires_at.0)));
+        update.conditions.push(Condition::Equals(expiry, Value::Int(lease.expires_at.0)));
         // An adjustment changes neither `rf` nor the expiry.
         if !lease.tokens.is_empty() {
             let held = Path::lease(id).then(attr::LEASE_TOKENS);
-            update
-                .conditions
-                .push(Condition::Equals(held, item::write_held(lease)));
+            update.conditions.push(Condition::Equals(held, item::write_held(lease)));
         }
-        update
-            .changes
-            .push(AttributeUpdate::Remove(Path::lease(id)));
+        update.changes.push(AttributeUpdate::Remove(Path::lease(id)));
     }
 }

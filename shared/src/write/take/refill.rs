@@ -45,9 +45,7 @@ impl Take<'_> {
         }
         let enforced = self.asks.with(Effect::Enforce);
         for (name, need) in enforced.filter(|(name, _)| !shard.limits.contains_key(*name)) {
-            update
-                .conditions
-                .push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
+            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
         }
         let next = self.begun(shard, now);
         self.write_leases(shard, &next.limits, &mut update);

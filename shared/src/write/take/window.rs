@@ -89,10 +89,7 @@ impl Take<'_> {
                 Some((name.clone(), window))
             };
             let windows = lease.tokens.keys().filter_map(window).collect();
-            let lease = Lease {
-                windows,
-                ..lease.clone()
-            };
+            let lease = Lease { windows, ..lease.clone() };
             (id.clone(), lease)
         })
     }
@@ -160,9 +157,7 @@ impl Take<'_> {
             update.conditions.push(least);
         }
         if more != need {
-            update
-                .changes
-                .push(add_tokens(name, Field::Tokens, more - need));
+            update.changes.push(add_tokens(name, Field::Tokens, more - need));
         }
     }
 
@@ -200,9 +195,7 @@ impl Take<'_> {
 /// Requires that a window of a quota is open.
 fn require_open(update: &mut Update, name: &LimitName, now: EpochMillis) {
     let open = Value::Int(now.0.saturating_add(1));
-    update
-        .conditions
-        .push(Condition::AtLeast(window_end(name), open));
+    update.conditions.push(Condition::AtLeast(window_end(name), open));
 }
 
 /// Adds the change of the attribute that only quotas have, and requires it as it was seen.

@@ -24,20 +24,15 @@ fn boundaries(schedule: &Schedule, from: &str, to: &str) -> Vec<(String, String)
     while says(schedule, at).until <= utc(to) {
         at = says(schedule, at).until;
         let text = jiff::Timestamp::from_millisecond(at.0).unwrap().to_string();
-        found.push((
-            text.trim_end_matches(":00Z").to_owned(),
-            says(schedule, at).scale.to_string(),
-        ));
+        found
+            .push((text.trim_end_matches(":00Z").to_owned(), says(schedule, at).scale.to_string()));
     }
     found
 }
 
 fn assert_boundaries(rule: (&str, &str, &str, &str), from: &str, to: &str, expected: &[&str]) {
     let found = boundaries(&schedule(&[rule]).unwrap(), from, to);
-    let found: Vec<_> = found
-        .iter()
-        .map(|(at, scale)| format!("{at} {scale}"))
-        .collect();
+    let found: Vec<_> = found.iter().map(|(at, scale)| format!("{at} {scale}")).collect();
     assert_eq!(found, expected, "{rule:?}");
 }
 
@@ -101,12 +96,9 @@ const CRON: &str = "\
 fn cron_has_lists_ranges_steps_and_names() {
     let starts = |cron: &str, from: &str, to: &str| {
         let schedule = schedule(&[(cron, "1m", "2/1", "UTC")]).unwrap();
-        let starts = boundaries(&schedule, from, to)
-            .into_iter()
-            .filter(|(_, scale)| scale == "2/1");
-        starts
-            .map(|(at, _)| at.trim_start_matches("2026-").to_owned())
-            .collect::<Vec<_>>()
+        let starts =
+            boundaries(&schedule, from, to).into_iter().filter(|(_, scale)| scale == "2/1");
+        starts.map(|(at, _)| at.trim_start_matches("2026-").to_owned()).collect::<Vec<_>>()
     };
     for row in CRON.lines().filter(|row| !row.starts_with('#')) {
         let [cron, from, to, expected] = row.split(" | ").collect::<Vec<_>>()[..] else {
@@ -121,19 +113,11 @@ fn cron_has_lists_ranges_steps_and_names() {
 fn times_beyond_all_years_have_boundaries_beyond_them() {
     let schedule = schedule(&[("0 8 * * *", "1h", "2/1", "Asia/Tokyo")]).unwrap();
     let last = says(&schedule, EpochMillis(i64::MAX));
-    assert_eq!(
-        (last.scale, last.until),
-        (Scale::ONE, EpochMillis(i64::MAX))
-    );
+    assert_eq!((last.scale, last.until), (Scale::ONE, EpochMillis(i64::MAX)));
     let first = says(&schedule, EpochMillis(i64::MIN)).since;
     assert!(says(&schedule, EpochMillis(i64::MIN)).until > first);
-    for at in [
-        i64::MIN,
-        i64::MIN + DAY,
-        i64::MAX - DAY,
-        -377_705_116_800_000,
-        253_402_207_200_000,
-    ] {
+    for at in [i64::MIN, i64::MIN + DAY, i64::MAX - DAY, -377_705_116_800_000, 253_402_207_200_000]
+    {
         let at = EpochMillis(at);
         assert!(
             says(&schedule, at).until > at
@@ -152,13 +136,7 @@ fn any_schedule() -> impl Strategy<Value = Schedule> {
         "Antarctica/Troll",
         "Pacific/Apia",
     ]);
-    let days = prop::sample::select(vec![
-        "* * *",
-        "* * 1-5",
-        "1,31 * *",
-        "*/3 * 0",
-        "5 4-12 MON",
-    ]);
+    let days = prop::sample::select(vec!["* * *", "* * 1-5", "1,31 * *", "*/3 * 0", "5 4-12 MON"]);
     let times = (0..60_u32, 0..24_u32, 1..24 * 60_u64, 0..6_u32);
     (times, days, zone).prop_filter_map("overlap", |((minute, hour, length, every), days, zone)| {
         let (hours, length) = match every {
@@ -183,25 +161,17 @@ fn any_schedule() -> impl Strategy<Value = Schedule> {
 /// and has not yet shown the end.
 fn scale_minute_by_minute(schedule: &Schedule, now: EpochMillis) -> Scale {
     let holds = |rule: &&ScheduleRule| {
-        let zone = TimeZoneDatabase::bundled()
-            .get(rule.zone_name().as_str())
-            .unwrap();
+        let zone = TimeZoneDatabase::bundled().get(rule.zone_name().as_str()).unwrap();
         let clock = |ms| zone.to_datetime(jiff::Timestamp::from_millisecond(ms).unwrap());
         // The latest that the clock has shown since two days before.
-        let shown = (0..=2 * DAY / MINUTE)
-            .map(|minutes| clock(now.0 - minutes * MINUTE))
-            .max();
+        let shown = (0..=2 * DAY / MINUTE).map(|minutes| clock(now.0 - minutes * MINUTE)).max();
         let shown = shown.unwrap();
         let minutes = i64::try_from(rule.length().as_secs() / 60).unwrap();
         let begins = |at: DateTime| matches(&rule.cron().to_string(), at);
         let minute = shown.with().second(0).subsec_nanosecond(0).build().unwrap();
         (0..minutes).any(|ago| begins(minute.checked_sub(SignedDuration::from_mins(ago)).unwrap()))
     };
-    schedule
-        .rules()
-        .iter()
-        .find(holds)
-        .map_or(Scale::ONE, ScheduleRule::scale)
+    schedule.rules().iter().find(holds).map_or(Scale::ONE, ScheduleRule::scale)
 }
 
 /// Returns whether a time matches one of the expressions of [`any_schedule`].

@@ -53,17 +53,11 @@ day,tz=Pacific/Apia 1892-07-03T11:26:56 1892-07-05T11:26:56";
 #[test]
 fn days_on_which_clocks_change_have_one_window() {
     for row in CHANGES.lines().filter(|row| !row.starts_with('#')) {
-        let [text, start, end] = row.split(' ').collect::<Vec<_>>()[..] else {
-            panic!("{row}")
-        };
+        let [text, start, end] = row.split(' ').collect::<Vec<_>>()[..] else { panic!("{row}") };
         let expected = (utc(start), utc(end));
         let window = window(text);
         assert_eq!(window.bounds(expected.0), expected, "{text} from {start}");
-        assert_eq!(
-            window.bounds(EpochMillis(expected.1.0 - 1)),
-            expected,
-            "{text} to {end}"
-        );
+        assert_eq!(window.bounds(EpochMillis(expected.1.0 - 1)), expected, "{text} to {end}");
     }
 }
 
@@ -84,20 +78,12 @@ fn defaults_are_utc_monday_and_the_first() {
         ("day", "2026-05-13T00:00", "2026-05-14T00:00"),
         ("week", "2026-05-11T00:00", "2026-05-18T00:00"),
         ("week,day=sunday", "2026-05-10T00:00", "2026-05-17T00:00"),
-        (
-            "week,day=wednesday,at=10:30",
-            "2026-05-06T10:30",
-            "2026-05-13T10:30",
-        ),
+        ("week,day=wednesday,at=10:30", "2026-05-06T10:30", "2026-05-13T10:30"),
         ("month", "2026-05-01T00:00", "2026-06-01T00:00"),
         ("year", "2026-01-01T00:00", "2027-01-01T00:00"),
         ("year,month=4,day=6", "2026-04-06T00:00", "2027-04-06T00:00"),
     ] {
-        assert_eq!(
-            bounds(text, "2026-05-13T10:20"),
-            (utc(start), utc(end)),
-            "{text}"
-        );
+        assert_eq!(bounds(text, "2026-05-13T10:20"), (utc(start), utc(end)), "{text}");
     }
 }
 
@@ -105,10 +91,7 @@ fn defaults_are_utc_monday_and_the_first() {
 fn a_session_ends_its_length_after_its_first_use() {
     let session: QuotaWindow = "5h".parse().unwrap();
     let now = utc("2026-05-13T10:20");
-    assert_eq!(
-        end_after(session.code(), now),
-        Some(utc("2026-05-13T15:20"))
-    );
+    assert_eq!(end_after(session.code(), now), Some(utc("2026-05-13T15:20")));
 }
 
 #[test]
@@ -121,16 +104,8 @@ fn an_unknown_window_has_no_end() {
 #[test]
 fn an_end_is_shown_on_the_clock_of_its_zone() {
     for (text, at, expected) in [
-        (
-            "month,day=15,at=09:00,tz=Europe/Berlin",
-            "2026-12-15T08:00",
-            "15 Dec 09:00 (Berlin)",
-        ),
-        (
-            "day,tz=America/New_York",
-            "2026-11-02T05:00",
-            "2 Nov 00:00 (New York)",
-        ),
+        ("month,day=15,at=09:00,tz=Europe/Berlin", "2026-12-15T08:00", "15 Dec 09:00 (Berlin)"),
+        ("day,tz=America/New_York", "2026-11-02T05:00", "2 Nov 00:00 (New York)"),
         ("month", "2026-12-01T00:00", "1 Dec 00:00 (UTC)"),
         ("5h", "2026-12-01T00:00:07", "1 Dec 00:00:07 (UTC)"),
     ] {

@@ -29,10 +29,7 @@ fn hash(boundaries: impl Iterator<Item = i64>) -> u32 {
 
 fn new_year(year: i16) -> i64 {
     let first = date(year, 1, 1).at(0, 0, 0, 0);
-    jiff::tz::TimeZone::UTC
-        .to_timestamp(first)
-        .unwrap()
-        .as_millisecond()
+    jiff::tz::TimeZone::UTC.to_timestamp(first).unwrap().as_millisecond()
 }
 
 /// The names that `shared` knows are those of the bundled database: `WRITTEN=1 cargo test --workspace
@@ -48,11 +45,7 @@ fn shared_knows_the_names_of_the_bundled_database() {
         std::fs::write(&file, &page).unwrap();
     }
     let known = std::fs::read_to_string(&file).unwrap();
-    assert!(
-        known == page,
-        "{} is not current: run this with WRITTEN=1",
-        file.display()
-    );
+    assert!(known == page, "{} is not current: run this with WRITTEN=1", file.display());
     // As it was when this was built.
     assert_eq!(weirgate_shared::ZONE_DATA, ZONE_DATA);
     for name in ZoneName::all() {

@@ -20,18 +20,12 @@ type Amounts = BTreeMap<LimitName, MilliTokens>;
 /// Returns the writes of a process that sees `view`, of a process with the limits `brought`, and of
 /// the functions.
 pub fn planned(view: &Shard, brought: &[Limit], at: EpochMillis, by_others: bool) -> Vec<Update> {
-    let roll = Roll {
-        by_others,
-        ..Roll::to(Hour::of(at))
-    };
+    let roll = Roll { by_others, ..Roll::to(Hour::of(at)) };
     let mut updates = takes(view, brought, roll, at);
     updates.extend(settlements(view, roll, at));
     let all = |tokens| amounts(view.limits.keys(), tokens);
     let set = |amount| {
-        let rates = view
-            .limits
-            .iter()
-            .filter(|(_, state)| !state.rule.kind().is_held());
+        let rates = view.limits.iter().filter(|(_, state)| !state.rule.kind().is_held());
         rates.map(|(name, _)| (name.clone(), amount)).collect()
     };
     let one = MilliTokens::from_tokens(1);
@@ -39,20 +33,8 @@ pub fn planned(view: &Shard, brought: &[Limit], at: EpochMillis, by_others: bool
     updates.extend(
         refill(view, &all(1_000), at)
             .into_iter()
-            .chain(change_balances(
-                view,
-                edit,
-                &set(BalanceChange::SetTo(one)),
-                CALENDAR,
-                at,
-            ))
-            .chain(change_balances(
-                view,
-                edit,
-                &set(BalanceChange::Raise(one)),
-                CALENDAR,
-                at,
-            ))
+            .chain(change_balances(view, edit, &set(BalanceChange::SetTo(one)), CALENDAR, at))
+            .chain(change_balances(view, edit, &set(BalanceChange::Raise(one)), CALENDAR, at))
             .chain(expire(view, at).map(|(update, _)| update))
             .chain([sample(view, at).0])
             .chain([0, 4].map(|count| update_min_shards(view, count, at))),
@@ -83,20 +65,14 @@ pub fn reshaped(view: &Shard, at: EpochMillis) -> Vec<Update> {
 }
 
 fn amounts<'a>(names: impl Iterator<Item = &'a LimitName>, tokens: i64) -> Amounts {
-    names
-        .map(|name| (name.clone(), MilliTokens::from_tokens(tokens)))
-        .collect()
+    names.map(|name| (name.clone(), MilliTokens::from_tokens(tokens))).collect()
 }
 
 fn takes(view: &Shard, brought: &[Limit], roll: Roll, at: EpochMillis) -> Vec<Update> {
     let of = |tokens| amounts(brought.iter().map(Limit::name), tokens);
     let none = Amounts::new;
     let id = WriteId::from_bits(4);
-    let lease = Lease {
-        expires_at: at,
-        tokens: of(1),
-        ..Lease::default()
-    };
+    let lease = Lease { expires_at: at, tokens: of(1), ..Lease::default() };
     let mut updates = vec![];
     for (needs, soft, counted) in [
         (of(1), none(), none()),
@@ -115,22 +91,14 @@ fn takes(view: &Shard, brought: &[Limit], roll: Roll, at: EpochMillis) -> Vec<Up
             for contention in [
                 Contention::Alone,
                 Contention::Shared,
-                Contention::SharedStale {
-                    others_per_day: 86_400_000,
-                },
+                Contention::SharedStale { others_per_day: 86_400_000 },
             ] {
-                let scaled = LimitsVersion {
-                    boundary: EpochMillis(60_000),
-                    ..LimitsVersion::new(7)
-                };
+                let scaled =
+                    LimitsVersion { boundary: EpochMillis(60_000), ..LimitsVersion::new(7) };
                 for version in [None, Some(LimitsVersion::new(7)), Some(scaled)] {
                     let op = WriteId::from_bits(3);
                     let take = Take {
-                        limits: VersionedLimits {
-                            version,
-                            calendar: CALENDAR,
-                            ..brought.into()
-                        },
+                        limits: VersionedLimits { version, calendar: CALENDAR, ..brought.into() },
                         asks: Asks::of(Effect::Enforce, needs.clone())
                             .and(Effect::IntoDebt, soft.clone())
                             .and(Effect::Count, counted.clone()),
@@ -157,11 +125,7 @@ fn settlements(view: &Shard, roll: Roll, at: EpochMillis) -> Vec<Update> {
             roll,
             ..settle(&view.key, WriteId::from_bits(3), lease, amounts, at)
         };
-        updates.extend([
-            settle.full(None),
-            settle.full(Some(view)),
-            settle.capped(view),
-        ]);
+        updates.extend([settle.full(None), settle.full(Some(view)), settle.capped(view)]);
     };
     add(None, BTreeMap::new(), 0);
     add(None, BTreeMap::new(), 1);
@@ -187,10 +151,7 @@ fn settlements(view: &Shard, roll: Roll, at: EpochMillis) -> Vec<Update> {
             state.is_some_and(|state| state.rule.kind().is_held())
         };
         let back = held.filter(|(name, _)| is_held(name)).map(|(name, held)| {
-            let delta = LimitDelta {
-                available: *held,
-                ..LimitDelta::default()
-            };
+            let delta = LimitDelta { available: *held, ..LimitDelta::default() };
             (name.clone(), delta)
         });
         add(Some((id, LeaseChange::End)), back.collect(), 0);

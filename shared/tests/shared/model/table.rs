@@ -23,10 +23,7 @@ pub struct Table {
 impl Table {
     /// Runs all actions if all their conditions hold. Returns whether they did.
     pub fn transact(&mut self, actions: &[Action]) -> bool {
-        let (none, keys) = (
-            Item::default(),
-            actions.iter().map(|action| number(key(action))),
-        );
+        let (none, keys) = (Item::default(), actions.iter().map(|action| number(key(action))));
         let keys: Vec<_> = keys.collect();
         let is_twice = |(at, key): (usize, &u32)| keys[..at].contains(key);
         assert!(
@@ -73,10 +70,7 @@ impl Table {
     pub fn finish(&mut self, shard: u32) {
         let parent = self.shards[&shard].clone();
         assert!(
-            finish_writes(&parent)
-                .into_iter()
-                .flatten()
-                .all(|update| self.update(update)),
+            finish_writes(&parent).into_iter().flatten().all(|update| self.update(update)),
             "{parent:?}"
         );
     }
@@ -90,11 +84,8 @@ impl Table {
 
     /// Writes an item as other software would, whatever there is.
     pub fn put(&mut self, bucket: &Shard) {
-        let update = Update {
-            key: bucket.key.item_key(),
-            conditions: vec![],
-            changes: write_shard(bucket),
-        };
+        let update =
+            Update { key: bucket.key.item_key(), conditions: vec![], changes: write_shard(bucket) };
         assert!(self.update(update));
     }
 
@@ -126,18 +117,13 @@ impl Table {
     /// Returns the items of merged shards, by index.
     pub fn merged(&self) -> impl Iterator<Item = (u32, &Item)> {
         let is_merged = |(number, _): &(&u32, &Item)| !self.shards.contains_key(number);
-        self.items
-            .iter()
-            .filter(is_merged)
-            .map(|(number, item)| (*number, item))
+        self.items.iter().filter(is_merged).map(|(number, item)| (*number, item))
     }
 
     /// Returns the image of this shard `back` writes ago, or its first one.
     pub fn image(&self, shard: u32, back: usize) -> Option<Rc<Shard>> {
         let images = self.images.get(&shard)?;
-        images
-            .get(images.len().saturating_sub(back.saturating_add(1)))
-            .cloned()
+        images.get(images.len().saturating_sub(back.saturating_add(1))).cloned()
     }
 }
 
@@ -148,7 +134,5 @@ fn key(action: &Action) -> &ItemKey {
 }
 
 fn number(key: &ItemKey) -> u32 {
-    BucketKey::parse(&key.pk)
-        .expect("only buckets are written to")
-        .shard
+    BucketKey::parse(&key.pk).expect("only buckets are written to").shard
 }

@@ -6,16 +6,11 @@ use super::*;
 
 #[test]
 fn a_transaction_in_progress_may_yet_be_applied() {
-    let code = ErrorMetadata::builder()
-        .code("TransactionInProgressException")
-        .build();
+    let code = ErrorMetadata::builder().code("TransactionInProgressException").build();
     let error = TransactionInProgressException::builder().meta(code).build();
     let answer = HttpResponse::new(400_u16.try_into().unwrap(), "".into());
     let error = TransactWriteItemsError::TransactionInProgressException(error);
-    assert_eq!(
-        kind(&SdkError::service_error(error, answer)),
-        ErrorKind::Unconfirmed
-    );
+    assert_eq!(kind(&SdkError::service_error(error, answer)), ErrorKind::Unconfirmed);
 }
 
 #[test]
@@ -47,11 +42,7 @@ fn a_signature_of_another_time_is_told_from_one_by_a_wrong_key() {
         let error =
             UpdateItemError::generic(ErrorMetadata::builder().code(code).message(message).build());
         let answer = HttpResponse::new(400_u16.try_into().unwrap(), "".into());
-        assert_eq!(
-            kind(&SdkError::service_error(error, answer)),
-            expected,
-            "{code} {message}"
-        );
+        assert_eq!(kind(&SdkError::service_error(error, answer)), expected, "{code} {message}");
     }
     assert!(ErrorKind::ClockSkew.is_transient() && ErrorKind::ClockSkew.was_not_applied());
 }
@@ -66,23 +57,12 @@ fn an_answer_that_is_not_known_is_not_taken_for_one_about_the_item() {
             meta = meta.code(code);
         }
         let answer = HttpResponse::new(status.try_into().unwrap(), "".into());
-        kind(&SdkError::service_error(
-            UpdateItemError::generic(meta.build()),
-            answer,
-        ))
+        kind(&SdkError::service_error(UpdateItemError::generic(meta.build()), answer))
     };
     for (code, status, expected) in [
         (Some("ValidationException"), 400, ErrorKind::Invalid),
-        (
-            Some("ItemCollectionSizeLimitExceededException"),
-            400,
-            ErrorKind::Invalid,
-        ),
-        (
-            Some("ReplicatedWriteConflictException"),
-            400,
-            ErrorKind::Conflict,
-        ),
+        (Some("ItemCollectionSizeLimitExceededException"), 400, ErrorKind::Invalid),
+        (Some("ReplicatedWriteConflictException"), 400, ErrorKind::Conflict),
         (Some("InvalidEndpointException"), 421, ErrorKind::Rejected),
         (Some("SomethingNew"), 400, ErrorKind::Rejected),
         (None, 413, ErrorKind::Rejected),
@@ -100,18 +80,12 @@ fn a_throttle_is_what_its_reasons_say_of_the_table_an_index_or_the_account() {
         ProvisionedThroughputExceededException, ThrottlingException,
     };
 
-    let (write, place) = (
-        ErrorKind::Throttled { key_range: true },
-        ErrorKind::IndexThrottled,
-    );
+    let (write, place) = (ErrorKind::Throttled { key_range: true }, ErrorKind::IndexThrottled);
     let all = ErrorKind::Throttled { key_range: false };
     for (named, expected) in [
         (vec!["TableWriteKeyRangeThroughputExceeded"], write),
         (
-            vec![
-                "IndexWriteKeyRangeThroughputExceeded",
-                "TableWriteKeyRangeThroughputExceeded",
-            ],
+            vec!["IndexWriteKeyRangeThroughputExceeded", "TableWriteKeyRangeThroughputExceeded"],
             write,
         ),
         (vec!["TableReadKeyRangeThroughputExceeded"], write),
@@ -119,13 +93,7 @@ fn a_throttle_is_what_its_reasons_say_of_the_table_an_index_or_the_account() {
         (vec!["IndexReadKeyRangeThroughputExceeded"], place),
         (vec!["IndexWriteProvisionedThroughputExceeded"], place),
         (vec!["IndexWriteMaxOnDemandThroughputExceeded"], place),
-        (
-            vec![
-                "IndexWriteKeyRangeThroughputExceeded",
-                "TableWriteAccountLimitExceeded",
-            ],
-            all,
-        ),
+        (vec!["IndexWriteKeyRangeThroughputExceeded", "TableWriteAccountLimitExceeded"], all),
         (vec!["TableWriteAccountLimitExceeded"], all),
         (vec!["TableReadAccountLimitExceeded"], all),
         (vec!["TableWriteProvisionedThroughputExceeded"], all),
@@ -135,10 +103,7 @@ fn a_throttle_is_what_its_reasons_say_of_the_table_an_index_or_the_account() {
     ] {
         let reason = |name: &&str| {
             let resource = "arn:aws:dynamodb:us-east-1:123456789012:table/weirgate";
-            ThrottlingReason::builder()
-                .reason(*name)
-                .resource(resource)
-                .build()
+            ThrottlingReason::builder().reason(*name).resource(resource).build()
         };
         let reasons: Vec<_> = named.iter().map(reason).collect();
         let code = |code| {
@@ -182,10 +147,7 @@ fn a_throttle_is_what_its_reasons_say_of_the_table_an_index_or_the_account() {
                 answer(),
             )),
         ];
-        assert!(
-            kinds.iter().all(|kind| *kind == expected),
-            "{named:?}: {kinds:?}"
-        );
+        assert!(kinds.iter().all(|kind| *kind == expected), "{named:?}: {kinds:?}");
     }
     assert!(place.is_transient() && place.was_not_applied() && place.is_throttle());
 }
@@ -193,26 +155,17 @@ fn a_throttle_is_what_its_reasons_say_of_the_table_an_index_or_the_account() {
 #[test]
 fn credentials_that_cannot_be_loaded_now_are_told_from_none_at_all() {
     for (error, expected) in [
-        (
-            CredentialsError::not_loaded("no provider has any"),
-            ErrorKind::MissingCredentials,
-        ),
+        (CredentialsError::not_loaded("no provider has any"), ErrorKind::MissingCredentials),
         (
             CredentialsError::invalid_configuration("a profile without a role"),
             ErrorKind::MissingCredentials,
         ),
-        (
-            CredentialsError::provider_error("throttled"),
-            ErrorKind::CredentialsUnavailable,
-        ),
+        (CredentialsError::provider_error("throttled"), ErrorKind::CredentialsUnavailable),
         (
             CredentialsError::provider_timed_out(std::time::Duration::from_secs(5)),
             ErrorKind::CredentialsUnavailable,
         ),
-        (
-            CredentialsError::unhandled("connection reset"),
-            ErrorKind::CredentialsUnavailable,
-        ),
+        (CredentialsError::unhandled("connection reset"), ErrorKind::CredentialsUnavailable),
     ] {
         assert_eq!(unanswered(&error), expected, "{error}");
     }
@@ -222,10 +175,7 @@ fn credentials_that_cannot_be_loaded_now_are_told_from_none_at_all() {
 
 fn kind_of(reasons: &[(&str, &str)]) -> ErrorKind {
     let reason = |(code, text): &(&str, &str)| {
-        CancellationReason::builder()
-            .code(*code)
-            .message(*text)
-            .build()
+        CancellationReason::builder().code(*code).message(*text).build()
     };
     cancelled_by(&reasons.iter().map(reason).collect::<Vec<_>>())
 }
@@ -233,10 +183,7 @@ fn kind_of(reasons: &[(&str, &str)]) -> ErrorKind {
 #[test]
 fn a_cancelled_transaction_is_what_its_reasons_say() {
     let none = ("None", "");
-    let (conflict, throttle) = (
-        ("TransactionConflict", "ongoing"),
-        ("ThrottlingError", "exceeds"),
-    );
+    let (conflict, throttle) = (("TransactionConflict", "ongoing"), ("ThrottlingError", "exceeds"));
     let provisioned = ("ProvisionedThroughputExceeded", "exceeded");
     let invalid = ("ValidationError", "Type mismatch");
     assert_eq!(kind_of(&[none, conflict]), ErrorKind::Conflict);
@@ -244,15 +191,9 @@ fn a_cancelled_transaction_is_what_its_reasons_say() {
     assert_eq!(kind_of(&[invalid, throttle]), ErrorKind::IndexThrottled);
     assert_eq!(kind_of(&[none, provisioned]), ErrorKind::IndexThrottled);
     assert_eq!(kind_of(&[none, invalid]), ErrorKind::Invalid);
-    assert_eq!(
-        kind_of(&[("ItemCollectionSizeLimitExceeded", "")]),
-        ErrorKind::Invalid
-    );
+    assert_eq!(kind_of(&[("ItemCollectionSizeLimitExceeded", "")]), ErrorKind::Invalid);
     assert_eq!(kind_of(&[none, ("SomethingNew", "")]), ErrorKind::Rejected);
     assert_eq!(kind_of(&[]), ErrorKind::Rejected);
     let named = ("ThrottlingError", "TableWriteKeyRangeThroughputExceeded");
-    assert_eq!(
-        kind_of(&[throttle, named]),
-        ErrorKind::Throttled { key_range: true }
-    );
+    assert_eq!(kind_of(&[throttle, named]), ErrorKind::Throttled { key_range: true });
 }

@@ -90,10 +90,7 @@ struct Process {
 
 impl Process {
     async fn new(stack: &Stack, limits: &[Limit]) -> Self {
-        Self {
-            limiter: stack.process().await,
-            limits: limits.into(),
-        }
+        Self { limiter: stack.process().await, limits: limits.into() }
     }
 
     async fn take(&self, entity: &str, resource: &str) -> Grant {

@@ -112,23 +112,12 @@ impl Stack {
         if records.is_empty() {
             return None;
         }
-        let invocation = Invocation {
-            now,
-            deadline: Instant::now() + 60 * SECOND,
-        };
+        let invocation = Invocation { now, deadline: Instant::now() + 60 * SECOND };
         let table = self.table(&self.of_aggregator).await;
-        let handled = handle(
-            &batches::event(&records),
-            &table,
-            &batches::deployed(),
-            invocation,
-        )
-        .await;
+        let handled =
+            handle(&batches::event(&records), &table, &batches::deployed(), invocation).await;
         let summary = handled.expect("an event").summary;
-        assert_eq!(
-            (summary.undecodable, summary.failed, summary.refused),
-            (0, 0, 0)
-        );
+        assert_eq!((summary.undecodable, summary.failed, summary.refused), (0, 0, 0));
         u64::try_from(records.len()).ok()
     }
 }

@@ -21,33 +21,24 @@ impl Process {
     pub async fn start(arguments: &[&str]) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut command = Command::new(root.join(".venv/bench/bin/python"));
-        command
-            .arg(root.join("tests/peer/drive.py"))
-            .args(arguments)
-            .envs([
-                ("AWS_ACCESS_KEY_ID", "test"),
-                ("AWS_SECRET_ACCESS_KEY", "test"),
-                ("AWS_DEFAULT_REGION", "us-east-1"),
-            ]);
+        command.arg(root.join("tests/peer/drive.py")).args(arguments).envs([
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("AWS_DEFAULT_REGION", "us-east-1"),
+        ]);
         Self::of(command, "make .venv/bench/.installed").await
     }
 
     /// Starts a driver by its command, which `made_by` makes.
     pub async fn of(mut command: Command, made_by: &str) -> Self {
-        let started = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn();
+        let started =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn();
         let mut child = started
             .unwrap_or_else(|error| panic!("a rival does not start ({error}): run `{made_by}`"));
         let questions = child.stdin.take().expect("it has an input");
         let answers = child.stdout.take().expect("it has an output");
-        let mut process = Self {
-            _child: child,
-            questions,
-            answers: BufReader::new(answers).lines(),
-        };
+        let mut process =
+            Self { _child: child, questions, answers: BufReader::new(answers).lines() };
         let _: String = process.answer().await;
         process
     }

@@ -39,20 +39,14 @@ impl Server {
         let process = started.unwrap_or_else(|error| {
             panic!("redis-server does not start ({error}): run `make packages-redis`")
         });
-        let server = Self {
-            _process: process,
-            url: format!("redis://127.0.0.1:{port}/"),
-        };
+        let server = Self { _process: process, url: format!("redis://127.0.0.1:{port}/") };
         for _ in 0..ATTEMPTS {
             if server.connect().await.is_ok() {
                 return server;
             }
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
-        panic!(
-            "redis-server did not answer at {} within seconds",
-            server.url
-        )
+        panic!("redis-server did not answer at {} within seconds", server.url)
     }
 
     /// Its URL.
@@ -61,9 +55,7 @@ impl Server {
     }
 
     async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
-        Client::open(&*self.url)?
-            .get_multiplexed_async_connection()
-            .await
+        Client::open(&*self.url)?.get_multiplexed_async_connection().await
     }
 }
 
@@ -106,10 +98,7 @@ impl Caller {
             invocation.arg(capacity).arg(a_second).arg(amount);
         }
         let mut connection = self.connection.clone();
-        let wait_ms: i64 = invocation
-            .invoke_async(&mut connection)
-            .await
-            .expect("the script runs");
+        let wait_ms: i64 = invocation.invoke_async(&mut connection).await.expect("the script runs");
         wait_ms == 0
     }
 

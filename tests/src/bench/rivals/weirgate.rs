@@ -107,10 +107,9 @@ impl Call for Caller {
                 let entity = format!("many-{}", fastrand::u8(..BUCKETS));
                 drop(self.take(&entity).await);
             }
-            Calls::Denied => assert!(
-                !self.ask_near().await.is_granted(),
-                "more was granted than there is"
-            ),
+            Calls::Denied => {
+                assert!(!self.ask_near().await.is_granted(), "more was granted than there is")
+            }
             Calls::Adjusted => {
                 let mut grant = self.take(self.scenario).await;
                 let _ = grant.adjust("tpm", 300).await.expect("an adjustment");

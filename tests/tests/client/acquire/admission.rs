@@ -22,18 +22,12 @@ async fn a_denial_says_how_every_limit_stands_and_when_to_come_back() {
     let status = by_name(&denied);
     // 60 a minute is one a second, 10,000 a minute one each 6 ms.
     let (rpm, tpm) = (status["rpm"], status["tpm"]);
-    assert_eq!(
-        (rpm.capacity, rpm.available, rpm.requested),
-        (tokens(60), tokens(1), tokens(3))
-    );
+    assert_eq!((rpm.capacity, rpm.available, rpm.requested), (tokens(60), tokens(1), tokens(3)));
     assert_eq!(
         (tpm.capacity, tpm.available, tpm.requested),
         (tokens(10_000), tokens(1_000), tokens(4_000))
     );
-    assert_eq!(
-        (rpm.retry_after, tpm.retry_after),
-        (Some(secs(2)), Some(secs(18)))
-    );
+    assert_eq!((rpm.retry_after, tpm.retry_after), (Some(secs(2)), Some(secs(18))));
     assert_eq!(denied.retry_after, Some(secs(18)), "the slowest decides");
     assert_eq!(
         denied.to_string(),
@@ -45,15 +39,10 @@ async fn a_denial_says_how_every_limit_stands_and_when_to_come_back() {
 async fn a_cached_denial_costs_no_request_and_the_next_one_a_read() {
     let fleet = Fleet::new().await;
     // No read of the switches beside.
-    let limiter = fleet
-        .limiter_with(|builder| builder.config_ttl(secs(86_400)))
-        .await;
+    let limiter = fleet.limiter_with(|builder| builder.config_ttl(secs(86_400))).await;
     let hourly = [Limit::per_hour("rph", 1).unwrap()];
     let _ = granted(&limiter, &hourly, &[("rph", 1)]).await;
-    assert_eq!(
-        denied(&limiter, &hourly, &[("rph", 1)]).await.retry_after,
-        Some(secs(3600))
-    );
+    assert_eq!(denied(&limiter, &hourly, &[("rph", 1)]).await.retry_after, Some(secs(3600)));
     let _ = fleet.dynamo.take_requests();
     for passed in 1..=100 {
         pass(secs(29)).await;
@@ -66,14 +55,7 @@ async fn a_cached_denial_costs_no_request_and_the_next_one_a_read() {
             } else {
                 vec![]
             };
-            assert_eq!(
-                fleet
-                    .dynamo
-                    .take_operations()
-                    .into_iter()
-                    .collect::<Vec<_>>(),
-                reads
-            );
+            assert_eq!(fleet.dynamo.take_operations().into_iter().collect::<Vec<_>>(), reads);
         }
     }
     pass(secs(700)).await;
@@ -112,10 +94,7 @@ async fn a_caller_that_waits_its_time_out_is_not_denied_by_what_was_seen_before(
         fleet.dynamo.put(&item);
     };
     let _ = granted(&limiter, &limits, &[("r", 10)]).await;
-    assert_eq!(
-        denied(&limiter, &limits, &[("r", 1)]).await.retry_after,
-        Some(secs(10))
-    );
+    assert_eq!(denied(&limiter, &limits, &[("r", 1)]).await.retry_after, Some(secs(10)));
     pass(millis(9_900)).await;
     set(-500_000);
     assert!(denied(&limiter, &limits, &[("r", 1)]).await.retry_after > Some(secs(5_000)));
@@ -138,17 +117,13 @@ async fn more_than_a_limit_holds_is_never_and_sends_nothing() {
         .send()
         .await
         .unwrap();
-    let Decision::NeverFits(never) = answer else {
-        panic!("{answer:?}")
-    };
+    let Decision::NeverFits(never) = answer else { panic!("{answer:?}") };
     assert_eq!(
         (&*never.limit, never.requested, never.capacity),
         ("tpm", tokens(10_001), tokens(10_000))
     );
     assert!(
-        never
-            .to_string()
-            .contains("capacity of 10000 tokens, 10001 were requested"),
+        never.to_string().contains("capacity of 10000 tokens, 10001 were requested"),
         "{never}"
     );
     assert_eq!(fleet.dynamo.take_requests(), 0);
@@ -159,11 +134,7 @@ async fn a_bounded_wait_ends_when_the_tokens_are_there() {
     let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     let began = fleet.now();
-    let answer = ask(&limiter, &two(), &[("rpm", 2)])
-        .wait_up_to(secs(2))
-        .send()
-        .await
-        .unwrap();
+    let answer = ask(&limiter, &two(), &[("rpm", 2)]).wait_up_to(secs(2)).send().await.unwrap();
     assert!(answer.is_granted());
     assert_eq!(Duration::from(fleet.now().since(began)), secs(2));
 }
@@ -173,11 +144,8 @@ async fn a_wait_that_cannot_succeed_is_not_begun() {
     let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     let began = fleet.now();
-    let answer = ask(&limiter, &two(), &[("rpm", 2)])
-        .wait_up_to(millis(1_999))
-        .send()
-        .await
-        .unwrap();
+    let answer =
+        ask(&limiter, &two(), &[("rpm", 2)]).wait_up_to(millis(1_999)).send().await.unwrap();
     assert!(matches!(answer, Decision::Denied(denied) if denied.retry_after == Some(secs(2))));
     assert_eq!(fleet.now(), began);
 }
@@ -185,9 +153,7 @@ async fn a_wait_that_cannot_succeed_is_not_begun() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_without_an_end_is_a_long_one() {
     let fleet = Fleet::new().await;
-    let limiter = fleet
-        .limiter_with(|builder| builder.timeout(Duration::MAX))
-        .await;
+    let limiter = fleet.limiter_with(|builder| builder.timeout(Duration::MAX)).await;
     let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     assert!(
         ask(&limiter, &two(), &[("rpm", 60)])
@@ -206,9 +172,7 @@ async fn a_wait_for_a_slot_lasts_as_long_as_it_was_given() {
     for wait in [60, 100, 170] {
         let grant = granted(&other, &slots, &[("slots", 1)]).await;
         let (began, until) = (fleet.now(), millis(wait));
-        let waiting = ask(&limiter, &slots, &[("slots", 1)])
-            .wait_up_to(until)
-            .send();
+        let waiting = ask(&limiter, &slots, &[("slots", 1)]).wait_up_to(until).send();
         let release = async {
             pass(millis(5)).await;
             grant.release().await
@@ -231,11 +195,7 @@ async fn a_wait_for_a_slot_that_stays_held_ends_in_time() {
     let slots = [slots(1)];
     let _grant = granted(&other, &slots, &[("slots", 1)]).await;
     let began = fleet.now();
-    let answer = ask(&limiter, &slots, &[("slots", 1)])
-        .wait_up_to(secs(1))
-        .send()
-        .await
-        .unwrap();
+    let answer = ask(&limiter, &slots, &[("slots", 1)]).wait_up_to(secs(1)).send().await.unwrap();
     assert!(!answer.is_granted());
     assert_eq!(Duration::from(fleet.now().since(began)), secs(1));
 }
@@ -246,9 +206,7 @@ async fn a_wait_for_a_slot_ends_at_once_when_this_process_releases_one() {
     let slots = [slots(1)];
     let grant = granted(&limiter, &slots, &[("slots", 1)]).await;
     let began = fleet.now();
-    let waiting = ask(&limiter, &slots, &[("slots", 1)])
-        .wait_up_to(secs(5))
-        .send();
+    let waiting = ask(&limiter, &slots, &[("slots", 1)]).wait_up_to(secs(5)).send();
     let release = async {
         pass(millis(7)).await;
         grant.release().await

@@ -9,38 +9,22 @@ use weirgate_testkit::Dynamo;
 
 fn limiter() -> RateLimiter {
     let table = async { Dynamo::new().await.table().await }.wait();
-    RateLimiter::builder("weirgate")
-        .table(table)
-        .build()
-        .wait()
-        .unwrap()
+    RateLimiter::builder("weirgate").table(table).build().wait().unwrap()
 }
 
 #[test]
 fn threads_share_a_limiter_and_its_writes() {
     let limiter = limiter();
     let limits = [Limit::per_day("rpd", 1_000).unwrap()];
-    let take = || {
-        limiter
-            .acquire("e-1", "gpt-4")
-            .limits(&limits)
-            .take("rpd", 1)
-            .send()
-            .wait()
-            .unwrap()
-    };
+    let take =
+        || limiter.acquire("e-1", "gpt-4").limits(&limits).take("rpd", 1).send().wait().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| (0..50).for_each(|_| assert!(take().is_granted())));
         }
     });
     assert_eq!(limiter.stats().granted, 400);
-    let left = limiter
-        .peek("e-1", "gpt-4")
-        .limits(&limits)
-        .send()
-        .wait()
-        .unwrap();
+    let left = limiter.peek("e-1", "gpt-4").limits(&limits).send().wait().unwrap();
     assert!(left.limit("rpd").unwrap().available < weirgate::MilliTokens::from_tokens(610));
 }
 

@@ -40,9 +40,7 @@ async fn acquires(fleet: &Fleet) -> i128 {
 async fn reported(limiter: &RateLimiter) -> (i128, i128) {
     let scope = UsageScope::Bucket(entity("e-1"), resource("gpt-4"));
     let hour = START..START.plus(secs(3_600).into());
-    let report = limiter
-        .admin()
-        .usage_report(scope, Granularity::Hourly, hour);
+    let report = limiter.admin().usage_report(scope, Granularity::Hourly, hour);
     let usage = report.unwrap().total().await.unwrap().usage;
     (usage.tokens["rpm"].0, usage.acquires)
 }
@@ -82,10 +80,7 @@ async fn a_bypass_brings_limits_as_any_other_request() {
     let grant = bypassed(&limiter, &changed, &[("rpm", 3), ("slots", 1)]).await;
     assert_eq!((grant.degraded(), fleet.now()), (None, began), "at once");
     assert_eq!(fleet.tk_tc("rpm").await, (31_000, 63_000));
-    assert_eq!(
-        fleet.bucket().await.limits["rpm"].rule.capacity,
-        tokens(120)
-    );
+    assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(120));
     assert_eq!(fleet.tk_tc("slots").await.1, 9_000);
     drop(held);
 }
@@ -106,10 +101,7 @@ async fn a_grant_changes_only_what_is_counted() {
     }
     assert_eq!(fleet.tk_tc("tpm").await, (600_000, 30_000));
     assert!(grant.take_more("rpm", 100).await.unwrap().is_granted());
-    assert_eq!(
-        grant.give_back("rpm", 10).await.unwrap(),
-        Settlement::Applied
-    );
+    assert_eq!(grant.give_back("rpm", 10).await.unwrap(), Settlement::Applied);
     assert_eq!(grant.amount("rpm"), tokens(110));
     assert_eq!(fleet.tk_tc("rpm").await, (0, 170_000));
     assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
@@ -129,16 +121,7 @@ async fn slots_are_counted_and_not_held() {
     let mut grant = bypassed(&limiter, &limits(), &[("rpm", 1), ("slots", 2)]).await;
     assert_eq!((grant.lease_id(), grant.amount("slots")), (None, tokens(2)));
     assert_eq!(fleet.tk_tc("slots").await, (0, 6_000));
-    assert_eq!(
-        limiter
-            .admin()
-            .leases("e-1", "gpt-4")
-            .await
-            .unwrap()
-            .items
-            .len(),
-        1
-    );
+    assert_eq!(limiter.admin().leases("e-1", "gpt-4").await.unwrap().items.len(), 1);
     let _ = grant.adjust("slots", 3).await.unwrap();
     let _ = grant.roll_back().await.unwrap();
     // As of any grant, slots stay counted, and rates do not.
@@ -151,10 +134,7 @@ async fn slots_are_counted_and_not_held() {
         (refused().into_debt(), "leave out into_debt"),
     ] {
         let refused = refused.send().await;
-        assert!(
-            matches!(&refused, Err(Error::Invalid(text)) if text.contains(remedy)),
-            "{remedy}"
-        );
+        assert!(matches!(&refused, Err(Error::Invalid(text)) if text.contains(remedy)), "{remedy}");
     }
     assert_eq!(fleet.writes(), 0);
 }
@@ -176,11 +156,7 @@ async fn i3_i7_a_lost_answer_counts_once() {
             let grant = bypassed(&limiter, &limits, &[("rpm", 5)]).await;
             assert_eq!(grant.degraded(), None, "{case}");
             let counted = fleet.tk_tc("rpm").await;
-            assert_eq!(
-                counted,
-                (60_000 - before * 1_000, before * 1_000 + 5_000),
-                "{case}"
-            );
+            assert_eq!(counted, (60_000 - before * 1_000, before * 1_000 + 5_000), "{case}");
             // Of a lost creation, only the item's own id tells that it was not made twice.
             let doubt = limiter.stats().unconfirmed_millitokens;
             assert!(is_new || doubt == 0, "{case}: {doubt}");
@@ -210,9 +186,8 @@ async fn i7_what_a_lost_return_leaves_counted_is_said() {
 #[tokio::test(start_paused = true)]
 async fn prefetched_tokens_are_left_alone() {
     let fleet = Fleet::new().await;
-    let limiter = fleet
-        .limiter_with(|builder| builder.prefetch("gpt-4", Prefetch::default()))
-        .await;
+    let limiter =
+        fleet.limiter_with(|builder| builder.prefetch("gpt-4", Prefetch::default())).await;
     let limits = [rpm(60_000)];
     for _ in 0..50 {
         let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
@@ -247,31 +222,19 @@ async fn a_bypass_that_cannot_be_counted_in_time_is_granted_and_degraded() {
         Fault::Throttle { key_range: true },
         Fault::Conflict,
     ];
-    for (policy, fault) in policies
-        .iter()
-        .flat_map(|policy| faults.map(|fault| (*policy, fault)))
-    {
+    for (policy, fault) in policies.iter().flat_map(|policy| faults.map(|fault| (*policy, fault))) {
         let case = format!("{policy:?} {fault:?}");
         let fleet = Fleet::new().await;
-        let limiter = fleet
-            .limiter_with(|builder| builder.timeout(millis(200)).on_unavailable(policy))
-            .await;
+        let limiter =
+            fleet.limiter_with(|builder| builder.timeout(millis(200)).on_unavailable(policy)).await;
         let _ = granted(&limiter, &limits(), &[("rpm", 60)]).await;
         fleet.dynamo.fail_when(move |_| Some(fault));
         // Until the circuit breaker is open, and then too.
         for _ in 0..12 {
             let mut grant = bypassed(&limiter, &limits(), &[("rpm", 5)]).await;
             assert!(grant.degraded().is_some(), "{case}");
-            assert_eq!(
-                grant.adjust("rpm", 6).await.unwrap(),
-                Settlement::Applied,
-                "{case}"
-            );
-            assert_eq!(
-                grant.roll_back().await.unwrap(),
-                Settlement::Applied,
-                "{case}"
-            );
+            assert_eq!(grant.adjust("rpm", 6).await.unwrap(), Settlement::Applied, "{case}");
+            assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied, "{case}");
         }
         fleet.dynamo.fail_when(|_| None);
         pass(secs(60)).await;
@@ -302,10 +265,7 @@ async fn of(fleet: &Fleet, name: &str) -> (i64, i64) {
     let key = BucketKey::parse(&format!("default/BUCKET#{name}#gpt-4#0")).unwrap();
     let bucket = load(&fleet.dynamo.table().await, &key).await.unwrap();
     let state = bucket.limits["rpm"];
-    (
-        bucket.balance(&state, fleet.now()).0,
-        state.consumed.bounded().0,
-    )
+    (bucket.balance(&state, fleet.now()).0, state.consumed.bounded().0)
 }
 
 #[tokio::test(start_paused = true)]
@@ -318,10 +278,7 @@ async fn parents_are_bypassed_too() {
     set_entity(&limiter, &child("e-1", "team")).await;
     let take = || limiter.acquire("e-1", "gpt-4").take("rpm", 5);
     assert!(take().send().await.unwrap().is_granted());
-    assert!(
-        !take().send().await.unwrap().is_granted(),
-        "the team is exhausted"
-    );
+    assert!(!take().send().await.unwrap().is_granted(), "the team is exhausted");
     let grant = taken(take().bypass()).await;
     assert_eq!(of(&fleet, "e-1").await, (5_000, 10_000));
     assert_eq!(of(&fleet, "team").await, (0, 10_000));
@@ -373,10 +330,7 @@ async fn one_shard_counts_what_bypasses_all() {
     }
     assert_eq!(holds(&fleet, "rpm").await.whole_tokens(), 0);
     let shards = shards(&fleet).await;
-    let counted: i64 = shards
-        .iter()
-        .map(|shard| shard.limits["rpm"].consumed.bounded().0)
-        .sum();
+    let counted: i64 = shards.iter().map(|shard| shard.limits["rpm"].consumed.bounded().0).sum();
     assert_eq!(counted, 178_000);
 }
 

@@ -17,10 +17,7 @@ use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, rpm, secs
 /// `rate` a second, of which the class `batch` has 10 %, and leaves 30 % of the rest.
 fn with_batch(rate: i64) -> [Limit; 1] {
     let batch = Class::new("batch", 10).unwrap().leaving(30).unwrap();
-    [Limit::per_second("rpm", rate)
-        .unwrap()
-        .with_classes([batch])
-        .unwrap()]
+    [Limit::per_second("rpm", rate).unwrap().with_classes([batch]).unwrap()]
 }
 
 fn ask_as<'a>(
@@ -98,15 +95,9 @@ async fn i2_a_class_gets_its_part_and_the_others_the_rest() {
     for shards in [1, 4] {
         let shares = share_of(&[Some("batch"), None], shards).await;
         println!("{shards} shards: {shares:?}");
-        assert!(
-            (900..=1_100).contains(&shares[0]),
-            "{shards} shards: {shares:?}"
-        );
+        assert!((900..=1_100).contains(&shares[0]), "{shards} shards: {shares:?}");
         let all = shares[0] + shares[1];
-        assert!(
-            (9_900..=10_100).contains(&all),
-            "{shards} shards: {shares:?}"
-        );
+        assert!((9_900..=10_100).contains(&all), "{shards} shards: {shares:?}");
     }
 }
 
@@ -116,10 +107,7 @@ async fn i2_a_class_alone_gets_the_whole_limit_and_so_do_the_others() {
     for class in [Some("batch"), None] {
         let shares = share_of(&[class], 1).await;
         println!("{class:?}: {shares:?}");
-        assert!(
-            (9_900..=10_100).contains(&shares[0]),
-            "{class:?}: {shares:?}"
-        );
+        assert!((9_900..=10_100).contains(&shares[0]), "{class:?}: {shares:?}");
     }
 }
 
@@ -129,32 +117,20 @@ async fn i2_a_class_alone_gets_the_whole_limit_and_so_do_the_others() {
 async fn pools_are_used_in_their_order_and_shown_as_one_limit() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let limits = with_batch(100);
-    let take = async |class, amount| {
-        ask_as(&limiter, &limits, class, amount)
-            .send()
-            .await
-            .unwrap()
-    };
+    let take = async |class, amount| ask_as(&limiter, &limits, class, amount).send().await.unwrap();
     let batch = Some("batch");
     let first = take(batch, 10).await.granted().unwrap();
-    let [status] = &first.limits()[..] else {
-        panic!("{:?}", first.limits())
-    };
+    let [status] = &first.limits()[..] else { panic!("{:?}", first.limits()) };
     assert_eq!(
         (status.limit.as_str(), status.available, status.capacity),
         ("rpm", tokens(90), tokens(100))
     );
-    assert_eq!(
-        (first.amount("rpm"), first.amounts().len()),
-        (tokens(10), 1)
-    );
+    assert_eq!((first.amount("rpm"), first.amounts().len()), (tokens(10), 1));
     // Of 90 in the shared pool 27 stay.
     let second = take(batch, 63).await.granted().unwrap();
     assert_eq!(second.amount("rpm"), tokens(63));
     let denied = take(batch, 1).await.denied().unwrap();
-    let [status] = &denied.limits[..] else {
-        panic!("{denied:?}")
-    };
+    let [status] = &denied.limits[..] else { panic!("{denied:?}") };
     assert_eq!(
         (status.limit.as_str(), status.available, status.capacity),
         ("rpm", tokens(0), tokens(100))
@@ -164,19 +140,8 @@ async fn pools_are_used_in_their_order_and_shown_as_one_limit() {
     assert!(take(None, 27).await.is_granted());
     let denied = take(None, 1).await.denied().unwrap();
     assert_eq!(denied.retry_after, Some(millis(12)));
-    let balances = limiter
-        .peek("e-1", "gpt-4")
-        .limits(&limits)
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(
-        (
-            balances.limits.len(),
-            balances.limit("rpm").unwrap().available
-        ),
-        (1, tokens(0))
-    );
+    let balances = limiter.peek("e-1", "gpt-4").limits(&limits).send().await.unwrap();
+    assert_eq!((balances.limits.len(), balances.limit("rpm").unwrap().available), (1, tokens(0)));
     pass(secs(2)).await;
     // Others have what the class does not use, but half of its pool.
     assert!(take(None, 90).await.is_granted());
@@ -192,17 +157,11 @@ async fn settlements_change_the_pool_that_was_taken_from() {
     let limits = with_batch(100);
     let of = async |pool: &str| fleet.bucket().await.limits[pool].available;
     let mut grant = taken(ask_as(&limiter, &limits, Some("batch"), 6)).await;
-    assert_eq!(
-        (of("rpm@batch").await, of("rpm").await),
-        (tokens(4), tokens(90))
-    );
+    assert_eq!((of("rpm@batch").await, of("rpm").await), (tokens(4), tokens(90)));
     assert_eq!(grant.adjust("rpm", 2).await.unwrap(), Settlement::Applied);
     assert_eq!(of("rpm@batch").await, tokens(8));
     assert_eq!(grant.adjust("rpm", 12).await.unwrap(), Settlement::Applied);
-    assert_eq!(
-        (of("rpm@batch").await, grant.amount("rpm")),
-        (tokens(-2), tokens(12))
-    );
+    assert_eq!((of("rpm@batch").await, grant.amount("rpm")), (tokens(-2), tokens(12)));
     // Its own pool is in debt, so more comes from the shared one.
     assert!(grant.take_more("rpm", 60).await.unwrap().is_granted());
     assert!(!grant.take_more("rpm", 60).await.unwrap().is_granted());
@@ -216,17 +175,11 @@ async fn settlements_change_the_pool_that_was_taken_from() {
     // A restored one leaves the floor of 27, and takes where there is something.
     assert!(!grant.take_more("rpm", 4).await.unwrap().is_granted());
     assert!(grant.take_more("rpm", 3).await.unwrap().is_granted());
-    assert_eq!(
-        (of("rpm@batch").await, of("rpm").await),
-        (tokens(-2), tokens(27))
-    );
+    assert_eq!((of("rpm@batch").await, of("rpm").await), (tokens(-2), tokens(27)));
     let _ = grant.adjust("rpm", 5).await.unwrap();
     assert_eq!(of("rpm@batch").await + of("rpm").await, tokens(95));
     let _ = grant.roll_back().await.unwrap();
-    assert_eq!(
-        (of("rpm@batch").await, of("rpm").await),
-        (tokens(10), tokens(90))
-    );
+    assert_eq!((of("rpm@batch").await, of("rpm").await), (tokens(10), tokens(90)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,25 +192,13 @@ async fn a_class_that_no_limit_has_and_pools_as_limits_are_refused() {
     };
     let limits = with_batch(100);
     let error = refused(ask_as(&limiter, &limits, Some("gold"), 1)).await;
-    assert!(
-        error.contains("class \"gold\" is not among those of the limits: batch"),
-        "{error}"
-    );
+    assert!(error.contains("class \"gold\" is not among those of the limits: batch"), "{error}");
     let error = refused(ask_as(&limiter, &[rpm(9)], Some("batch"), 1)).await;
-    assert!(
-        error.contains("is not among those of the limits: none has classes"),
-        "{error}"
-    );
+    assert!(error.contains("is not among those of the limits: none has classes"), "{error}");
     let error = refused(ask_as(&limiter, &limits, Some("a#b"), 1)).await;
-    assert!(
-        error.contains("class \"a#b\" is not a valid name"),
-        "{error}"
-    );
+    assert!(error.contains("class \"a#b\" is not a valid name"), "{error}");
     let error = refused(ask(&limiter, &limits, &[("rpm@batch", 1)])).await;
-    assert!(
-        error.contains("take \"rpm\" with the class \"batch\""),
-        "{error}"
-    );
+    assert!(error.contains("take \"rpm\" with the class \"batch\""), "{error}");
     assert_eq!(fleet.writes(), 0);
 }
 
@@ -316,10 +257,7 @@ async fn a_refund_returns_what_the_pools_of_a_limit_consumed_together() {
         assert_eq!(left[filled].available, tokens(1), "{class:?}: {left:?}");
         refund(all - 1).await.unwrap();
         let limits = fleet.bucket().await.limits;
-        let full = limits
-            .values()
-            .map(|state| state.available)
-            .sum::<MilliTokens>();
+        let full = limits.values().map(|state| state.available).sum::<MilliTokens>();
         assert_eq!(full, tokens(100), "{class:?}: {limits:?}");
         let used: i128 = limits.values().map(|state| state.consumed.0).sum();
         assert_eq!(used, 0, "{class:?}: {limits:?}");
@@ -329,11 +267,9 @@ async fn a_refund_returns_what_the_pools_of_a_limit_consumed_together() {
 /// Local buckets have pools and floors, each of them the percentage of the limit's.
 #[tokio::test(start_paused = true)]
 async fn a_class_has_its_part_of_a_local_bucket() {
-    for (class, takes, short) in [
-        (None, [45, 2], 1),
-        (Some("batch"), [5, 31], 1),
-        (Some("rest"), [18, 4], 1),
-    ] {
+    for (class, takes, short) in
+        [(None, [45, 2], 1), (Some("batch"), [5, 31], 1), (Some("rest"), [18, 4], 1)]
+    {
         let fleet = Fleet::new().await;
         let limiter = fleet
             .limiter_with(|builder| {
@@ -343,9 +279,8 @@ async fn a_class_has_its_part_of_a_local_bucket() {
             .await;
         fleet.dynamo.fail_when(|_| Some(Fault::ServerError));
         fleet.fail_reads(Fault::ServerError);
-        let limits: [Limit; 1] = ["rpm=100/day,class=batch:10%:30%,class=rest:0%:50%"
-            .parse()
-            .unwrap()];
+        let limits: [Limit; 1] =
+            ["rpm=100/day,class=batch:10%:30%,class=rest:0%:50%".parse().unwrap()];
         let mut grants = vec![];
         for amount in takes {
             let decision = ask_as(&limiter, &limits, class, amount).send().await;
@@ -353,9 +288,7 @@ async fn a_class_has_its_part_of_a_local_bucket() {
         }
         let denied = ask_as(&limiter, &limits, class, short).send().await;
         let denied = denied.unwrap().denied().unwrap();
-        let [status] = &denied.limits[..] else {
-            panic!("{denied:?}")
-        };
+        let [status] = &denied.limits[..] else { panic!("{denied:?}") };
         assert_eq!(status.limit, "rpm", "{class:?}");
         let _ = grants.pop().unwrap().roll_back().await.unwrap();
         let again = ask_as(&limiter, &limits, class, takes[1]).send().await;
@@ -369,15 +302,8 @@ async fn what_no_pool_gives_never_fits() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let limits = with_batch(100);
     for (class, fits) in [(None, 90), (Some("batch"), 63)] {
-        let send = async |amount| {
-            ask_as(&limiter, &limits, class, amount)
-                .send()
-                .await
-                .unwrap()
-        };
-        let Decision::NeverFits(never) = send(fits + 1).await else {
-            panic!("{class:?}")
-        };
+        let send = async |amount| ask_as(&limiter, &limits, class, amount).send().await.unwrap();
+        let Decision::NeverFits(never) = send(fits + 1).await else { panic!("{class:?}") };
         assert_eq!(
             (never.limit.as_str(), never.capacity, never.requested),
             ("rpm", tokens(fits), tokens(fits + 1))
@@ -393,14 +319,8 @@ async fn a_configured_class_is_not_raised_by_a_request() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let admin = limiter.admin();
     let level = |entity: &str| ConfigLevel::Entity(entity.try_into().unwrap());
-    admin
-        .set_config(&level("shared"), &Config::of(with_batch(100)))
-        .await
-        .unwrap();
-    let own = Config {
-        class: Some("batch".try_into().unwrap()),
-        ..Config::of([rpm(60_000)])
-    };
+    admin.set_config(&level("shared"), &Config::of(with_batch(100))).await.unwrap();
+    let own = Config { class: Some("batch".try_into().unwrap()), ..Config::of([rpm(60_000)]) };
     admin.set_config(&level("child"), &own).await.unwrap();
     let child =
         Entity::new("child".try_into().unwrap()).child_of("shared".try_into().unwrap(), true);
@@ -409,20 +329,10 @@ async fn a_configured_class_is_not_raised_by_a_request() {
         async |request: Acquire<'_>, amount| request.take("rpm", amount).send().await.unwrap();
     let child = || limiter.acquire("child", "gpt-4");
     assert!(take(child(), 10).await.is_granted(), "its own pool");
-    assert!(
-        take(child(), 63).await.is_granted(),
-        "the shared one above the floor"
-    );
+    assert!(take(child(), 63).await.is_granted(), "the shared one above the floor");
     assert!(take(child(), 1).await.denied().is_some());
-    assert!(
-        take(child().class("other"), 1).await.denied().is_some(),
-        "whatever it says"
-    );
-    assert!(
-        take(limiter.acquire("shared", "gpt-4"), 27)
-            .await
-            .is_granted()
-    );
+    assert!(take(child().class("other"), 1).await.denied().is_some(), "whatever it says");
+    assert!(take(limiter.acquire("shared", "gpt-4"), 27).await.is_granted());
 }
 
 /// Classes change with the configuration: no token is made, and what is used is that of one limit.
@@ -437,26 +347,13 @@ async fn a_change_of_classes_makes_no_token_and_usage_is_that_of_the_limit() {
     let with = with_batch(100);
     let take = async |limits: &[Limit], class, amount| {
         let request = ask_as(&limiter, limits, class, amount);
-        request
-            .limits_version(fleet.now().0 - hour.0)
-            .send()
-            .await
-            .unwrap()
-            .is_granted()
+        request.limits_version(fleet.now().0 - hour.0).send().await.unwrap().is_granted()
     };
     let mut taken = 0;
     for round in 0..40 {
-        let (limits, class) = if round % 2 == 0 {
-            (&with[..], batch)
-        } else {
-            (&plain[..], None)
-        };
+        let (limits, class) = if round % 2 == 0 { (&with[..], batch) } else { (&plain[..], None) };
         for amount in [40, 9, 5, 1, 1] {
-            taken += if take(limits, class, amount).await {
-                amount
-            } else {
-                0
-            };
+            taken += if take(limits, class, amount).await { amount } else { 0 };
         }
         pass(millis(50)).await;
     }
@@ -466,16 +363,10 @@ async fn a_change_of_classes_makes_no_token_and_usage_is_that_of_the_limit() {
     let peek = limiter.peek("e-1", "gpt-4").limits(&plain);
     let balances = peek.send().await.unwrap();
     let status = balances.limit("rpm").unwrap();
-    assert_eq!(
-        (status.capacity, status.refill_amount),
-        (tokens(100), tokens(100))
-    );
+    assert_eq!((status.capacity, status.refill_amount), (tokens(100), tokens(100)));
     let scope = UsageScope::Bucket("e-1".try_into().unwrap(), "gpt-4".try_into().unwrap());
     let range = hour..hour.plus(secs(60).into());
-    let report = limiter
-        .admin()
-        .usage_report(scope, Granularity::Hourly, range)
-        .unwrap();
+    let report = limiter.admin().usage_report(scope, Granularity::Hourly, range).unwrap();
     let total = report.total().await.unwrap();
     assert_eq!(total.usage.tokens.len(), 1);
     assert_eq!(total.usage.tokens["rpm"].0, i128::from(taken) * 1_000);
@@ -497,18 +388,8 @@ async fn shards_leave_their_share_of_the_floor() {
         more += 4;
     }
     assert!((52 + 40 - 16..=52 + 40 + 8).contains(&more), "{more}");
-    assert!(
-        !denied(&limiter, &limits, &[("rpm", 300)])
-            .await
-            .limits
-            .is_empty()
-    );
-    assert!(
-        granted(&limiter, &limits, &[("rpm", 100)])
-            .await
-            .amount("rpm")
-            == tokens(100)
-    );
+    assert!(!denied(&limiter, &limits, &[("rpm", 300)]).await.limits.is_empty());
+    assert!(granted(&limiter, &limits, &[("rpm", 100)]).await.amount("rpm") == tokens(100));
 }
 
 /// A class that queues takes at once where one of its pools has enough, and otherwise has its own line.
@@ -519,13 +400,7 @@ async fn a_class_queues_for_its_own_pool() {
     let _ = granted(&limiter, &limits, &[("rpm", 90)]).await;
     let queue = async |class, amount| {
         let request = ask_as(&limiter, &limits, class, amount).queue_up_to(secs(30));
-        request
-            .send_now()
-            .await
-            .unwrap()
-            .granted()
-            .unwrap()
-            .starts_in()
+        request.send_now().await.unwrap().granted().unwrap().starts_in()
     };
     assert_eq!(queue(Some("batch"), 10).await, secs(0));
     assert_eq!(queue(Some("batch"), 5).await, millis(500));
@@ -540,23 +415,13 @@ async fn a_floor_holds_by_an_old_view() {
     let grant = granted(&limiter, &limits, &[("rpm", 1)]).await;
     let _ = grant.roll_back().await.unwrap();
     let _ = granted(&other, &limits, &[("rpm", 80)]).await;
-    let denied = ask_as(&limiter, &limits, Some("batch"), 20)
-        .send()
-        .await
-        .unwrap()
-        .denied();
+    let denied = ask_as(&limiter, &limits, Some("batch"), 20).send().await.unwrap().denied();
     // 47 are needed in the shared pool, and 100 ms bring 9.
     assert_eq!(denied.unwrap().retry_after, Some(millis(412)));
     assert_eq!(fleet.bucket().await.limits["rpm"].available, tokens(10));
     let together = [Some("batch"), None, Some("batch")].map(|class| {
         let (limiter, limits) = (&limiter, &limits);
-        async move {
-            ask_as(limiter, limits, class, 4)
-                .send()
-                .await
-                .unwrap()
-                .is_granted()
-        }
+        async move { ask_as(limiter, limits, class, 4).send().await.unwrap().is_granted() }
     });
     // Its own pool has 10, of which two take 8; the other one takes from the shared pool.
     assert_eq!(join_all(together).await, [true, true, true]);
@@ -566,41 +431,24 @@ async fn a_floor_holds_by_an_old_view() {
 #[tokio::test(start_paused = true)]
 async fn pools_follow_a_vendor_together() {
     let fleet = Fleet::new().await;
-    let limiter = fleet
-        .limiter_with(|builder| builder.follow_vendor(VendorCount::Tokens, "rpm"))
-        .await;
+    let limiter =
+        fleet.limiter_with(|builder| builder.follow_vendor(VendorCount::Tokens, "rpm")).await;
     // 1 a minute, so that almost nothing refills.
     let batch = Class::new("batch", 10).unwrap();
-    let limits = [Limit::custom("rpm", 1_000, 1, 60_000)
-        .unwrap()
-        .with_classes([batch])
-        .unwrap()];
+    let limits = [Limit::custom("rpm", 1_000, 1, 60_000).unwrap().with_classes([batch]).unwrap()];
     for _ in 0..2 {
         let grant = granted(&limiter, &limits, &[("rpm", 1)]).await;
-        let said = [
-            ("x-ratelimit-limit-tokens", "2000"),
-            ("x-ratelimit-remaining-tokens", "200"),
-        ];
+        let said = [("x-ratelimit-limit-tokens", "2000"), ("x-ratelimit-remaining-tokens", "200")];
         grant.vendor_said(200, said).await.unwrap();
         pass(secs(1)).await;
     }
     // A twentieth of the limit is the margin.
-    let balances = limiter
-        .peek("e-1", "gpt-4")
-        .limits(&limits)
-        .send()
-        .await
-        .unwrap();
+    let balances = limiter.peek("e-1", "gpt-4").limits(&limits).send().await.unwrap();
     let left = balances.limit("rpm").unwrap().available;
     assert!((tokens(248)..=tokens(251)).contains(&left), "{left:?}");
-    let [advice] = &limiter.vendor_advice()[..] else {
-        panic!("one limit is reported")
-    };
+    let [advice] = &limiter.vendor_advice()[..] else { panic!("one limit is reported") };
     let configured = advice.configured.as_ref().unwrap();
-    assert_eq!(
-        (configured.name.as_str(), configured.tokens),
-        ("rpm", tokens(1))
-    );
+    assert_eq!((configured.name.as_str(), configured.tokens), ("rpm", tokens(1)));
 }
 
 /// What must stay of the shared pool is not behind its line: a class takes there at once, or not at all.
@@ -615,10 +463,7 @@ async fn a_class_queues_for_nothing_above_a_floor() {
     assert_eq!(denied.retry_after, Some(millis(100)));
     pass(millis(100)).await;
     let grant = queue(12).send_now().await.unwrap().granted().unwrap();
-    assert_eq!(
-        (grant.starts_at(), grant.starts_in()),
-        (Some(fleet.now()), secs(0))
-    );
+    assert_eq!((grant.starts_at(), grant.starts_in()), (Some(fleet.now()), secs(0)));
 }
 
 /// Several requests on one bucket take from several pools.
@@ -627,11 +472,7 @@ async fn what_one_pool_lacks_for_several_requests_another_one_has() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let limits = with_batch(100);
     let batch = |amount| ask_as(&limiter, &limits, Some("batch"), amount);
-    let grants = limiter
-        .acquire_all([batch(6), batch(6)])
-        .send()
-        .await
-        .unwrap();
+    let grants = limiter.acquire_all([batch(6), batch(6)]).send().await.unwrap();
     assert!(grants.is_granted(), "{grants:?}");
 }
 
@@ -641,20 +482,11 @@ async fn a_class_that_was_just_added_is_read() {
     let (_fleet, [limiter, operator]) = Fleet::of().await;
     let level = ConfigLevel::Entity("e-1".try_into().unwrap());
     let admin = operator.admin();
-    admin
-        .set_config(
-            &level,
-            &Config::of([Limit::per_second("rpm", 100).unwrap()]),
-        )
-        .await
-        .unwrap();
+    admin.set_config(&level, &Config::of([Limit::per_second("rpm", 100).unwrap()])).await.unwrap();
     let request = || limiter.acquire("e-1", "gpt-4").take("rpm", 1);
     assert!(request().send().await.unwrap().is_granted());
     pass(secs(30)).await;
-    admin
-        .set_config(&level, &Config::of(with_batch(100)))
-        .await
-        .unwrap();
+    admin.set_config(&level, &Config::of(with_batch(100))).await.unwrap();
     assert!(request().class("batch").send().await.unwrap().is_granted());
 }
 

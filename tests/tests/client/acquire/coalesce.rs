@@ -17,11 +17,8 @@ fn rpm(rate: i64) -> [Limit; 1] {
 async fn thirty_two_callers_take_a_tenth_of_a_write_unit_each() {
     let fleet = Fleet::slow(millis(2)).await;
     let (limiter, meter) = fleet.metered().await;
-    let limits: std::sync::Arc<[Limit]> = [
-        Limit::per_second("rps", 1_000_000).unwrap(),
-        tpm(1_000_000_000),
-    ]
-    .into();
+    let limits: std::sync::Arc<[Limit]> =
+        [Limit::per_second("rps", 1_000_000).unwrap(), tpm(1_000_000_000)].into();
     let acquire = async |times: usize| {
         for _ in 0..times {
             let ask = limiter
@@ -42,10 +39,7 @@ async fn thirty_two_callers_take_a_tenth_of_a_write_unit_each() {
         "all waiting requests share the next write: {units:?}"
     );
     let bucket = fleet.bucket().await;
-    assert_eq!(
-        (bucket.acquires.total, bucket.limits["rps"].consumed),
-        (1601, tokens(1601).into())
-    );
+    assert_eq!((bucket.acquires.total, bucket.limits["rps"].consumed), (1601, tokens(1601).into()));
     assert_eq!(bucket.limits["tpm"].consumed, tokens(20 * 1601));
 }
 
@@ -63,21 +57,15 @@ async fn an_uncontended_acquire_waits_only_for_the_response() {
     let _ = granted(&limiter, &rpm(600), &[("rpm", 600)]).await;
     // Being denied is no sign of competition.
     for _ in 0..20 {
-        let Decision::Denied(denied) = ask(&limiter, &rpm(600), &[("rpm", 1)])
-            .send()
-            .await
-            .unwrap()
+        let Decision::Denied(denied) =
+            ask(&limiter, &rpm(600), &[("rpm", 1)]).send().await.unwrap()
         else {
             panic!("there is nothing")
         };
         pass(denied.retry_after.unwrap()).await;
         let began = fleet.now();
         let _ = granted(&limiter, &rpm(600), &[("rpm", 1)]).await;
-        assert_eq!(
-            Duration::from(fleet.now().since(began)),
-            millis(2),
-            "one round trip"
-        );
+        assert_eq!(Duration::from(fleet.now().since(began)), millis(2), "one round trip");
     }
     assert_eq!(limiter.stats().lost_races, 0);
 }
@@ -92,24 +80,17 @@ async fn first_come_first_served_and_a_smaller_one_behind_may_pass() {
     // 10 are there.
     let asks = [1, 4, 7, 3, 2, 2].map(|tokens| ask(limiter, &limits, &[("rpm", tokens)]).send());
     let answers = futures_util::future::join_all(asks).await;
-    let granted: Vec<_> = answers
-        .iter()
-        .map(|answer| answer.as_ref().unwrap().is_granted())
-        .collect();
+    let granted: Vec<_> =
+        answers.iter().map(|answer| answer.as_ref().unwrap().is_granted()).collect();
     assert_eq!(granted, [true, true, false, true, true, false]);
     assert_eq!(fleet.writes(), 1);
     assert_eq!(fleet.tk_tc("rpm").await.1, 60_000);
     // Nothing is left. 7 need 7 s from then, 2 need 2 s.
     for (answer, wait) in [(&answers[2], 7), (&answers[5], 2)] {
-        let Ok(Decision::Denied(denied)) = answer else {
-            panic!("{answer:?}")
-        };
+        let Ok(Decision::Denied(denied)) = answer else { panic!("{answer:?}") };
         let wait = secs(wait);
         let retry_after = denied.retry_after.unwrap();
-        assert!(
-            retry_after <= wait && retry_after > wait - millis(10),
-            "{retry_after:?}"
-        );
+        assert!(retry_after <= wait && retry_after > wait - millis(10), "{retry_after:?}");
         assert_eq!(denied.retry_after, by_name(denied)["rpm"].retry_after);
     }
 }
@@ -156,10 +137,7 @@ async fn i1_i3_requests_into_debt_and_others_do_not_share_a_write() {
         let (left, used) = fleet.tk_tc("rpm").await;
         let taken = 60 - balance + 200 + i64::from(fits);
         assert_eq!(used, taken * 1_000);
-        assert!(
-            (0..100).contains(&(left - (60 - taken) * 1_000)),
-            "{left} left"
-        );
+        assert!((0..100).contains(&(left - (60 - taken) * 1_000)), "{left} left");
     }
 }
 
@@ -180,10 +158,7 @@ async fn what_did_not_fit_beside_a_batch_is_denied_with_the_time_from_now() {
     };
     pass(denied.retry_after.unwrap()).await;
     let _ = granted(&limiter, &limits, &[("rpm", 5)]).await;
-    assert!(
-        fleet.tk_tc("rpm").await.0 < 300,
-        "a token was there before the retry-after"
-    );
+    assert!(fleet.tk_tc("rpm").await.0 < 300, "a token was there before the retry-after");
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,10 +168,8 @@ async fn i7_the_tokens_of_a_caller_cancelled_in_flight_go_back() {
     let limits = [rpm(60)[0].clone(), slots(4)];
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     // Among other waiters, which keep theirs.
-    let impatient = tokio::time::timeout(
-        millis(3),
-        ask(&limiter, &limits, &[("rpm", 7), ("slots", 1)]).send(),
-    );
+    let impatient =
+        tokio::time::timeout(millis(3), ask(&limiter, &limits, &[("rpm", 7), ("slots", 1)]).send());
     let (first, second, third) = tokio::join!(
         ask(&limiter, &limits, &[("rpm", 1)]).send(),
         impatient,
@@ -205,20 +178,9 @@ async fn i7_the_tokens_of_a_caller_cancelled_in_flight_go_back() {
     let third = third.unwrap().granted().unwrap();
     assert!(first.unwrap().is_granted() && second.is_err());
     settle().await;
+    assert_eq!((fleet.tk_tc("rpm").await.1, fleet.tk_tc("slots").await.0), (4_000, 2_000));
     assert_eq!(
-        (fleet.tk_tc("rpm").await.1, fleet.tk_tc("slots").await.0),
-        (4_000, 2_000)
-    );
-    assert_eq!(
-        fleet
-            .bucket()
-            .await
-            .leases
-            .unwrap()
-            .keys()
-            .next()
-            .unwrap()
-            .as_str(),
+        fleet.bucket().await.leases.unwrap().keys().next().unwrap().as_str(),
         third.lease_id().unwrap()
     );
 }

@@ -49,11 +49,7 @@ async fn the_first_acquire_of_a_process_is_a_read_unit_and_one_write() {
         let _ = granted(&limiter, &two(), &[("rpm", 1), ("tpm", 10)]).await;
         let units = meter.take();
         // Half for the bucket, and half for the switches of the namespace.
-        assert_eq!(
-            (units.total, units.requests, units.read),
-            (1.0, 1, 1.0),
-            "{units:?}"
-        );
+        assert_eq!((units.total, units.requests, units.read), (1.0, 1, 1.0), "{units:?}");
         assert_eq!(operations(&fleet), reads_and_writes(1, 1));
         assert_eq!(began.elapsed(), millis(10), "two round trips");
         pass(millis(100)).await;
@@ -88,11 +84,7 @@ async fn a_new_bucket_is_a_read_and_the_write_that_makes_it() {
     let _ = operations(&fleet);
     let _ = granted(&limiter, &two(), &[("rpm", 1)]).await;
     let units = meter.take();
-    assert_eq!(
-        (units.requests, units.table, units.read),
-        (1, 1.0, 1.0),
-        "{units:?}"
-    );
+    assert_eq!((units.requests, units.table, units.read), (1, 1.0, 1.0), "{units:?}");
     assert_eq!(operations(&fleet), reads_and_writes(1, 1));
 
     fleet.delete();
@@ -101,11 +93,7 @@ async fn a_new_bucket_is_a_read_and_the_write_that_makes_it() {
     let _ = operations(&fleet);
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     let units = meter.take();
-    assert_eq!(
-        (units.requests, units.table, units.read),
-        (1, 1.0, 4.0),
-        "{units:?}"
-    );
+    assert_eq!((units.requests, units.table, units.read), (1, 1.0, 4.0), "{units:?}");
     assert_eq!(operations(&fleet), reads_and_writes(1, 1));
 }
 
@@ -132,20 +120,13 @@ async fn the_first_acquire_on_64_shards_is_two_reads_and_one_write_anywhere() {
             assert_eq!((units.total, units.requests), (1.0, 1), "{units:?}");
             // Of the first shard, along with the switches and the limits, and of the one that was
             // drawn, unless that is the first.
-            let most = if by_config {
-                8.0 * 0.5 + 0.5
-            } else {
-                2.0 * 0.5 + 0.5
-            };
+            let most = if by_config { 8.0 * 0.5 + 0.5 } else { 2.0 * 0.5 + 0.5 };
             assert!(units.read == most || units.read == most - 0.5, "{units:?}");
             assert!([reads_and_writes(2, 1), reads_and_writes(1, 1)].contains(&operations(&fleet)));
             assert!(began.elapsed() <= millis(15), "three round trips");
         }
         let after = takes(&fleet).await;
-        let most = after
-            .iter()
-            .map(|(shard, takes)| takes - before[shard])
-            .max();
+        let most = after.iter().map(|(shard, takes)| takes - before[shard]).max();
         assert!(most <= Some(8), "of 40 on 64 shards one got {most:?}");
     }
 }
@@ -178,17 +159,9 @@ async fn callers_that_come_at_once_share_the_reads_and_the_write() {
             ask(&limiter, &limits, &[("rpm", 1)]).send().await
         }));
         let (answers, late) = tokio::join!(join_all(asks), late);
-        assert!(
-            answers
-                .into_iter()
-                .chain(late)
-                .all(|answer| answer.unwrap().is_granted())
-        );
+        assert!(answers.into_iter().chain(late).all(|answer| answer.unwrap().is_granted()));
         let units = meter.take();
-        assert!(
-            units.total <= 3.0 && units.read <= 1.5,
-            "{shards} shards: {units:?}"
-        );
+        assert!(units.total <= 3.0 && units.read <= 1.5, "{shards} shards: {units:?}");
     }
 }
 
@@ -199,21 +172,9 @@ async fn i1_what_was_read_may_have_changed_by_the_time_of_the_write() {
     type Change = fn(&Fleet);
     let changes: [(&str, Change, Option<i64>); 4] = [
         ("deleted", |fleet| fleet.delete(), Some(50_000)),
-        (
-            "emptied",
-            |fleet| shards::drain(fleet, 0, "rpm", tokens(0)),
-            None,
-        ),
-        (
-            "almost emptied",
-            |fleet| shards::drain(fleet, 0, "rpm", tokens(50)),
-            Some(0),
-        ),
-        (
-            "filled",
-            |fleet| shards::drain(fleet, 0, "rpm", tokens(100)),
-            Some(50_000),
-        ),
+        ("emptied", |fleet| shards::drain(fleet, 0, "rpm", tokens(0)), None),
+        ("almost emptied", |fleet| shards::drain(fleet, 0, "rpm", tokens(50)), Some(0)),
+        ("filled", |fleet| shards::drain(fleet, 0, "rpm", tokens(100)), Some(50_000)),
     ];
     for (name, change, left) in changes {
         let fleet = Arc::new(Fleet::new().await);
@@ -251,44 +212,23 @@ async fn throttled_first_reads_are_repeated_and_open_no_breaker() {
         (Instant::now() < until).then_some(Fault::Throttle { key_range: true })
     });
     let limiter = fleet.limiter().await;
-    let (limits, names) = (
-        two(),
-        (0..20).map(|at| format!("e-{at}")).collect::<Vec<_>>(),
-    );
-    let asks = names
+    let (limits, names) = (two(), (0..20).map(|at| format!("e-{at}")).collect::<Vec<_>>());
+    let asks = names.iter().map(|name| limiter.acquire(name, "gpt-4").take("rpm", 1).send());
+    let given = names
         .iter()
-        .map(|name| limiter.acquire(name, "gpt-4").take("rpm", 1).send());
-    let given = names.iter().map(|name| {
-        limiter
-            .acquire(name, "gpt-5")
-            .limits(&limits)
-            .take("rpm", 1)
-            .send()
-    });
+        .map(|name| limiter.acquire(name, "gpt-5").limits(&limits).take("rpm", 1).send());
     let (asks, given) = tokio::join!(join_all(asks), join_all(given));
     for decision in asks.into_iter().chain(given) {
         assert!(decision.unwrap().is_granted());
     }
     assert_eq!(limiter.stats().breaker_opened, 0);
     let limiter = fleet.limiter_with(|builder| builder.timeout(secs(2))).await;
-    fleet
-        .dynamo
-        .fail_reads(|_, _| Some(Fault::Throttle { key_range: true }));
+    fleet.dynamo.fail_reads(|_, _| Some(Fault::Throttle { key_range: true }));
     let began = Instant::now();
     let error = take(&limiter, 1).await.unwrap_err();
-    assert!(
-        matches!(error, Error::Store(_)) && error.is_transient(),
-        "{error}"
-    );
-    assert!(
-        began.elapsed() <= secs(2) && began.elapsed() >= secs(1),
-        "{:?}",
-        began.elapsed()
-    );
-    let error = ask(&limiter, &two(), &[("rpm", 1)])
-        .send()
-        .await
-        .unwrap_err();
+    assert!(matches!(error, Error::Store(_)) && error.is_transient(), "{error}");
+    assert!(began.elapsed() <= secs(2) && began.elapsed() >= secs(1), "{:?}", began.elapsed());
+    let error = ask(&limiter, &two(), &[("rpm", 1)]).send().await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert_eq!(limiter.stats().breaker_opened, 0);
 }
@@ -310,10 +250,7 @@ async fn a_process_that_has_changed_limits_reads_them_as_they_are() {
     });
     let _ = take(&fleet.limiter().await, 1).await.unwrap();
     let _ = take(&admin, 1).await.unwrap();
-    assert_eq!(
-        std::mem::take(&mut *consistent.lock().unwrap()),
-        [false, true]
-    );
+    assert_eq!(std::mem::take(&mut *consistent.lock().unwrap()), [false, true]);
 }
 
 /// A frozen function goes on: its clock and the table's have moved, the time of its runtime has

@@ -18,15 +18,8 @@ fn two() -> [Limit; 2] {
 
 /// So many write units of the table, in as many requests, and none of an index.
 fn only_table(units: &ConsumedUnits, table: f64, requests: u64) {
-    assert_eq!(
-        (units.table, units.total, units.requests),
-        (table, table, requests),
-        "{units:?}"
-    );
-    assert!(
-        units.indexes.values().all(|index| *index == 0.0),
-        "{units:?}"
-    );
+    assert_eq!((units.table, units.total, units.requests), (table, table, requests), "{units:?}");
+    assert!(units.indexes.values().all(|index| *index == 0.0), "{units:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -35,23 +28,14 @@ async fn parent_and_child_are_two_write_units_and_no_read() {
     configure(&limiter, &weirgate::ConfigLevel::System, two()).await;
     set_entity(&limiter, &stored::child("e-1", "team")).await;
     let ask = async || {
-        limiter
-            .acquire("e-1", "gpt-4")
-            .take("rpm", 1)
-            .take("tpm", 100)
-            .send()
-            .await
-            .unwrap()
+        limiter.acquire("e-1", "gpt-4").take("rpm", 1).take("tpm", 100).send().await.unwrap()
     };
     assert!(ask().await.is_granted());
     let _ = (meter.take(), fleet.dynamo.take_operations());
     for _ in 0..10 {
         assert!(ask().await.is_granted());
         only_table(&meter.take(), 2.0, 2);
-        assert_eq!(
-            fleet.dynamo.take_operations(),
-            [("UpdateItem".to_owned(), 2)].into()
-        );
+        assert_eq!(fleet.dynamo.take_operations(), [("UpdateItem".to_owned(), 2)].into());
         pass(millis(700)).await;
     }
 }
@@ -76,10 +60,7 @@ async fn a_denial_is_a_read_unit_and_none_when_repeated() {
 
 /// `docs/guide/cost-by-volume.md` counts in thousandths.
 fn milli(units: f64) -> u64 {
-    (0..)
-        .find(|milli: &u32| f64::from(*milli) >= units * 1_000.0)
-        .map(u64::from)
-        .unwrap()
+    (0..).find(|milli: &u32| f64::from(*milli) >= units * 1_000.0).map(u64::from).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,11 +100,7 @@ async fn a_durable_lease_is_one_write_unit_and_its_release_another() {
 /// So many write units of the table, and of `DueIndex`.
 fn with_due(units: &ConsumedUnits, table: f64, due: f64) {
     let index = units.indexes.get("DueIndex").copied().unwrap_or_default();
-    assert_eq!(
-        (units.table, index, units.total),
-        (table, due, table + due),
-        "{units:?}"
-    );
+    assert_eq!((units.table, index, units.total), (table, due, table + due), "{units:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,22 +136,13 @@ async fn a_lease_that_is_not_alone_any_more_leaves_due_for_the_other() {
     let second = leased(&other, &slots, &[("slots", 1)], secs(90)).await;
     let _ = meter.take();
     let _ = first.release().await.unwrap();
-    assert_eq!(
-        meter.take().requests,
-        2,
-        "it learns of the other by one write that fails"
-    );
+    assert_eq!(meter.take().requests, 2, "it learns of the other by one write that fails");
     let bucket = fleet.bucket().await;
     assert!(
-        bucket
-            .due_at
-            .is_some_and(|due| due <= fleet.now().plus(weirgate_shared::Millis(90_000)))
+        bucket.due_at.is_some_and(|due| due <= fleet.now().plus(weirgate_shared::Millis(90_000)))
     );
     let _ = second.release().await.unwrap();
-    assert_eq!(
-        fleet.bucket().await.limits["slots"].available,
-        fleet::tokens(4)
-    );
+    assert_eq!(fleet.bucket().await.limits["slots"].available, fleet::tokens(4));
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,17 +150,9 @@ async fn a_new_bucket_costs_its_item_and_an_entry_in_two_indexes() {
     let (_fleet, limiter, meter) = Fleet::measured().await;
     let _ = granted(&limiter, &two(), &[("rpm", 1)]).await;
     let units = meter.take();
-    let indexes: Vec<_> = units
-        .indexes
-        .iter()
-        .filter(|(_, units)| **units > 0.0)
-        .collect();
+    let indexes: Vec<_> = units.indexes.iter().filter(|(_, units)| **units > 0.0).collect();
     assert_eq!((units.table, units.total), (1.0, 3.0), "{units:?}");
-    assert_eq!(
-        indexes,
-        [(&"GSI2".to_owned(), &1.0), (&"GSI3".to_owned(), &1.0)],
-        "{units:?}"
-    );
+    assert_eq!(indexes, [(&"GSI2".to_owned(), &1.0), (&"GSI3".to_owned(), &1.0)], "{units:?}");
 }
 
 /// Limits that are set later hold within a second: four levels, the entity and its bucket are read again.
@@ -233,10 +193,7 @@ async fn an_acquire_on_any_number_of_shards_is_one_write_unit() {
             read += units.read;
             pass(millis(70)).await;
         }
-        assert!(
-            read <= f64::from(shards - 1) / 2.0,
-            "{shards} shards: {read} read units"
-        );
+        assert!(read <= f64::from(shards - 1) / 2.0, "{shards} shards: {read} read units");
         println!("{shards} shards: {read} read units");
         let _ = fleet.dynamo.take_operations();
         for _ in 0..20 {
@@ -257,29 +214,16 @@ async fn the_item_of_two_limits_stays_below_a_kilobyte() {
     let (fleet, [limiter]) = Fleet::of().await;
     let names = ["requests-per-minute", "tokens-per-minute"];
     let limits = names.map(|name| Limit::per_minute(name, 1_000_000_000_000).unwrap());
-    let (entity, resource) = (
-        "organisation:user@example.com:0123456789",
-        "api/v1/chat/completions",
-    );
+    let (entity, resource) =
+        ("organisation:user@example.com:0123456789", "api/v1/chat/completions");
     let takes = async |lease: Duration| {
-        let ask = limiter
-            .acquire(entity, resource)
-            .limits(&limits)
-            .lease(lease);
-        ask.take(names[0], 1)
-            .take(names[1], 1_000_000)
-            .send()
-            .await
-            .unwrap()
-            .granted()
-            .unwrap()
+        let ask = limiter.acquire(entity, resource).limits(&limits).lease(lease);
+        ask.take(names[0], 1).take(names[1], 1_000_000).send().await.unwrap().granted().unwrap()
     };
     let _lease = takes(secs(60)).await;
     let key = weirgate_shared::BucketKey::parse(&format!("default/BUCKET#{entity}#{resource}#0"))
         .unwrap();
-    let bucket = weirgate_testkit::leased::load(&fleet.dynamo.table().await, &key)
-        .await
-        .unwrap();
+    let bucket = weirgate_testkit::leased::load(&fleet.dynamo.table().await, &key).await.unwrap();
     assert!(bucket.size_bytes <= 1024, "{} bytes", bucket.size_bytes);
     assert_eq!(bucket.write_units(), 1);
 }

@@ -27,10 +27,7 @@ fn freeze(fleet: &Fleet, skew_ms: &mut i64, ms: i64) {
 }
 
 fn disabled() -> Config {
-    Config {
-        status: ConfigStatus::Disabled,
-        ..Config::default()
-    }
+    Config { status: ConfigStatus::Disabled, ..Config::default() }
 }
 
 proptest! {
@@ -207,28 +204,18 @@ async fn what_the_balance_covers_is_taken_without_a_read_after_a_freeze() {
     freeze(&fleet, &mut 0, 10_000);
     let _ = fleet.dynamo.take_operations();
     let _ = granted(&limiter, &limits, &[("rpd", 1_000)]).await;
-    assert_eq!(
-        fleet.dynamo.take_operations(),
-        [("UpdateItem".to_owned(), 1)].into()
-    );
+    assert_eq!(fleet.dynamo.take_operations(), [("UpdateItem".to_owned(), 1)].into());
 }
 
 /// A balance that was seen before a freeze is not shown after it.
 #[tokio::test(start_paused = true)]
 async fn a_look_from_memory_is_no_older_than_it_may_be() {
-    let (fleet, few) = (
-        Fleet::new().await,
-        [Limit::custom("few", 10, 1, 365 * 86_400_000).unwrap()],
-    );
+    let (fleet, few) =
+        (Fleet::new().await, [Limit::custom("few", 10, 1, 365 * 86_400_000).unwrap()]);
     let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
     let left = async |limiter: &RateLimiter| {
-        let look = limiter
-            .peek("e-1", "gpt-4")
-            .limits(&few)
-            .cached(millis(50))
-            .send()
-            .await
-            .unwrap();
+        let look =
+            limiter.peek("e-1", "gpt-4").limits(&few).cached(millis(50)).send().await.unwrap();
         look.limit("few").unwrap().available
     };
     assert_eq!(left(&limiter).await, tokens(10));
@@ -252,11 +239,7 @@ async fn a_take_that_is_lost_after_a_freeze_leaves_no_token_in_doubt() {
         fleet.fail(&[Fault::LoseRequest]);
         let _ = granted(&limiter, &[rpm(600)], &[("rpm", 1)]).await;
         let stats = limiter.stats();
-        assert_eq!(
-            (stats.unconfirmed, stats.unconfirmed_millitokens),
-            (1, 0),
-            "{frozen_ms} ms"
-        );
+        assert_eq!((stats.unconfirmed, stats.unconfirmed_millitokens), (1, 0), "{frozen_ms} ms");
         assert_eq!(fleet.bucket().await.limits["rpm"].consumed, tokens(101));
     }
 }

@@ -21,10 +21,7 @@ async fn a_raised_limit_reaches_the_bucket_with_the_take_and_refills_it() {
     let _ = granted(&limiter, &rpm(60), &[("rpm", 1)]).await;
     assert_eq!(fleet.writes(), 1, "along with the take");
     let state = fleet.bucket().await.limits["rpm"];
-    assert_eq!(
-        (state.rule, state.consumed),
-        (*rpm(60)[0].rule(), tokens(11).into())
-    );
+    assert_eq!((state.rule, state.consumed), (*rpm(60)[0].rule(), tokens(11).into()));
     pass(secs(60)).await;
     let _ = granted(&limiter, &rpm(60), &[("rpm", 60)]).await;
     denied(&limiter, &rpm(60), &[("rpm", 1)]).await;
@@ -37,10 +34,7 @@ async fn i5_a_raised_limit_reaches_a_bucket_without_enough_tokens() {
     for need in [1, 40] {
         let (fleet, [limiter, other]) = Fleet::of().await;
         let _ = granted(&other, &rpm(10), &[("rpm", 10)]).await;
-        let retry_after = denied(&limiter, &rpm(60), &[("rpm", need)])
-            .await
-            .retry_after
-            .unwrap();
+        let retry_after = denied(&limiter, &rpm(60), &[("rpm", need)]).await.retry_after.unwrap();
         // 60 a minute is one a second, from the millisecond after the change on.
         assert_eq!(retry_after, secs(need.unsigned_abs()) + millis(1));
         pass(retry_after).await;
@@ -56,11 +50,7 @@ async fn a_limit_that_is_new_is_added_full() {
     let both = [rpm(10)[0].clone(), tpm(600)];
     let denied = denied(&limiter, &both, &[("rpm", 1), ("tpm", 1)]).await;
     assert_eq!(by_name(&denied)["tpm"].available, tokens(600));
-    assert_eq!(
-        fleet.tk_tc("tpm").await,
-        (600_000, 0),
-        "a denial brings it, and takes nothing"
-    );
+    assert_eq!(fleet.tk_tc("tpm").await, (600_000, 0), "a denial brings it, and takes nothing");
     pass(secs(6)).await;
     let _ = granted(&limiter, &both, &[("rpm", 1), ("tpm", 100)]).await;
     assert_eq!(fleet.tk_tc("tpm").await, (500_000, 100_000));

@@ -23,20 +23,12 @@ fn tpm(rate: i64) -> Limit {
 async fn a_shadow_limit_says_what_it_would_deny_and_takes_nothing_of_it() {
     let (fleet, [limiter]) = Fleet::of().await;
     let limits = [rpm(60, LimitMode::Shadow), tpm(1_000)];
-    assert_eq!(
-        granted(&limiter, &limits, &[("rpm", 50), ("tpm", 10)])
-            .await
-            .would_deny(),
-        None
-    );
+    assert_eq!(granted(&limiter, &limits, &[("rpm", 50), ("tpm", 10)]).await.would_deny(), None);
     let grant = granted(&limiter, &limits, &[("rpm", 20), ("tpm", 10)]).await;
     let would_deny = grant.would_deny().expect("ten are missing");
     assert_eq!(would_deny.retry_after, Some(secs(10)));
     assert_eq!(would_deny.blocking().unwrap().limit, "rpm");
-    assert_eq!(
-        (grant.amount("rpm"), grant.amount("tpm")),
-        (tokens(0), tokens(10))
-    );
+    assert_eq!((grant.amount("rpm"), grant.amount("tpm")), (tokens(0), tokens(10)));
     assert_eq!(
         (fleet.tk_tc("rpm").await, fleet.tk_tc("tpm").await),
         ((10_000, 50_000), (980_000, 20_000))
@@ -45,61 +37,37 @@ async fn a_shadow_limit_says_what_it_would_deny_and_takes_nothing_of_it() {
     let denial = denied(&limiter, &limits, &[("rpm", 20), ("tpm", 2_000 / 2)]).await;
     assert!(denial.short().any(|short| short.limit == "tpm"));
     let stats = limiter.stats();
-    assert_eq!(
-        (stats.granted, stats.denied, stats.shadow_denied),
-        (2, 1, 1)
-    );
+    assert_eq!((stats.granted, stats.denied, stats.shadow_denied), (2, 1, 1));
     // Holding nothing of it is no reason to fail.
     let slots = [slots(1).in_mode(LimitMode::Shadow)];
     let _held = granted(&limiter, &slots, &[("slots", 1)]).await;
     let mut grant = granted(&limiter, &slots, &[("slots", 1)]).await;
-    assert_eq!(
-        grant.renew(secs(5)).await.unwrap(),
-        weirgate::Settlement::Applied
-    );
+    assert_eq!(grant.renew(secs(5)).await.unwrap(), weirgate::Settlement::Applied);
 }
 
 /// Neither an unrequested limit in debt nor a shadow limit makes a request wait.
 #[tokio::test(start_paused = true)]
 async fn only_enforced_limits_that_are_asked_are_waited_for() {
     let (_fleet, [limiter]) = Fleet::of().await;
-    let limits = [
-        rpm(60, LimitMode::Shadow),
-        tpm(60),
-        Limit::per_day("debt", 24).unwrap(),
-        soft(),
-    ];
-    let mut grant = granted(
-        &limiter,
-        &limits,
-        &[("rpm", 60), ("tpm", 60), ("debt", 24), ("soft", 90)],
-    )
-    .await;
+    let limits = [rpm(60, LimitMode::Shadow), tpm(60), Limit::per_day("debt", 24).unwrap(), soft()];
+    let mut grant =
+        granted(&limiter, &limits, &[("rpm", 60), ("tpm", 60), ("debt", 24), ("soft", 90)]).await;
     let _ = grant.adjust("debt", 48).await.unwrap();
-    for takes in [
-        &[("rpm", 30), ("tpm", 1)][..],
-        &[("tpm", 1)],
-        &[("tpm", 1), ("soft", 9)],
-    ] {
+    for takes in [&[("rpm", 30), ("tpm", 1)][..], &[("tpm", 1)], &[("tpm", 1), ("soft", 9)]] {
         let denial = denied(&limiter, &limits, takes).await;
         assert_eq!(denial.retry_after, Some(secs(1)), "{takes:?}");
-        let looked = takes.iter().fold(
-            limiter.peek("e-1", "gpt-4").limits(&limits),
-            |peek, (limit, need)| peek.need(limit, *need),
-        );
-        assert_eq!(
-            looked.send().await.unwrap().retry_after,
-            Some(secs(1)),
-            "{takes:?}"
-        );
+        let looked = takes
+            .iter()
+            .fold(limiter.peek("e-1", "gpt-4").limits(&limits), |peek, (limit, need)| {
+                peek.need(limit, *need)
+            });
+        assert_eq!(looked.send().await.unwrap().retry_after, Some(secs(1)), "{takes:?}");
     }
     assert!(denied(&limiter, &limits, &[("debt", 1)]).await.retry_after > Some(secs(3600)));
 }
 
 fn soft() -> Limit {
-    Limit::per_hour("soft", 60)
-        .unwrap()
-        .in_mode(LimitMode::Soft)
+    Limit::per_hour("soft", 60).unwrap().in_mode(LimitMode::Soft)
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,17 +79,9 @@ async fn a_limiter_in_shadow_mode_denies_and_delays_no_request() {
     let started = fleet.now();
     let request = ask(&limiter, &limits, &[("rpm", 1), ("slots", 1)]).wait_up_to(secs(60));
     let grant = taken(request).await;
-    assert_eq!(
-        fleet.now(),
-        started,
-        "a wait is no denial, and costs the caller as much"
-    );
-    let short: Vec<_> = grant
-        .would_deny()
-        .unwrap()
-        .short()
-        .map(|status| status.limit.clone())
-        .collect();
+    assert_eq!(fleet.now(), started, "a wait is no denial, and costs the caller as much");
+    let short: Vec<_> =
+        grant.would_deny().unwrap().short().map(|status| status.limit.clone()).collect();
     assert_eq!(short, ["rpm", "slots"]);
     assert_eq!(limiter.stats().shadow_denied, 1);
     let _ = held.release().await.unwrap();
@@ -223,16 +183,9 @@ async fn a_limit_that_shadow_mode_waived_is_not_adjusted() {
         if is_restored {
             waived = limiter.restore_grant(&waived.into_token()).unwrap();
         }
-        assert_eq!(
-            waived.adjust("tpm", 700).await.unwrap(),
-            Settlement::Applied
-        );
+        assert_eq!(waived.adjust("tpm", 700).await.unwrap(), Settlement::Applied);
         assert_eq!(waived.adjust("rpm", 2).await.unwrap(), Settlement::Applied);
-        assert_eq!(
-            fleet.tk_tc("tpm").await,
-            (300_000, 700_000),
-            "{is_restored}"
-        );
+        assert_eq!(fleet.tk_tc("tpm").await, (300_000, 700_000), "{is_restored}");
         assert_eq!(fleet.tk_tc("rpm").await.1, 3_000, "{is_restored}");
     }
 }

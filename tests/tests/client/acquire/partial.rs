@@ -81,10 +81,7 @@ async fn i1_no_bucket_of_a_chain_gives_more_of_a_range_than_another_one_that_enf
                 let sums = sums(&fleet);
                 let mut sums = sums.iter();
                 let of = format!("#{of}#");
-                *sums
-                    .find(|(key, _)| key.contains(&of) && key.ends_with("rpm_tc"))
-                    .unwrap()
-                    .1
+                *sums.find(|(key, _)| key.contains(&of) && key.ends_with("rpm_tc")).unwrap().1
             };
             for (of, mode) in [("kid", kid), ("team", team)] {
                 let is_enforced = mode == LimitMode::Enforced;
@@ -117,18 +114,13 @@ async fn a_range_that_cannot_be_is_refused() {
     let (fleet, [limiter]) = Fleet::of().await;
     let limits = limits();
     let _ = fleet.dynamo.take_requests();
-    for ((least, most), named) in [
-        ((5, 4), "swap them"),
-        ((-1, 4), "0 to 10^12"),
-        ((0, i64::MAX), "0 to 10^12"),
-    ] {
+    for ((least, most), named) in
+        [((5, 4), "swap them"), ((-1, 4), "0 to 10^12"), ((0, i64::MAX), "0 to 10^12")]
+    {
         let request = limiter.acquire("e-1", "gpt-4").limits(&limits);
         let error = request.take_up_to("rpm", least, most).send().await;
         let error = error.unwrap_err().to_string();
-        assert!(
-            error.contains(named) && error.contains("\"rpm\""),
-            "{error}"
-        );
+        assert!(error.contains(named) && error.contains("\"rpm\""), "{error}");
     }
     assert_eq!(fleet.dynamo.take_requests(), 0);
     let never = up_to(&limiter, "rpm", 61, 100).await;

@@ -24,12 +24,7 @@ async fn peek(limiter: &RateLimiter, limits: &[Limit], need: i64, max_age: Durat
 async fn a_bucket_that_is_not_there_is_full_and_is_not_made() {
     let (fleet, [limiter]) = Fleet::of().await;
     let limits = [per_minute(60)[0].clone(), slots(4)];
-    let balances = limiter
-        .peek("e-1", "gpt-4")
-        .limits(&limits)
-        .send()
-        .await
-        .unwrap();
+    let balances = limiter.peek("e-1", "gpt-4").limits(&limits).send().await.unwrap();
     assert_eq!(balances.limit("rpm").unwrap().available, tokens(60));
     assert_eq!(balances.limit("slots").unwrap().available, tokens(4));
     assert_eq!(balances.retry_after, Some(Duration::ZERO));
@@ -41,32 +36,17 @@ async fn a_look_costs_one_read_and_a_cached_one_none() {
     let (fleet, [limiter]) = Fleet::of().await;
     let limits = per_minute(60);
     let _ = granted(&limiter, &limits, &[("rpm", 60)]).await;
-    let reads = || {
-        fleet
-            .dynamo
-            .take_operations()
-            .into_iter()
-            .collect::<Vec<_>>()
-    };
+    let reads = || fleet.dynamo.take_operations().into_iter().collect::<Vec<_>>();
     let _ = reads();
     for _ in 0..2 {
-        assert_eq!(
-            peek(&limiter, &limits, 1, Duration::ZERO).await.retry_after,
-            Some(secs(1))
-        );
+        assert_eq!(peek(&limiter, &limits, 1, Duration::ZERO).await.retry_after, Some(secs(1)));
         assert_eq!(reads(), [("BatchGetItem".to_owned(), 1)]);
     }
     pass(millis(50)).await;
-    assert_eq!(
-        peek(&limiter, &limits, 1, millis(50)).await.retry_after,
-        Some(millis(950))
-    );
+    assert_eq!(peek(&limiter, &limits, 1, millis(50)).await.retry_after, Some(millis(950)));
     assert_eq!(reads(), []);
     pass(millis(1)).await;
-    assert_eq!(
-        peek(&limiter, &limits, 1, millis(50)).await.retry_after,
-        Some(millis(949))
-    );
+    assert_eq!(peek(&limiter, &limits, 1, millis(50)).await.retry_after, Some(millis(949)));
     assert_eq!(reads(), [("BatchGetItem".to_owned(), 1)]);
     // What an acquire shows is as good.
     assert!(!is_granted(&limiter, &limits, &[("rpm", 2)]).await);
@@ -74,28 +54,14 @@ async fn a_look_costs_one_read_and_a_cached_one_none() {
         peek(&limiter, &limits, 1, millis(50)).await.limits[0].available,
         tokens(0) + weirgate::MilliTokens(51)
     );
-    assert!(
-        !reads()
-            .iter()
-            .any(|(operation, _)| operation == "BatchGetItem")
-    );
+    assert!(!reads().iter().any(|(operation, _)| operation == "BatchGetItem"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_never_comes_has_no_time() {
     let (_fleet, [limiter]) = Fleet::of().await;
-    assert_eq!(
-        peek(&limiter, &per_minute(60), 61, Duration::ZERO)
-            .await
-            .retry_after,
-        None
-    );
-    let error = limiter
-        .peek("e-1", "gpt-4")
-        .limits(&per_minute(60))
-        .need("rpm", -1)
-        .send()
-        .await;
+    assert_eq!(peek(&limiter, &per_minute(60), 61, Duration::ZERO).await.retry_after, None);
+    let error = limiter.peek("e-1", "gpt-4").limits(&per_minute(60)).need("rpm", -1).send().await;
     assert!(matches!(error, Err(Error::Invalid(text)) if text.contains("rpm")));
 }
 

@@ -167,11 +167,7 @@ async fn starts_are_exact_and_in_the_order_of_writes_over_all_processes() {
     let from = fleet.now();
     let grant = taken(waits).await;
     assert_eq!(after(&grant), 27_000);
-    assert_eq!(
-        fleet.now().since(from).0,
-        24_000,
-        "send returns at the start"
-    );
+    assert_eq!(fleet.now().since(from).0, 24_000, "send returns at the start");
     assert_eq!(fleet.writes(), 6);
 }
 
@@ -183,16 +179,8 @@ async fn callers_that_do_not_queue_are_denied_while_there_is_a_line() {
     let _ = granted(&limiter, &limits, &[("rpm", 60)]).await;
     let _ = queue(&limiter, &limits, 10, HOUR).await;
     fleet.clock.advance(secs(9)).await;
-    let denied = ask(&other, &limits, &[("rpm", 1)])
-        .send()
-        .await
-        .unwrap()
-        .denied()
-        .unwrap();
-    assert_eq!(
-        (denied.retry_after, denied.starts_in),
-        (Some(secs(2)), None)
-    );
+    let denied = ask(&other, &limits, &[("rpm", 1)]).send().await.unwrap().denied().unwrap();
+    assert_eq!((denied.retry_after, denied.starts_in), (Some(secs(2)), None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,24 +208,15 @@ async fn a_line_that_is_too_long_denies_with_the_start_and_a_time_that_suffices(
     let _ = granted(&one, &limits, &[("rpm", 60)]).await;
     let _ = queue(&one, &limits, 20, HOUR).await;
     let denied = too_late(&two, &limits, 10, secs(12)).await;
-    assert_eq!(
-        (denied.starts_in, denied.retry_after),
-        (Some(secs(30)), Some(secs(18)))
-    );
+    assert_eq!((denied.starts_in, denied.retry_after), (Some(secs(30)), Some(secs(18))));
     assert_eq!(denied.short().next().unwrap().available, tokens(-20 + 12));
     fleet.clock.advance(secs(18) - millis(1)).await;
     let _ = too_late(&two, &limits, 10, secs(12)).await;
     fleet.clock.advance(millis(1)).await;
-    assert_eq!(
-        queue(&two, &limits, 10, secs(12)).await.starts_in(),
-        secs(12)
-    );
+    assert_eq!(queue(&two, &limits, 10, secs(12)).await.starts_in(), secs(12));
     // A debt and the amount behind it are at most the capacity, whatever the wait is.
     let denied = too_late(&one, &limits, 59, HOUR).await;
-    assert_eq!(
-        (denied.starts_in, denied.retry_after),
-        (Some(secs(71)), Some(secs(11)))
-    );
+    assert_eq!((denied.starts_in, denied.retry_after), (Some(secs(71)), Some(secs(11))));
     fleet.clock.advance(secs(11)).await;
     assert_eq!(queue(&one, &limits, 59, HOUR).await.starts_in(), secs(60));
 }
@@ -256,11 +235,7 @@ async fn a_lost_answer_does_not_prolong_the_wait_and_nothing_is_taken_twice() {
         let begun = fleet.now();
         fleet.fail(&faults);
         let grant = queue(&one, &limits, 10, secs(20)).await;
-        assert_eq!(
-            grant.starts_at(),
-            Some(begun.plus(secs(10).into())),
-            "{faults:?}"
-        );
+        assert_eq!(grant.starts_at(), Some(begun.plus(secs(10).into())), "{faults:?}");
         assert_eq!(
             queue(&two, &limits, 5, HOUR).await.starts_at(),
             Some(begun.plus(secs(15).into()))
@@ -273,15 +248,10 @@ async fn a_lease_lasts_from_the_latest_start_on() {
     let (fleet, [limiter]) = Fleet::of().await;
     let limits = [rpm(60)];
     let _ = granted(&limiter, &limits, &[("rpm", 60)]).await;
-    let request = ask(&limiter, &limits, &[("rpm", 10)])
-        .queue_up_to(secs(25))
-        .lease(secs(60));
+    let request = ask(&limiter, &limits, &[("rpm", 10)]).queue_up_to(secs(25)).lease(secs(60));
     let grant = taken(request).await;
     assert_eq!(fleet.now(), grant.starts_at().unwrap());
-    assert_eq!(
-        grant.expires_at(),
-        Some(fleet.now().plus(secs(60 + 15).into()))
-    );
+    assert_eq!(grant.expires_at(), Some(fleet.now().plus(secs(60 + 15).into())));
 }
 
 /// The latest start of the buckets and limits counts, and all of them accept or none is taken from.
@@ -294,49 +264,22 @@ async fn several_limits_and_buckets_start_together_or_none_does() {
     let grant = both(secs(5)).send_now().await.unwrap().granted().unwrap();
     assert_eq!(grant.starts_in(), secs(5));
     let denied = both(secs(9)).send_now().await.unwrap().denied().unwrap();
-    assert_eq!(
-        (denied.starts_in, denied.retry_after),
-        (Some(secs(10)), Some(secs(1)))
-    );
+    assert_eq!((denied.starts_in, denied.retry_after), (Some(secs(10)), Some(secs(1))));
     let short: Vec<_> = denied.short().map(|status| status.limit.as_str()).collect();
     assert_eq!(short, ["tpm"]);
-    let other = |amount| {
-        limiter
-            .acquire("e-2", "gpt-4")
-            .limits(&limits)
-            .take("rpm", amount)
-    };
+    let other = |amount| limiter.acquire("e-2", "gpt-4").limits(&limits).take("rpm", amount);
     let all = |amount, wait| {
         let one = ask(&limiter, &limits, &[("rpm", 5)]);
         limiter.acquire_all([one, other(amount)]).queue_up_to(wait)
     };
-    let _ = all(60, secs(30))
-        .send_now()
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
+    let _ = all(60, secs(30)).send_now().await.unwrap().granted().unwrap();
     let from = fleet.now();
     let grants = all(20, secs(30)).send().await.unwrap().granted().unwrap();
-    assert_eq!(
-        (grants.starts_at(), fleet.now().since(from).0),
-        (Some(fleet.now()), 20_000)
-    );
+    assert_eq!((grants.starts_at(), fleet.now().since(from).0), (Some(fleet.now()), 20_000));
     let before = fleet.bucket().await.limits["rpm"].available;
-    assert!(
-        all(60, secs(30))
-            .send_now()
-            .await
-            .unwrap()
-            .denied()
-            .is_some()
-    );
+    assert!(all(60, secs(30)).send_now().await.unwrap().denied().is_some());
     fleet.clock.advance(millis(1)).await;
-    assert_eq!(
-        fleet.bucket().await.limits["rpm"].available,
-        before,
-        "the others roll back"
-    );
+    assert_eq!(fleet.bucket().await.limits["rpm"].available, before, "the others roll back");
 }
 
 /// What is refused: before anything is sent, with its reason.
@@ -349,29 +292,15 @@ async fn what_cannot_queue_is_refused_before_anything_is_sent() {
     let limits = [rpm(60), slots(4), month];
     let request = |limit: &str| ask(&limiter, &limits, &[(limit, 1)]).queue_up_to(secs(30));
     let refused = [
-        (
-            request("rpm").queue_up_to(Duration::ZERO),
-            "1ms to 1h, got 0",
-        ),
-        (
-            request("rpm").queue_up_to(HOUR + millis(1)),
-            "1ms to 1h, got 1h",
-        ),
+        (request("rpm").queue_up_to(Duration::ZERO), "1ms to 1h, got 0"),
+        (request("rpm").queue_up_to(HOUR + millis(1)), "1ms to 1h, got 1h"),
         (request("rpm").wait_up_to(secs(1)), "wait_up_to"),
         (request("rpm").bypass(), "bypass"),
         (request("rpm").into_debt(), "into_debt"),
-        (
-            ask(&limiter, &limits, &[])
-                .take_up_to("rpm", 1, 2)
-                .queue_up_to(secs(1)),
-            "take_up_to",
-        ),
+        (ask(&limiter, &limits, &[]).take_up_to("rpm", 1, 2).queue_up_to(secs(1)), "take_up_to"),
         (request("slots"), "\"slots\" has slots"),
         (request("month"), "\"month\" has a quota"),
-        (
-            ask(&prefetching, &limits, &[("rpm", 1)]).queue_up_to(secs(30)),
-            "prefetch",
-        ),
+        (ask(&prefetching, &limits, &[("rpm", 1)]).queue_up_to(secs(30)), "prefetch"),
     ];
     let _ = fleet.dynamo.take_requests();
     for (request, named) in refused {
@@ -383,20 +312,14 @@ async fn what_cannot_queue_is_refused_before_anything_is_sent() {
     }
     let own = [request("rpm"), ask(&limiter, &limits, &[("rpm", 1)])];
     let both = limiter.acquire_all([ask(&limiter, &limits, &[("rpm", 1)])]);
-    for request in [
-        limiter.acquire_all(own),
-        both.queue_up_to(secs(1)).wait_up_to(secs(1)),
-    ] {
+    for request in [limiter.acquire_all(own), both.queue_up_to(secs(1)).wait_up_to(secs(1))] {
         let error = request.send().await.unwrap_err().to_string();
         assert!(error.contains("queue_up_to"), "{error}");
     }
     assert_eq!(fleet.dynamo.take_requests(), 0);
     let never = request("rpm").take("tpm", 601);
     let limits = [rpm(60), tpm(600)];
-    assert!(matches!(
-        never.limits(&limits).send().await.unwrap(),
-        Decision::NeverFits(_)
-    ));
+    assert!(matches!(never.limits(&limits).send().await.unwrap(), Decision::NeverFits(_)));
 }
 
 /// Soft limits, shadow limits and requests in shadow mode delay nothing.
@@ -412,14 +335,9 @@ async fn limits_that_do_not_deny_are_no_part_of_the_line() {
         }
     }
     let limits = [rpm(60)];
-    let in_shadow = ask(&limiter, &limits, &[("rpm", 60)])
-        .shadow()
-        .queue_up_to(secs(30));
+    let in_shadow = ask(&limiter, &limits, &[("rpm", 60)]).shadow().queue_up_to(secs(30));
     let grant = in_shadow.send_now().await.unwrap().granted().unwrap();
-    assert_eq!(
-        (grant.starts_at(), grant.would_deny().is_some()),
-        (None, true)
-    );
+    assert_eq!((grant.starts_at(), grant.would_deny().is_some()), (None, true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -440,9 +358,7 @@ async fn a_grant_without_the_table_starts_now() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_ends_the_wait_for_a_start() {
     let (fleet, [operator]) = Fleet::of().await;
-    let limiter = fleet
-        .limiter_with(|builder| builder.config_ttl(secs(5)))
-        .await;
+    let limiter = fleet.limiter_with(|builder| builder.config_ttl(secs(5))).await;
     let config = Config::of([rpm(60)]);
     let level = ConfigLevel::Resource("gpt-4".try_into().unwrap());
     set_config(&operator, &level, &config).await;
@@ -499,12 +415,7 @@ async fn a_request_of_which_a_part_never_starts_has_no_start() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let limits = [rpm(600)];
     split(&limiter, &limits, 4).await;
-    let of = |entity, amount| {
-        limiter
-            .acquire(entity, "gpt-4")
-            .limits(&limits)
-            .take("rpm", amount)
-    };
+    let of = |entity, amount| limiter.acquire(entity, "gpt-4").limits(&limits).take("rpm", amount);
     let _ = taken(of("e-1", 500)).await;
     let _ = taken(of("e-2", 600)).await;
     let line = of("e-2", 300).queue_up_to(HOUR).send_now().await;

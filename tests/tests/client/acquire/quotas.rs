@@ -46,11 +46,7 @@ async fn a_quota_is_whole_again_at_the_end_of_its_window_and_not_before() {
             assert_eq!((units.table, units.requests), (1.0, 1), "{units:?}");
         }
         let denial = denied(&limiter, &hourly(10), &[("q", 1)]).await;
-        assert_eq!(
-            denial.retry_after,
-            Some(secs(3_000)),
-            "until the end of the hour"
-        );
+        assert_eq!(denial.retry_after, Some(secs(3_000)), "until the end of the hour");
         pass(secs(3_000) - millis(1)).await;
         assert!(!is_granted(&limiter, &hourly(10), &[("q", 1)]).await);
         pass(millis(1)).await;
@@ -71,10 +67,7 @@ async fn a_session_begins_with_the_first_use() {
     assert_eq!(stored(&fleet).await, (6, 377_000));
     pass(secs(299)).await;
     let _ = granted(&other, &limits, &[("q", 6)]).await;
-    assert_eq!(
-        denied(&other, &limits, &[("q", 1)]).await.retry_after,
-        Some(secs(1))
-    );
+    assert_eq!(denied(&other, &limits, &[("q", 1)]).await.retry_after, Some(secs(1)));
     pass(secs(1)).await;
     // The next one begins with the next use.
     pass(secs(1_000)).await;
@@ -93,14 +86,8 @@ enum Back {
     Refunded,
 }
 
-const ALL: [Back; 6] = [
-    Back::Undone,
-    Back::Adjusted,
-    Back::Dropped,
-    Back::Restored,
-    Back::Expired,
-    Back::Refunded,
-];
+const ALL: [Back; 6] =
+    [Back::Undone, Back::Adjusted, Back::Dropped, Back::Restored, Back::Expired, Back::Refunded];
 
 async fn give_back(
     fleet: &Fleet,
@@ -187,10 +174,7 @@ async fn what_is_charged_counts_in_the_window_of_the_charge_and_a_debt_ends_with
     let mut grant = granted(&limiter, &limits, &[("q", 4)]).await;
     assert_eq!(grant.adjust("q", 15).await.unwrap(), Settlement::Applied);
     assert_eq!(stored(&fleet).await.0, -5);
-    assert_eq!(
-        denied(&limiter, &limits, &[("q", 1)]).await.retry_after,
-        Some(HOUR)
-    );
+    assert_eq!(denied(&limiter, &limits, &[("q", 1)]).await.retry_after, Some(HOUR));
     pass(HOUR).await;
     let _ = granted(&limiter, &limits, &[("q", 2)]).await;
     assert_eq!(stored(&fleet).await.0, 8);
@@ -243,11 +227,7 @@ async fn a_changed_quota_carries_what_was_used() {
     for (limits, left, end) in [
         (hourly(20), 14, 3_600_000),
         (hourly(5), -1, 3_600_000),
-        (
-            [Limit::quota("q", 8, Every::day()).unwrap()],
-            2,
-            86_400_000 - (START.0 % 86_400_000),
-        ),
+        ([Limit::quota("q", 8, Every::day()).unwrap()], 2, 86_400_000 - (START.0 % 86_400_000)),
         ([Limit::per_day("q", 8).unwrap()], 2, -START.0),
         (hourly(7), 2, 3_600_000),
     ] {
@@ -262,17 +242,12 @@ async fn a_changed_quota_carries_what_was_used() {
 #[tokio::test(start_paused = true)]
 async fn a_local_bucket_counts_by_windows() {
     let cases = [(hourly(10), true), (session(10, HOUR), false)];
-    for (age, (limits, is_on_calendar)) in [0, 600]
-        .into_iter()
-        .flat_map(|age| cases.clone().map(|case| (age, case)))
+    for (age, (limits, is_on_calendar)) in
+        [0, 600].into_iter().flat_map(|age| cases.clone().map(|case| (age, case)))
     {
         let fleet = Fleet::new().await;
         pass(secs(age)).await;
-        let left = if is_on_calendar {
-            HOUR - secs(age)
-        } else {
-            HOUR
-        };
+        let left = if is_on_calendar { HOUR - secs(age) } else { HOUR };
         let limiter = fleet
             .limiter_with(|builder| {
                 let local = OnUnavailable::Local { percent: 50 };
@@ -292,10 +267,7 @@ async fn a_local_bucket_counts_by_windows() {
         pass(wait).await;
         let _ = granted(&limiter, &limits, &[("q", 4)]).await;
         let _ = first.roll_back().await.unwrap();
-        assert!(
-            !is_granted(&limiter, &limits, &[("q", 2)]).await,
-            "it was of another window"
-        );
+        assert!(!is_granted(&limiter, &limits, &[("q", 2)]).await, "it was of another window");
     }
 }
 
@@ -326,10 +298,7 @@ async fn i1_a_thousand_processes_at_the_start_of_a_window_repeat_about_one_write
     let (writes, grants) = (fleet.writes(), processes * GRANTS);
     println!("{writes} writes for {grants} grants");
     // One opens the window, and each of the others learns it by a write that is refused, few by two.
-    assert!(
-        writes <= grants + grants / 10,
-        "{writes} writes for {grants} grants"
-    );
+    assert!(writes <= grants + grants / 10, "{writes} writes for {grants} grants");
     let left = 1_000_000 - i64::try_from(grants).unwrap();
     assert_eq!(stored(&fleet).await, (left, 2 * 3_600_000));
 }
@@ -389,17 +358,9 @@ async fn a_bucket_with_a_session_has_one_shard() {
 async fn a_quota_is_never_prefetched() {
     let fleet = Fleet::new().await;
     let prefetch = weirgate::Prefetch::default();
-    let limiter = fleet
-        .limiter_with(|builder| builder.prefetch("gpt-4", prefetch))
-        .await;
+    let limiter = fleet.limiter_with(|builder| builder.prefetch("gpt-4", prefetch)).await;
     for _ in 0..50 {
-        assert!(
-            ask(&limiter, &hourly(1_000), &[("q", 1)])
-                .send()
-                .await
-                .unwrap()
-                .is_granted()
-        );
+        assert!(ask(&limiter, &hourly(1_000), &[("q", 1)]).send().await.unwrap().is_granted());
         pass(millis(1)).await;
     }
     assert_eq!(limiter.stats().prefetch_hits, 0);
@@ -429,10 +390,8 @@ fn the_log_says_why_a_quota_is_not_prefetched() {
         }
     });
     let text = log.text();
-    let said: Vec<_> = text
-        .lines()
-        .filter(|line| line.contains("a quota is not prefetched"))
-        .collect();
+    let said: Vec<_> =
+        text.lines().filter(|line| line.contains("a quota is not prefetched")).collect();
     assert_eq!(said.len(), 2, "{text}");
     for (line, id) in said.iter().zip(["e-1", "e-2"]) {
         let bucket = format!("\"default/BUCKET#{id}#gpt-4#0\"");

@@ -213,10 +213,7 @@ fn report(limiter: &RateLimiter) -> UsageReport<'_> {
     let now = SystemClock.now();
     let range = EpochMillis(now.0 - 1_000)..now;
     let scope = UsageScope::Resource(resource("gpt-4"));
-    limiter
-        .admin()
-        .usage_report(scope, Granularity::Hourly, range)
-        .unwrap()
+    limiter.admin().usage_report(scope, Granularity::Hourly, range).unwrap()
 }
 
 fn config() -> Config {
@@ -251,10 +248,7 @@ fn every_public_call_is_among_those_that_are_made_everywhere() {
     let public: BTreeSet<_> = calls.map(name).collect();
     let is_here = |name: &&String| !elsewhere.iter().any(|prefix| name.starts_with(prefix));
     let public: BTreeSet<_> = public.iter().filter(is_here).map(String::as_str).collect();
-    let here = CALLS
-        .iter()
-        .map(|(name, _)| *name)
-        .filter(|name| name.contains("::"));
+    let here = CALLS.iter().map(|(name, _)| *name).filter(|name| name.contains("::"));
     assert_eq!(public, here.collect());
 }
 
@@ -351,10 +345,7 @@ fn park_until<T>(future: impl Future<Output = T>) -> T {
 
 /// Builds a limiter on HTTP.
 async fn connected(endpoint: String) -> RateLimiter {
-    let connection = ConnectOptions {
-        local_endpoint: Some(endpoint),
-        ..ConnectOptions::default()
-    };
+    let connection = ConnectOptions { local_endpoint: Some(endpoint), ..ConnectOptions::default() };
     let builder = RateLimiter::builder("weirgate").connection(connection);
     let builder = builder.prefetch("prefetched", Prefetch::default());
     builder.build().await.unwrap()
@@ -365,10 +356,7 @@ async fn given(limiter: &RateLimiter) -> Given {
     let hour = secs(3_600);
     let one = ask(limiter, &limits(), TAKES).lease(hour).send();
     let all = limiter.acquire_all([ask(limiter, &limits(), TAKES).lease(hour)]);
-    Given {
-        grant: granted(one.await).unwrap(),
-        grants: granted(all.send().await).unwrap(),
-    }
+    Given { grant: granted(one.await).unwrap(), grants: granted(all.send().await).unwrap() }
 }
 
 /// Builds a limiter, with what each call may settle.
@@ -398,11 +386,7 @@ fn a_limiter_on_a_runtime_with_threads_works_everywhere() {
         let (limiter, given) = at(Place::Home, Some(&home), prepare(endpoint.clone()));
         for ((name, call), given) in CALLS.iter().zip(given) {
             let limiter = limiter.clone();
-            let done = at(
-                place,
-                Some(&home),
-                async move { call(&limiter, given).await },
-            );
+            let done = at(place, Some(&home), async move { call(&limiter, given).await });
             done.unwrap_or_else(|error| panic!("{name} at {place:?}: {error}"));
         }
         at(Place::Home, Some(&home), all_slots_return(endpoint));
@@ -413,25 +397,14 @@ fn a_limiter_on_a_runtime_with_threads_works_everywhere() {
 #[test]
 fn a_limiter_on_a_current_thread_runtime_refuses_at_once_what_comes_from_elsewhere() {
     let home = Arc::new(runtime(Flavor::CurrentThread));
-    for place in [Place::Home, Place::HomeBlocking]
-        .into_iter()
-        .chain(ELSEWHERE)
-    {
+    for place in [Place::Home, Place::HomeBlocking].into_iter().chain(ELSEWHERE) {
         let endpoint = table();
         let (limiter, given) = at(Place::Home, Some(&home), prepare(endpoint.clone()));
         for ((name, call), given) in CALLS.iter().zip(given) {
             let limiter = limiter.clone();
             let done = match place {
-                Place::Home => at(
-                    place,
-                    Some(&home),
-                    async move { call(&limiter, given).await },
-                ),
-                _ => at(
-                    place,
-                    Some(&home),
-                    async move { at_once(call(&limiter, given)) },
-                ),
+                Place::Home => at(place, Some(&home), async move { call(&limiter, given).await }),
+                _ => at(place, Some(&home), async move { at_once(call(&limiter, given)) }),
             };
             match (place, *name) {
                 (Place::Home, _) | (_, "dropped") => done.unwrap(),
@@ -478,10 +451,7 @@ fn a_limiter_that_was_built_by_waiting_works_everywhere() {
 #[test]
 fn a_limiter_is_not_built_without_a_runtime() {
     let error = park_until(RateLimiter::builder("weirgate").build()).unwrap_err();
-    assert!(
-        matches!(&error, Error::Invalid(text) if text.contains(".build().wait()")),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::Invalid(text) if text.contains(".build().wait()")), "{error}");
 }
 
 /// The caller cannot roll back again, so the refusal must not cost the tokens.
@@ -522,10 +492,7 @@ impl Clock for Holding {
 fn a_runtime_ends_between_the_polls_from_elsewhere() {
     let home = Arc::new(runtime(Flavor::MultiThread));
     let ((begin, begun), (end_it, ended)) = (channel(), channel());
-    let clock = Holding {
-        begun: Arc::default(),
-        ended: Arc::new(Mutex::new(ended)),
-    };
+    let clock = Holding { begun: Arc::default(), ended: Arc::new(Mutex::new(ended)) };
     let by = clock.clone();
     let limiter = at(Place::Home, Some(&home), async move {
         let table = Dynamo::new().await.table_by(by).await;
@@ -539,10 +506,7 @@ fn a_runtime_ends_between_the_polls_from_elsewhere() {
     end(home);
     let _ = end_it.send(());
     let error = call.join().expect("it does not panic").unwrap_err();
-    assert!(
-        error.is_unknown() && error.to_string().contains("has ended"),
-        "{error}"
-    );
+    assert!(error.is_unknown() && error.to_string().contains("has ended"), "{error}");
 }
 
 #[test]
@@ -584,9 +548,7 @@ fn a_runtime_that_ends_ends_the_calls_from_elsewhere() {
         }
         end(home);
         for _ in 0..4 {
-            let error = done
-                .recv_timeout(HANGS_AFTER)
-                .expect("a call panicked or hangs");
+            let error = done.recv_timeout(HANGS_AFTER).expect("a call panicked or hangs");
             let text = error.to_string();
             assert!(text.contains("has ended"), "{text}");
             let is_read = text.contains("BatchGetItem");

@@ -109,16 +109,11 @@ fn config_reads(fleet: &Fleet) -> Arc<AtomicU64> {
 async fn a_rule_is_in_force_from_its_begin_to_its_end_in_each_process_without_a_read() {
     // What each of two processes can take before the rule, in it, and after it. A rate begins with the
     // balance that it has, and is cut at the end. Slots and quotas follow the capacity both ways.
-    for (limit, whole, each) in [
-        ("l=60/hour", 60, [29, 29, 29]),
-        ("l=6", 6, [3, 3, 0]),
-        ("l=quota:6/day", 6, [3, 3, 0]),
-    ] {
+    for (limit, whole, each) in
+        [("l=60/hour", 60, [29, 29, 29]), ("l=6", 6, [3, 3, 0]), ("l=quota:6/day", 6, [3, 3, 0])]
+    {
         let fleet = Fleet::new().await;
-        let limiters = [
-            keeping(&fleet, 24 * HOUR).await,
-            keeping(&fleet, 24 * HOUR).await,
-        ];
+        let limiters = [keeping(&fleet, 24 * HOUR).await, keeping(&fleet, 24 * HOUR).await];
         set(&limiters[0], &[&format!("{limit},{DOUBLED}")]).await;
         // The first acquire reads the configuration.
         for limiter in &limiters {
@@ -187,11 +182,7 @@ async fn processes_on_both_sides_of_a_boundary_follow_the_bucket() {
                 pass(millis(50)).await;
             }
             seen.dedup();
-            let expected = if hour == 1 {
-                [1_000, 2_000]
-            } else {
-                [2_000, 1_000]
-            };
+            let expected = if hour == 1 { [1_000, 2_000] } else { [2_000, 1_000] };
             let seen: Vec<_> = seen.into_iter().map(|(capacity, _)| capacity).collect();
             assert_eq!(seen, expected, "one change, and none back");
             // The other may have tried, on a view from before.
@@ -236,11 +227,7 @@ async fn a_cached_denial_ends_at_the_boundary() {
     assert!(take(&limiter, 6).await);
     pass_until(&fleet, HOUR - millis(1)).await;
     let denial = denied(&limiter, 1).await;
-    assert_eq!(
-        denial.retry_after,
-        Some(5 * HOUR + millis(1)),
-        "as in force"
-    );
+    assert_eq!(denial.retry_after, Some(5 * HOUR + millis(1)), "as in force");
     fleet.dynamo.take_operations();
     assert_eq!(denied(&limiter, 1).await.short().count(), 1);
     assert_eq!(fleet.dynamo.take_requests(), 0, "it is cached");
@@ -285,10 +272,7 @@ async fn what_is_in_force_is_told_with_the_scale_and_the_next_boundary() {
         let configured = effective.levels[2].config.as_ref().unwrap();
         assert_eq!(configured.limits[0].to_string(), format!("l=6,{DOUBLED}"));
         let json = serde_json::to_value(&effective).unwrap();
-        assert_eq!(
-            serde_json::from_value::<EffectiveLimits>(json).unwrap(),
-            effective
-        );
+        assert_eq!(serde_json::from_value::<EffectiveLimits>(json).unwrap(), effective);
     }
 }
 
@@ -328,18 +312,8 @@ async fn only_a_configured_limit_has_a_schedule() {
     assert!(ask.send().await.unwrap_err().to_string().contains(refused));
     let split = limiter.admin().set_shards("e-1", "gpt-4", &limits, 2).await;
     assert!(split.unwrap_err().to_string().contains(refused));
-    let refund = limiter
-        .refund("e-1", "gpt-4")
-        .limits(&limits)
-        .give_back("l", 1);
-    assert!(
-        refund
-            .send()
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains(refused)
-    );
+    let refund = limiter.refund("e-1", "gpt-4").limits(&limits).give_back("l", 1);
+    assert!(refund.send().await.unwrap_err().to_string().contains(refused));
 }
 
 /// An operator's write, a split and a merge keep the boundary, so a process behind it undoes none.
@@ -352,10 +326,7 @@ async fn all_shards_have_the_boundary_of_their_limits() {
     let apply = limiter.admin().apply_limits("e-1", "gpt-4").send().await;
     assert_eq!(apply.unwrap().shards, 1);
     let boundary = EpochMillis(START.0 + 3_600_000);
-    let version = LimitsVersion {
-        number: 1,
-        boundary,
-    };
+    let version = LimitsVersion { number: 1, boundary };
     assert_eq!(fleet.bucket().await.config_version, Some(version));
     let limits = ["l=2000/hour".parse().unwrap()];
     for count in [4, 1] {
@@ -391,9 +362,8 @@ async fn a_boundary_that_is_far_ahead_is_overruled() {
 async fn a_local_bucket_follows_the_schedule() {
     let fleet = Fleet::new().await;
     let local = OnUnavailable::Local { percent: 100 };
-    let limiter = fleet
-        .limiter_with(|builder| builder.on_unavailable(local).timeout(millis(100)))
-        .await;
+    let limiter =
+        fleet.limiter_with(|builder| builder.on_unavailable(local).timeout(millis(100))).await;
     set(&limiter, &[&format!("l=quota:6/day,{DOUBLED}")]).await;
     assert!(take(&limiter, 0).await);
     fleet.dynamo.fail_when(|_| Some(Fault::ServerError));

@@ -18,19 +18,12 @@ const TAKES: [(&str, i64); 2] = [("rph", 10), ("slots", 1)];
 async fn success_releases_and_the_adjustment_counts() {
     let (fleet, [limiter]) = Fleet::of().await;
     let scope = ask(&limiter, &limits(), &TAKES).scope(async |grant| {
-        assert_eq!(
-            fleet.tk_tc("slots").await.0,
-            3_000,
-            "held while the work is done"
-        );
+        assert_eq!(fleet.tk_tc("slots").await.0, 3_000, "held while the work is done");
         let _ = grant.adjust("rph", 4).await?;
         Ok::<_, Error>("done")
     });
     assert_eq!(scope.await.unwrap(), "done");
-    assert_eq!(
-        (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await.0),
-        ((96_000, 4_000), 4_000)
-    );
+    assert_eq!((fleet.tk_tc("rph").await, fleet.tk_tc("slots").await.0), ((96_000, 4_000), 4_000));
 }
 
 #[tokio::test(start_paused = true)]
@@ -42,14 +35,8 @@ async fn an_error_rolls_back_what_was_adjusted_too() {
             Err::<(), _>("the vendor is down")
         });
         let error = scope.await.unwrap_err();
-        assert!(
-            matches!(error, ScopeError::Work("the vendor is down")),
-            "{error:?}"
-        );
-        assert_eq!(
-            (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await.0),
-            ((100_000, 0), 4_000)
-        );
+        assert!(matches!(error, ScopeError::Work("the vendor is down")), "{error:?}");
+        assert_eq!((fleet.tk_tc("rph").await, fleet.tk_tc("slots").await.0), ((100_000, 0), 4_000));
     }
 }
 
@@ -60,24 +47,10 @@ async fn a_panic_goes_on_and_the_tokens_are_back() {
         pass(millis(5)).await;
         std::panic::panic_any(17_u8)
     });
-    let panic = AssertUnwindSafe(scope)
-        .catch_unwind()
-        .await
-        .expect_err("the panic goes on");
-    assert_eq!(
-        panic.downcast_ref::<u8>(),
-        Some(&17),
-        "with its own payload"
-    );
-    assert_eq!(
-        (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await.0),
-        ((100_000, 0), 4_000)
-    );
-    let _ = granted(&limiter, &limits(), &TAKES)
-        .await
-        .release()
-        .await
-        .unwrap();
+    let panic = AssertUnwindSafe(scope).catch_unwind().await.expect_err("the panic goes on");
+    assert_eq!(panic.downcast_ref::<u8>(), Some(&17), "with its own payload");
+    assert_eq!((fleet.tk_tc("rph").await, fleet.tk_tc("slots").await.0), ((100_000, 0), 4_000));
+    let _ = granted(&limiter, &limits(), &TAKES).await.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,31 +59,14 @@ async fn work_is_not_begun_without_its_tokens() {
     let _ = granted(&limiter, &limits(), &[("rph", 95)]).await;
     let never_begun =
         async |_: &mut weirgate::Grant| -> Result<(), Error> { panic!("the work was begun") };
-    let denied = ask(&limiter, &limits(), &TAKES)
-        .scope(never_begun)
-        .await
-        .unwrap_err();
-    let ScopeError::Denied(why) = &denied else {
-        panic!("{denied:?}")
-    };
+    let denied = ask(&limiter, &limits(), &TAKES).scope(never_begun).await.unwrap_err();
+    let ScopeError::Denied(why) = &denied else { panic!("{denied:?}") };
     assert_eq!(why.retry_after, Some(secs(5 * 36)));
-    assert!(
-        denied.to_string().contains("rph has 5 of 10 requested"),
-        "{denied}"
-    );
-    let never = ask(&limiter, &limits(), &[("rph", 101)])
-        .scope(never_begun)
-        .await
-        .unwrap_err();
+    assert!(denied.to_string().contains("rph has 5 of 10 requested"), "{denied}");
+    let never = ask(&limiter, &limits(), &[("rph", 101)]).scope(never_begun).await.unwrap_err();
     assert!(matches!(never, ScopeError::NeverFits(_)), "{never:?}");
-    let invalid = ask(&limiter, &limits(), &[("tpm", 1)])
-        .scope(never_begun)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(invalid, ScopeError::Limiter(Error::Invalid(_))),
-        "{invalid:?}"
-    );
+    let invalid = ask(&limiter, &limits(), &[("tpm", 1)]).scope(never_begun).await.unwrap_err();
+    assert!(matches!(invalid, ScopeError::Limiter(Error::Invalid(_))), "{invalid:?}");
     assert!(std::error::Error::source(&invalid).is_some());
     assert_eq!(fleet.tk_tc("slots").await.0, 4_000);
 }
@@ -127,11 +83,7 @@ async fn a_cancelled_scope_gives_back_its_slots() {
             pass(millis(100)).await;
             Ok::<_, Error>(())
         });
-        assert!(
-            tokio::time::timeout(millis(patience_ms), scope)
-                .await
-                .is_err()
-        );
+        assert!(tokio::time::timeout(millis(patience_ms), scope).await.is_err());
         settle().await;
         let used = fleet.tk_tc("rph").await.1 - before;
         assert_eq!(
@@ -152,11 +104,7 @@ async fn the_works_own_result_stands_when_its_tokens_cannot_be_settled() {
         Ok::<_, Error>("done")
     });
     assert_eq!(answer.await.unwrap(), "done");
-    assert_eq!(
-        fleet.tk_tc("slots").await.0,
-        3_000,
-        "left to the lease's expiry"
-    );
+    assert_eq!(fleet.tk_tc("slots").await.0, 3_000, "left to the lease's expiry");
     pass(secs(60)).await;
     let _ = granted(&limiter, &limits(), &[("slots", 4)]).await;
 }

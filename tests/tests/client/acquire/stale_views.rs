@@ -22,12 +22,7 @@ async fn i1_a_bucket_left_alone_is_emptied_once_at_one_instant() {
         for _ in 0..4 {
             let _ = granted(&limiter, &rpm(), &[("rpm", 25)]).await;
         }
-        assert_eq!(
-            fleet::denied(&limiter, &rpm(), &[("rpm", 5)])
-                .await
-                .retry_after,
-            Some(secs(3))
-        );
+        assert_eq!(fleet::denied(&limiter, &rpm(), &[("rpm", 5)]).await.retry_after, Some(secs(3)));
         assert_eq!(fleet.tk_tc("rpm").await, (0, 101_000));
     }
 }

@@ -22,21 +22,13 @@ const ENTITIES: [&str; 4] = ["e-1", "a-b", "BUCKET", "a:0@x"];
 const RESOURCES: [&str; 4] = ["gpt-4", "a-b/BUCKET", "ENTITY", "a/"];
 
 /// What stands between a namespace and the rest of a key, in any key and any index.
-const MARKS: [&str; 6] = [
-    "/BUCKET#",
-    "/ENTITY#",
-    "/RESOURCE#",
-    "/SYSTEM#",
-    "/AUDIT#",
-    "/PARENT#",
-];
+const MARKS: [&str; 6] = ["/BUCKET#", "/ENTITY#", "/RESOURCE#", "/SYSTEM#", "/AUDIT#", "/PARENT#"];
 
 /// Every text of every request from now on that is a key, or a partition of an index, or was one.
 fn asked(dynamo: &Dynamo) -> Arc<Mutex<Vec<String>>> {
     /// A resource in a sort key can look like one, behind a `#`.
     fn is_partition(text: &str, mark: &str) -> bool {
-        text.split_once(mark)
-            .is_some_and(|(before, _)| !before.contains('#'))
+        text.split_once(mark).is_some_and(|(before, _)| !before.contains('#'))
     }
     fn keys(value: &Value, is_key: bool, found: &mut Vec<String>) {
         match value {
@@ -44,9 +36,9 @@ fn asked(dynamo: &Dynamo) -> Arc<Mutex<Vec<String>>> {
                 found.push(text.clone())
             }
             Value::Array(values) => values.iter().for_each(|value| keys(value, is_key, found)),
-            Value::Object(fields) => fields
-                .iter()
-                .for_each(|(name, value)| keys(value, is_key || name == "PK", found)),
+            Value::Object(fields) => {
+                fields.iter().for_each(|(name, value)| keys(value, is_key || name == "PK", found))
+            }
             _ => {}
         }
     }
@@ -84,9 +76,7 @@ fn limits() -> [Limit; 2] {
 }
 
 async fn limiter(fleet: &Fleet, namespace: &str) -> RateLimiter {
-    fleet
-        .limiter_with(|builder| builder.namespace(namespace))
-        .await
+    fleet.limiter_with(|builder| builder.namespace(namespace)).await
 }
 
 /// One thing that a limiter can be asked for.
@@ -101,24 +91,14 @@ struct Step {
 
 fn step() -> impl Strategy<Value = Step> {
     (0..20_u8, 0..4_usize, 0..4_usize, 0..4_usize, 1..9_i64).prop_map(
-        |(what, entity, other, resource, amount)| Step {
-            what,
-            entity,
-            other,
-            resource,
-            amount,
-        },
+        |(what, entity, other, resource, amount)| Step { what, entity, other, resource, amount },
     )
 }
 
 /// Every public way in. What cannot be done, as a circle of parents, is refused and does nothing.
 async fn take(limiter: &RateLimiter, step: Step) {
     let Step { what, amount, .. } = step;
-    let (name, other, of) = (
-        ENTITIES[step.entity],
-        ENTITIES[step.other],
-        RESOURCES[step.resource],
-    );
+    let (name, other, of) = (ENTITIES[step.entity], ENTITIES[step.other], RESOURCES[step.resource]);
     let (limits, levels) = (limits(), ConfigLevel::of(&entity(name), &resource(of)));
     let ask = |name| {
         limiter
@@ -143,27 +123,11 @@ async fn take(limiter: &RateLimiter, step: Step) {
             };
         }
         3 => drop(limiter.acquire(name, of).take("rpm", amount).send().await),
-        4 if name != other => drop(
-            limiter
-                .acquire_all([ask(name), ask(other)])
-                .send()
-                .await
-                .unwrap(),
-        ),
-        6 => drop(
-            limiter
-                .peek(name, of)
-                .limits(&limits)
-                .need("rpm", amount)
-                .send()
-                .await
-                .unwrap(),
-        ),
-        7 => limiter
-            .admin()
-            .set_config(level, &Config::of(limits))
-            .await
-            .unwrap(),
+        4 if name != other => {
+            drop(limiter.acquire_all([ask(name), ask(other)]).send().await.unwrap())
+        }
+        6 => drop(limiter.peek(name, of).limits(&limits).need("rpm", amount).send().await.unwrap()),
+        7 => limiter.admin().set_config(level, &Config::of(limits)).await.unwrap(),
         8 => drop(limiter.admin().delete_config(level).await.unwrap()),
         9 => drop(limiter.admin().config(level).await.unwrap()),
         10 => drop(limiter.admin().set_entity(&child(name, other)).await),
@@ -179,13 +143,7 @@ async fn take(limiter: &RateLimiter, step: Step) {
             ] {
                 drop(limiter.admin().configs(&of, None).await.unwrap());
             }
-            drop(
-                limiter
-                    .admin()
-                    .configs(&ConfigFilter::Resources, None)
-                    .await
-                    .unwrap(),
-            );
+            drop(limiter.admin().configs(&ConfigFilter::Resources, None).await.unwrap());
         }
         15 => {
             for of in [
@@ -196,29 +154,17 @@ async fn take(limiter: &RateLimiter, step: Step) {
                 drop(limiter.admin().audit(&of, None).await.unwrap());
             }
         }
-        16 => drop(
-            limiter
-                .admin()
-                .set_shards(name, of, &limits[..1], 1 << (amount % 4))
-                .await,
-        ),
+        16 => drop(limiter.admin().set_shards(name, of, &limits[..1], 1 << (amount % 4)).await),
         17 => limiter.check().await.unwrap(),
-        18 => drop(
-            limiter
-                .usage(name, of, Window::Hourly, START)
-                .await
-                .unwrap(),
-        ),
+        18 => drop(limiter.usage(name, of, Window::Hourly, START).await.unwrap()),
         _ => pass(secs(61)).await,
     }
 }
 
 /// A limits file of this text, which is gone when it has been read.
 fn opened(name: &str, text: &str) -> Result<LimitsFile, FileError> {
-    let path = std::env::temp_dir().join(format!(
-        "weirgate-tenants-{name}-{}.yaml",
-        std::process::id()
-    ));
+    let path =
+        std::env::temp_dir().join(format!("weirgate-tenants-{name}-{}.yaml", std::process::id()));
     std::fs::write(&path, text).unwrap();
     let file = LimitsFile::open(&path);
     std::fs::remove_file(&path).unwrap();
@@ -233,10 +179,8 @@ fn look_alikes() -> String {
         None => format!("  {:?}: {{{limits}}}\n", ENTITIES[at]),
     };
     let entities: String = (0..ENTITIES.len()).map(entity).collect();
-    let resources: String = RESOURCES
-        .iter()
-        .map(|name| format!("  {name:?}: {{{limits}}}\n"))
-        .collect();
+    let resources: String =
+        RESOURCES.iter().map(|name| format!("  {name:?}: {{{limits}}}\n")).collect();
     format!("weirgate: 1\nresources:\n{resources}entities:\n{entities}")
 }
 
@@ -244,17 +188,7 @@ async fn every_step(limiter: &RateLimiter) {
     for what in 0..19 {
         for entity in 0..ENTITIES.len() {
             let (other, resource) = ((entity + 1) % 4, entity);
-            take(
-                limiter,
-                Step {
-                    what,
-                    entity,
-                    other,
-                    resource,
-                    amount: 3,
-                },
-            )
-            .await;
+            take(limiter, Step { what, entity, other, resource, amount: 3 }).await;
         }
     }
 }
@@ -322,52 +256,17 @@ async fn a_page_goes_on_in_its_own_list_only() {
     let page = |page: Page<_>| page.next.expect("there are more");
     let (own, foreign) = (
         page(ours.admin().children(&entity("team"), None).await.unwrap()),
-        page(
-            theirs
-                .admin()
-                .children(&entity("team"), None)
-                .await
-                .unwrap(),
-        ),
+        page(theirs.admin().children(&entity("team"), None).await.unwrap()),
     );
     let asked = asked(&fleet.dynamo);
-    assert_eq!(
-        ours.admin()
-            .children(&entity("team"), Some(&own))
-            .await
-            .unwrap()
-            .items
-            .len(),
-        1
-    );
+    assert_eq!(ours.admin().children(&entity("team"), Some(&own)).await.unwrap().items.len(), 1);
     assert_ours(&asked);
     let refused = |result: Result<_, Error>| matches!(result, Err(Error::Invalid(text)) if text.contains("/PARENT#team"));
+    assert!(refused(ours.admin().children(&entity("team"), Some(&foreign)).await.map(drop)));
+    assert!(refused(ours.admin().children(&entity("e-1"), Some(&own)).await.map(drop)));
     assert!(refused(
-        ours.admin()
-            .children(&entity("team"), Some(&foreign))
-            .await
-            .map(drop)
+        ours.admin().audit(&AuditSubject::Entity(entity("team")), Some(&own)).await.map(drop)
     ));
-    assert!(refused(
-        ours.admin()
-            .children(&entity("e-1"), Some(&own))
-            .await
-            .map(drop)
-    ));
-    assert!(refused(
-        ours.admin()
-            .audit(&AuditSubject::Entity(entity("team")), Some(&own))
-            .await
-            .map(drop)
-    ));
-    assert!(refused(
-        ours.admin()
-            .configs(&ConfigFilter::Entities, Some(&own))
-            .await
-            .map(drop)
-    ));
-    assert!(
-        asked.lock().unwrap().is_empty(),
-        "refused before anything is sent"
-    );
+    assert!(refused(ours.admin().configs(&ConfigFilter::Entities, Some(&own)).await.map(drop)));
+    assert!(asked.lock().unwrap().is_empty(), "refused before anything is sent");
 }

@@ -16,20 +16,13 @@ fn rpm(rate: i64) -> [Limit; 1] {
 /// Asks so much of each bucket, by the entity's name.
 fn ask<'a>(limiter: &'a RateLimiter, needs: &[(&str, i64)], rate: i64) -> AcquireAll<'a> {
     let one = |(entity, need): &(&str, i64)| {
-        limiter
-            .acquire(entity, "gpt-4")
-            .limits(&rpm(rate))
-            .take("rpm", *need)
+        limiter.acquire(entity, "gpt-4").limits(&rpm(rate)).take("rpm", *need)
     };
     limiter.acquire_all(needs.iter().map(one).collect::<Vec<_>>())
 }
 
 async fn granted(all: AcquireAll<'_>) -> Grants {
-    all.send()
-        .await
-        .unwrap()
-        .granted()
-        .expect("the tokens are there")
+    all.send().await.unwrap().granted().expect("the tokens are there")
 }
 
 /// Balance now and net consumption of an entity's bucket; a full one without consumption if it is
@@ -38,10 +31,7 @@ async fn tk_tc(fleet: &Fleet, entity: &str) -> Option<(i64, i64)> {
     let key = BucketKey::parse(&format!("default/BUCKET#{entity}#gpt-4#0")).unwrap();
     let bucket = load(&fleet.dynamo.table().await, &key).await?;
     let state = bucket.limits[&LimitName::new("rpm").unwrap()];
-    Some((
-        bucket.balance(&state, fleet.now()).0,
-        state.consumed.bounded().0,
-    ))
+    Some((bucket.balance(&state, fleet.now()).0, state.consumed.bounded().0))
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,26 +42,13 @@ async fn all_buckets_give_side_by_side() {
     let _ = meter.take();
     let grants = granted(ask(2)).await;
     assert_eq!(meter.take().total, 2.0);
-    let seen = [
-        tk_tc(&fleet, "a").await.unwrap(),
-        tk_tc(&fleet, "b").await.unwrap(),
-    ];
+    let seen = [tk_tc(&fleet, "a").await.unwrap(), tk_tc(&fleet, "b").await.unwrap()];
     assert_eq!(seen, [(57_000, 3_000), (55_000, 5_000)]);
-    assert_eq!(
-        (grants[0].amount("rpm"), grants[1].amount("rpm")),
-        (tokens(2), tokens(3))
-    );
+    assert_eq!((grants[0].amount("rpm"), grants[1].amount("rpm")), (tokens(2), tokens(3)));
     let _ = grants.roll_back().await.unwrap();
-    let seen = [
-        tk_tc(&fleet, "a").await.unwrap(),
-        tk_tc(&fleet, "b").await.unwrap(),
-    ];
+    let seen = [tk_tc(&fleet, "a").await.unwrap(), tk_tc(&fleet, "b").await.unwrap()];
     assert_eq!(seen, [(59_000, 1_000), (58_000, 2_000)]);
-    assert_eq!(
-        limiter.stats().granted,
-        2,
-        "an acquire of several buckets is one"
-    );
+    assert_eq!(limiter.stats().granted, 2, "an acquire of several buckets is one");
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,19 +60,12 @@ async fn one_that_denies_leaves_nothing_taken_and_is_named() {
         panic!("b has not enough")
     };
     let blocking = denied.blocking().expect("a bucket is in the way");
-    assert_eq!(
-        (blocking.entity.as_str(), blocking.limit.as_str()),
-        ("b", "rpm")
-    );
+    assert_eq!((blocking.entity.as_str(), blocking.limit.as_str()), ("b", "rpm"));
     assert_eq!(denied.most_restrictive(), Some(blocking));
     assert_eq!(denied.retry_after, Some(secs(3)));
     assert_eq!(tk_tc(&fleet, "a").await, Some((50_000, 10_000)));
     assert_eq!(tk_tc(&fleet, "b").await, Some((2_000, 58_000)));
-    assert!(
-        tk_tc(&fleet, "c")
-            .await
-            .is_none_or(|seen| seen == (60_000, 0))
-    );
+    assert!(tk_tc(&fleet, "c").await.is_none_or(|seen| seen == (60_000, 0)));
     // Denied from memory: no bucket is written to in vain.
     let _ = fleet.dynamo.take_requests();
     assert!(!ask(&limiter, &needs, 60).send().await.unwrap().is_granted());
@@ -135,10 +105,7 @@ async fn a_hundred_new_buckets_are_read_in_one_request() {
     );
     // What is known is not read again.
     let _ = granted(ask(&limiter, &needs, 60)).await;
-    assert_eq!(
-        fleet.dynamo.take_operations(),
-        [("UpdateItem".to_owned(), 100)].into()
-    );
+    assert_eq!(fleet.dynamo.take_operations(), [("UpdateItem".to_owned(), 100)].into());
     assert_eq!(tk_tc(&fleet, "e-99").await, Some((58_000, 2_000)));
     drop(grants);
 }
@@ -148,15 +115,9 @@ async fn an_error_at_one_bucket_gives_back_what_the_others_gave() {
     let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60)).await;
     fleet.dynamo.fail_when(|request| {
-        request["Key"]["PK"]["S"]
-            .as_str()?
-            .contains("#b#")
-            .then_some(Fault::Forbidden)
+        request["Key"]["PK"]["S"].as_str()?.contains("#b#").then_some(Fault::Forbidden)
     });
-    let error = ask(&limiter, &[("a", 5), ("b", 5)], 60)
-        .send()
-        .await
-        .expect_err("b is forbidden");
+    let error = ask(&limiter, &[("a", 5), ("b", 5)], 60).send().await.expect_err("b is forbidden");
     assert!(error.to_string().contains("BUCKET#b#"), "{error}");
     assert_eq!(tk_tc(&fleet, "a").await, Some((59_000, 1_000)));
 }
@@ -168,11 +129,7 @@ async fn slots_of_a_caller_that_goes_away_half_way_come_back() {
     let slots = [slots(2)];
     let both = || {
         let one = |entity| {
-            limiter
-                .acquire(entity, "gpt-4")
-                .limits(&slots)
-                .take("slots", 2)
-                .lease(secs(3600))
+            limiter.acquire(entity, "gpt-4").limits(&slots).take("slots", 2).lease(secs(3600))
         };
         limiter.acquire_all([one("a"), one("b")])
     };
@@ -187,10 +144,7 @@ async fn slots_of_a_caller_that_goes_away_half_way_come_back() {
 #[tokio::test(start_paused = true)]
 async fn a_sum_that_a_bucket_never_holds_is_said_never_to_fit() {
     let (fleet, [limiter]) = Fleet::of().await;
-    let answer = ask(&limiter, &[("a", 40), ("a", 21)], 60)
-        .send()
-        .await
-        .unwrap();
+    let answer = ask(&limiter, &[("a", 40), ("a", 21)], 60).send().await.unwrap();
     assert!(
         matches!(&answer, Decision::NeverFits(never) if never.requested == tokens(61)),
         "{answer:?}"
@@ -215,17 +169,10 @@ async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
     let needs: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
     refused(ask(&limiter, &needs, 60), "got 101").await;
     refused(ask(&limiter, &[("a", 1), ("a#", 2)], 60), "a#").await;
-    let one = |limiter| {
-        RateLimiter::acquire(limiter, "a", "gpt-4")
-            .limits(&rpm(60))
-            .take("rpm", 1)
-    };
+    let one = |limiter| RateLimiter::acquire(limiter, "a", "gpt-4").limits(&rpm(60)).take("rpm", 1);
     refused(limiter.acquire_all([one(&other)]), "another limiter").await;
-    refused(
-        limiter.acquire_all([one(&limiter).wait_up_to(secs(1))]),
-        "time to wait of its own",
-    )
-    .await;
+    refused(limiter.acquire_all([one(&limiter).wait_up_to(secs(1))]), "time to wait of its own")
+        .await;
     assert_eq!(fleet.dynamo.take_requests(), 0);
 }
 
@@ -259,13 +206,7 @@ async fn a_denial_by_a_bucket_that_is_unknown_or_was_short_writes_to_no_other() 
                     let mut take = async |limiter: &RateLimiter, at: usize, tokens| {
                         let one = limiter.acquire(&names[at], "gpt-4").limits(&limits(at));
                         let one = one.take(limit, tokens).lease(secs(3_600));
-                        held.push(
-                            one.send()
-                                .await
-                                .unwrap()
-                                .granted()
-                                .expect("there is enough"),
-                        );
+                        held.push(one.send().await.unwrap().granted().expect("there is enough"));
                     };
                     for (at, name) in names.iter().enumerate() {
                         let level = ConfigLevel::Entity(entity(name));
@@ -280,11 +221,7 @@ async fn a_denial_by_a_bucket_that_is_unknown_or_was_short_writes_to_no_other() 
                     let all = async |limiter: &RateLimiter| {
                         let one = |at: usize| {
                             let one = limiter.acquire(&names[at], "gpt-4").take(limit, 5);
-                            if is_chain {
-                                one
-                            } else {
-                                one.limits(&limits(at))
-                            }
+                            if is_chain { one } else { one.limits(&limits(at)) }
                         };
                         let requests = 0..if is_chain { 1 } else { count };
                         limiter.acquire_all(requests.map(one)).send().await.unwrap()
@@ -314,10 +251,7 @@ async fn a_denial_by_a_bucket_that_is_unknown_or_was_short_writes_to_no_other() 
                     for limiter in &fresh {
                         let _ = fleet.dynamo.take_operations();
                         let decision = all(limiter).await;
-                        assert!(
-                            matches!(decision, Decision::Denied(_)),
-                            "{case}: {decision:?}"
-                        );
+                        assert!(matches!(decision, Decision::Denied(_)), "{case}: {decision:?}");
                         let operations = fleet.dynamo.take_operations();
                         assert_eq!(operations.get("UpdateItem"), None, "{case}");
                         most = most.max(operations["BatchGetItem"]);
@@ -325,11 +259,7 @@ async fn a_denial_by_a_bucket_that_is_unknown_or_was_short_writes_to_no_other() 
                     // Of the buckets and of the switches, or of each level of the chain.
                     assert!(most <= if is_chain { 4 } else { 2 }, "{case}: {most} reads");
                     settle().await;
-                    assert_eq!(
-                        fleet.dynamo.take_operations().get("UpdateItem"),
-                        None,
-                        "{case}"
-                    );
+                    assert_eq!(fleet.dynamo.take_operations().get("UpdateItem"), None, "{case}");
                 }
             }
         }
@@ -420,10 +350,7 @@ async fn what_a_waiting_request_gives_back_itself_does_not_end_its_wait() {
                 1 => 12 * waiters,
                 _ => waiters * (10 + waited * 8 / 100),
             };
-            assert!(
-                requests <= most,
-                "{shards} {waiters} {needs:?}: {requests} in {waited} ms"
-            );
+            assert!(requests <= most, "{shards} {waiters} {needs:?}: {requests} in {waited} ms");
         }
     }
 }
@@ -433,18 +360,10 @@ async fn what_a_waiting_request_gives_back_itself_does_not_end_its_wait() {
 async fn what_is_only_reported_is_not_taken_before_the_others() {
     let (fleet, [limiter, other]) = Fleet::of().await;
     let _ = granted(ask(&other, &[("a", 20)], 60)).await;
-    let part = |need| {
-        limiter
-            .acquire("a", "gpt-4")
-            .limits(&rpm(60))
-            .take("rpm", need)
-    };
+    let part = |need| limiter.acquire("a", "gpt-4").limits(&rpm(60)).take("rpm", need);
     let grants = granted(limiter.acquire_all([part(50).shadow(), part(10)])).await;
     assert_eq!(tk_tc(&fleet, "a").await, Some((30_000, 30_000)));
     let denied = grants[0].would_deny().expect("it is short");
     let status = denied.blocking().expect("of one limit");
-    assert_eq!(
-        (status.requested, status.available),
-        (tokens(50), tokens(40))
-    );
+    assert_eq!((status.requested, status.available), (tokens(50), tokens(40)));
 }

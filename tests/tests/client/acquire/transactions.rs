@@ -15,10 +15,7 @@ use weirgate_testkit::leased::id;
 use weirgate_testkit::{Dynamo, Fault};
 
 fn key(pk: &str) -> ItemKey {
-    ItemKey {
-        pk: pk.to_owned(),
-        sk: "#STATE".to_owned(),
-    }
+    ItemKey { pk: pk.to_owned(), sk: "#STATE".to_owned() }
 }
 
 fn n() -> Path {
@@ -51,19 +48,15 @@ async fn table_with(items: &[(&str, i64)]) -> (Dynamo, Table) {
 
 /// An item's number in the table.
 fn stored(dynamo: &Dynamo, pk: &str) -> Option<i64> {
-    dynamo.item(pk, "#STATE")["n"]["N"]
-        .as_str()
-        .map(|number| number.parse().unwrap())
+    dynamo.item(pk, "#STATE")["n"]["N"].as_str().map(|number| number.parse().unwrap())
 }
 
 /// Runs a transaction of two additions that meets a fault; its error.
 async fn failed(fault: Fault) -> (Dynamo, StoreError) {
     let (dynamo, table) = table_with(&[("a", 1), ("b", 2)]).await;
     dynamo.fail_transactions(move |_| Some(fault));
-    let error = table
-        .transact(&[add("a", 1, vec![]), add("b", 1, vec![])], &id("t"))
-        .await
-        .unwrap_err();
+    let error =
+        table.transact(&[add("a", 1, vec![]), add("b", 1, vec![])], &id("t")).await.unwrap_err();
     (dynamo, error)
 }
 
@@ -77,13 +70,7 @@ async fn a_lost_race_is_one_whatever_else_stood_in_the_way() {
         panic!("a condition does not hold");
     };
     assert!(
-        matches!(
-            &parts[..],
-            [
-                ActionOutcome::NotReported,
-                ActionOutcome::ConditionFailed(Some(_))
-            ]
-        ),
+        matches!(&parts[..], [ActionOutcome::NotReported, ActionOutcome::ConditionFailed(Some(_))]),
         "{parts:?}"
     );
 }
@@ -93,29 +80,13 @@ async fn a_transaction_that_is_refused_names_the_reason_and_changes_nothing() {
     let throttle = |key_range| Fault::Throttle { key_range };
     let spent = ErrorKind::Throttled { key_range: true };
     for (fault, kind, named) in [
-        (
-            Fault::Conflict,
-            ErrorKind::Conflict,
-            "TransactionConflict at a #STATE: ",
-        ),
-        (
-            throttle(false),
-            ErrorKind::IndexThrottled,
-            "ThrottlingError at a #STATE: ",
-        ),
-        (
-            throttle(true),
-            spent,
-            "TransactWriteItems of a, b on table \"weirgate\"",
-        ),
+        (Fault::Conflict, ErrorKind::Conflict, "TransactionConflict at a #STATE: "),
+        (throttle(false), ErrorKind::IndexThrottled, "ThrottlingError at a #STATE: "),
+        (throttle(true), spent, "TransactWriteItems of a, b on table \"weirgate\""),
         (Fault::Forbidden, ErrorKind::AccessDenied, "not permitted"),
     ] {
         let (dynamo, error) = failed(fault).await;
-        assert_eq!(
-            (error.kind, stored(&dynamo, "a")),
-            (kind, Some(1)),
-            "{error}"
-        );
+        assert_eq!((error.kind, stored(&dynamo, "a")), (kind, Some(1)), "{error}");
         let text = error.to_string();
         assert!(text.contains(named) && !text.contains("b #STATE"), "{text}");
         let is_permanent = fault == Fault::Forbidden;
@@ -132,23 +103,15 @@ async fn retries_keep_the_token_and_stop_where_they_are_told_to() {
     let (dynamo, table) = table_with(&[("a", 1)]).await;
     let tokens = Arc::new(Mutex::new(vec![]));
     let seen = tokens.clone();
-    let mut faults = [
-        Fault::LoseAnswer,
-        Fault::Throttle { key_range: false },
-        Fault::Conflict,
-    ]
-    .into_iter();
+    let mut faults =
+        [Fault::LoseAnswer, Fault::Throttle { key_range: false }, Fault::Conflict].into_iter();
     dynamo.fail_transactions(move |request| {
-        seen.lock()
-            .unwrap()
-            .push(request["ClientRequestToken"].as_str().unwrap().to_owned());
+        seen.lock().unwrap().push(request["ClientRequestToken"].as_str().unwrap().to_owned());
         faults.next()
     });
     let actions = [add("a", 1, is(1))];
-    let outcome = table
-        .transact_with(&actions, &id("t"), RetryPolicy::AlsoUnconfirmed)
-        .await
-        .unwrap();
+    let outcome =
+        table.transact_with(&actions, &id("t"), RetryPolicy::AlsoUnconfirmed).await.unwrap();
     assert_eq!(
         (outcome, stored(&dynamo, "a")),
         (TransactOutcome::Applied, Some(2)),
@@ -156,24 +119,17 @@ async fn retries_keep_the_token_and_stop_where_they_are_told_to() {
     );
     assert_eq!(*tokens.lock().unwrap(), ["t"; 4]);
 
-    let _ = (
-        dynamo.take_requests(),
-        dynamo.fail_transactions(|_| Some(Fault::LoseRequest)),
-    );
-    let error = table
-        .transact_with(&actions, &id("u"), RetryPolicy::IfNotApplied)
-        .await
-        .unwrap_err();
+    let _ = (dynamo.take_requests(), dynamo.fail_transactions(|_| Some(Fault::LoseRequest)));
+    let error =
+        table.transact_with(&actions, &id("u"), RetryPolicy::IfNotApplied).await.unwrap_err();
     assert_eq!(
         (error.kind, dynamo.take_requests()),
         (ErrorKind::Unconfirmed, 1),
         "it may have been applied"
     );
     dynamo.fail_transactions(|_| Some(Fault::Forbidden));
-    let error = table
-        .transact_with(&actions, &id("u"), RetryPolicy::AlsoUnconfirmed)
-        .await
-        .unwrap_err();
+    let error =
+        table.transact_with(&actions, &id("u"), RetryPolicy::AlsoUnconfirmed).await.unwrap_err();
     assert_eq!(
         (error.kind, dynamo.take_requests()),
         (ErrorKind::AccessDenied, 1),
@@ -200,10 +156,7 @@ impl HttpClient for Kept {
 
 impl HttpConnector for Kept {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        self.texts
-            .lock()
-            .unwrap()
-            .push(request.body().bytes().unwrap_or_default().to_vec());
+        self.texts.lock().unwrap().push(request.body().bytes().unwrap_or_default().to_vec());
         self.dynamo.call(request)
     }
 }
@@ -213,40 +166,21 @@ impl HttpConnector for Kept {
 #[tokio::test(start_paused = true)]
 async fn a_transaction_that_is_repeated_is_the_same_text() {
     let (dynamo, _) = table_with(&[("a", 1)]).await;
-    let kept = Kept {
-        dynamo: dynamo.clone(),
-        texts: Arc::default(),
-    };
+    let kept = Kept { dynamo: dynamo.clone(), texts: Arc::default() };
     let table = Dynamo::reached_by(kept.clone(), weirgate::SystemClock).await;
     let names: Vec<_> = (0..12).map(|at| format!("n{at}")).collect();
     let changes = names
         .iter()
         .map(|name| AttributeUpdate::Add(Path::of(name.clone()), Value::Int(1)))
         .collect();
-    let conditions = names
-        .iter()
-        .map(|name| Condition::Absent(Path::of(name.clone())))
-        .collect();
-    let actions = [
-        Action::Update(Update {
-            key: key("a"),
-            conditions,
-            changes,
-        }),
-        add("b", 1, vec![]),
-    ];
-    let mut faults = [
-        Fault::LoseRequest,
-        Fault::Throttle { key_range: false },
-        Fault::LoseAnswer,
-    ]
-    .into_iter();
+    let conditions = names.iter().map(|name| Condition::Absent(Path::of(name.clone()))).collect();
+    let actions =
+        [Action::Update(Update { key: key("a"), conditions, changes }), add("b", 1, vec![])];
+    let mut faults =
+        [Fault::LoseRequest, Fault::Throttle { key_range: false }, Fault::LoseAnswer].into_iter();
     dynamo.fail_transactions(move |_| faults.next());
     assert_eq!(
-        table
-            .transact_with(&actions, &id("t"), RetryPolicy::AlsoUnconfirmed)
-            .await
-            .unwrap(),
+        table.transact_with(&actions, &id("t"), RetryPolicy::AlsoUnconfirmed).await.unwrap(),
         TransactOutcome::Applied
     );
     let texts = kept.texts.lock().unwrap();
@@ -258,51 +192,24 @@ async fn a_transaction_that_is_repeated_is_the_same_text() {
 async fn what_can_never_happen_is_invalid_and_says_why() {
     let (dynamo, table) = table_with(&[("a", 1)]).await;
     dynamo.put(&json!({"PK": {"S": "text"}, "SK": {"S": "#STATE"}, "n": {"S": "1"}}));
-    let error = table
-        .transact(&[add("a", 1, vec![]), add("text", 1, vec![])], &id("t"))
-        .await
-        .unwrap_err();
-    assert_eq!(
-        (error.kind, stored(&dynamo, "a")),
-        (ErrorKind::Invalid, Some(1))
-    );
-    assert!(
-        error
-            .to_string()
-            .contains("ValidationError at text #STATE: "),
-        "{error}"
-    );
+    let error =
+        table.transact(&[add("a", 1, vec![]), add("text", 1, vec![])], &id("t")).await.unwrap_err();
+    assert_eq!((error.kind, stored(&dynamo, "a")), (ErrorKind::Invalid, Some(1)));
+    assert!(error.to_string().contains("ValidationError at text #STATE: "), "{error}");
 
     let _ = dynamo.take_requests();
     let error = table.transact(&[], &id("t")).await.unwrap_err();
-    assert!(
-        error.kind == ErrorKind::Invalid && error.reason.contains("got 0"),
-        "{error}"
-    );
-    let many: Vec<_> = (0..101)
-        .map(|at| add(&format!("m{at}"), 1, vec![]))
-        .collect();
+    assert!(error.kind == ErrorKind::Invalid && error.reason.contains("got 0"), "{error}");
+    let many: Vec<_> = (0..101).map(|at| add(&format!("m{at}"), 1, vec![])).collect();
     let error = table.transact(&many, &id("t")).await.unwrap_err();
-    assert!(
-        error.kind == ErrorKind::Invalid && error.reason.contains("got 101"),
-        "{error}"
-    );
-    assert_eq!(
-        error.request,
-        "TransactWriteItems of m0, m1, m2, m3 and 97 more"
-    );
-    let error = table
-        .transact(&[Action::Check(key("c"), vec![])], &id("t"))
-        .await
-        .unwrap_err();
+    assert!(error.kind == ErrorKind::Invalid && error.reason.contains("got 101"), "{error}");
+    assert_eq!(error.request, "TransactWriteItems of m0, m1, m2, m3 and 97 more");
+    let error = table.transact(&[Action::Check(key("c"), vec![])], &id("t")).await.unwrap_err();
     assert!(
         error.kind == ErrorKind::Invalid
             && error.to_string().contains("give the check a condition"),
         "{error}"
     );
     assert_eq!(dynamo.take_requests(), 0, "nothing was sent");
-    assert_eq!(
-        table.transact(&many[..100], &id("t")).await.unwrap(),
-        TransactOutcome::Applied
-    );
+    assert_eq!(table.transact(&many[..100], &id("t")).await.unwrap(), TransactOutcome::Applied);
 }

@@ -14,12 +14,7 @@ fn rpm() -> [Limit; 1] {
 async fn is_granted(limiter: &RateLimiter, tokens: i64) -> bool {
     let limits = rpm();
     let acquire = limiter.acquire("user-1", "api").limits(&limits);
-    acquire
-        .take("rpm", tokens)
-        .send()
-        .await
-        .unwrap()
-        .is_granted()
+    acquire.take("rpm", tokens).send().await.unwrap().is_granted()
 }
 
 /// A wait moves the time itself, and one that began earlier ends while the test moves it.
@@ -68,22 +63,14 @@ async fn an_outage_ends_when_the_test_says_so() {
     assert!(is_granted(&limiter, 1).await);
     table.set_unavailable(true);
     let limits = rpm();
-    let acquire = || {
-        limiter
-            .acquire("user-2", "api")
-            .limits(&limits)
-            .take("rpm", 3)
-    };
+    let acquire = || limiter.acquire("user-2", "api").limits(&limits).take("rpm", 3);
     let grant = taken(acquire()).await;
     assert!(grant.degraded().is_some(), "half of the limit is local");
     let denied = acquire().send().await.unwrap().denied().unwrap();
     assert!(denied.degraded.is_some());
     let error = acquire().on_unavailable(OnUnavailable::Error).send().await;
     let error = error.unwrap_err();
-    assert!(
-        error.to_string().contains("made the table unavailable"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("made the table unavailable"), "{error}");
     assert!(error.is_transient() && !error.is_unknown(), "{error}");
     table.set_unavailable(false);
     table.clock().advance(secs(60)).await;

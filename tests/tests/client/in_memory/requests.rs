@@ -28,10 +28,7 @@ enum Request {
 const KEYS: usize = 4;
 
 fn key(at: usize) -> ItemKey {
-    ItemKey {
-        pk: format!("p/{}", at / 2),
-        sk: format!("#S{at}"),
-    }
+    ItemKey { pk: format!("p/{}", at / 2), sk: format!("#S{at}") }
 }
 
 fn number() -> Path {
@@ -99,18 +96,10 @@ fn condition(numbers: Numbers) -> impl Strategy<Value = Condition> {
         value().prop_map(|value| Condition::Differs(number(), value)),
         value().prop_map(|value| Condition::AtLeast(number(), value)),
         value().prop_map(|value| Condition::AtMost(number(), value)),
-        numbers
-            .member()
-            .prop_map(|number| Condition::Lacks(Path::of("set"), number)),
-        numbers
-            .set()
-            .prop_map(|value| Condition::Equals(Path::of("set"), value)),
+        numbers.member().prop_map(|number| Condition::Lacks(Path::of("set"), number)),
+        numbers.set().prop_map(|value| Condition::Equals(Path::of("set"), value)),
         (value(), any::<bool>()).prop_map(|(value, is_least)| {
-            let one = if is_least {
-                Condition::AtLeast
-            } else {
-                Condition::AtMost
-            };
+            let one = if is_least { Condition::AtLeast } else { Condition::AtMost };
             Condition::AbsentOr(number(), Box::new(one(number(), value)))
         }),
     ]
@@ -130,28 +119,18 @@ fn changes(
     ];
     let copied = AttributeUpdate::Copy(Path::of("copy"), number());
     let copied = (vec![Condition::Present(number())], vec![copied]);
-    let next = |first| {
-        (
-            vec![],
-            vec![AttributeUpdate::Next(Path::of("next"), number(), first)],
-        )
-    };
+    let next = |first| (vec![], vec![AttributeUpdate::Next(Path::of("next"), number(), first)]);
     let next = (-2..4_i64).prop_map(next);
     let sets = prop_oneof![
-        of.set()
-            .prop_map(|value| AttributeUpdate::Add(Path::of("set"), value)),
-        of.set()
-            .prop_map(|value| AttributeUpdate::DeleteFrom(Path::of("set"), value)),
+        of.set().prop_map(|value| AttributeUpdate::Add(Path::of("set"), value)),
+        of.set().prop_map(|value| AttributeUpdate::DeleteFrom(Path::of("set"), value)),
     ];
     let inside = of.value().prop_map(|value| {
         let change = AttributeUpdate::Set(map().then("x.y"), value);
         (vec![Condition::Present(map())], vec![change])
     });
     let maps = prop_oneof![
-        Just(one(AttributeUpdate::Set(
-            map(),
-            Value::Map(BTreeMap::new())
-        ))),
+        Just(one(AttributeUpdate::Set(map(), Value::Map(BTreeMap::new())))),
         inside,
         Just(one(AttributeUpdate::Remove(map()))),
         Just((vec![], vec![])),
@@ -210,11 +189,7 @@ fn action(of: Numbers, at: usize) -> impl Strategy<Value = Action> {
 }
 
 fn request(of: Numbers) -> impl Strategy<Value = Request> {
-    let answers = vec![
-        ReturnValues::AllNew,
-        ReturnValues::None,
-        ReturnValues::Never,
-    ];
+    let answers = vec![ReturnValues::AllNew, ReturnValues::None, ReturnValues::Never];
     let update = (0..KEYS).prop_flat_map(move |at| update(of, at));
     let subset = prop::sample::subsequence((0..KEYS).collect::<Vec<_>>(), 1..=KEYS);
     let transact = subset.prop_flat_map(move |keys| {
@@ -247,9 +222,7 @@ fn of_tables(tables: usize) -> impl Strategy<Value = Vec<Vec<Request>>> {
 type Shown = BTreeMap<String, String>;
 
 fn show(item: &Item) -> Shown {
-    item.attributes()
-        .map(|(name, value)| (name.to_owned(), text(&value)))
-        .collect()
+    item.attributes().map(|(name, value)| (name.to_owned(), text(&value))).collect()
 }
 
 /// The value, with what has no order sorted.
@@ -358,11 +331,7 @@ async fn on_redis(url: String, requests: &[Request]) -> Vec<String> {
         use_server_time: false,
         ..RedisOptions::new(url)
     };
-    told(
-        &Table::on_redis(&options).expect("the URL is one"),
-        requests,
-    )
-    .await
+    told(&Table::on_redis(&options).expect("the URL is one"), requests).await
 }
 
 proptest! {

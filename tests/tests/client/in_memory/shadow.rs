@@ -30,34 +30,20 @@ struct Step {
 }
 
 fn parts() -> impl Strategy<Value = Vec<Part>> {
-    let part = (
-        0..3_u8,
-        any::<bool>(),
-        0..14_i64,
-        proptest::option::of(0..9_i64),
-    );
+    let part = (0..3_u8, any::<bool>(), 0..14_i64, proptest::option::of(0..9_i64));
     let part = part.prop_map(|(entity, is_shadow, amount, trial)| Part {
         entity,
         is_shadow,
         amount,
         trial,
     });
-    proptest::collection::vec(part, 1..5).prop_filter("one is enforced", |parts| {
-        parts.iter().any(|part| !part.is_shadow)
-    })
+    proptest::collection::vec(part, 1..5)
+        .prop_filter("one is enforced", |parts| parts.iter().any(|part| !part.is_shadow))
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = (
-        0..3_000_u64,
-        prop_oneof![Just(0_u64), 0..4_000_u64],
-        parts(),
-    );
-    let step = step.prop_map(|(pause_ms, wait_ms, parts)| Step {
-        pause_ms,
-        wait_ms,
-        parts,
-    });
+    let step = (0..3_000_u64, prop_oneof![Just(0_u64), 0..4_000_u64], parts());
+    let step = step.prop_map(|(pause_ms, wait_ms, parts)| Step { pause_ms, wait_ms, parts });
     proptest::collection::vec(step, 1..6)
 }
 
@@ -79,24 +65,15 @@ fn acquire<'l>(limiter: &'l RateLimiter, part: &Part, has_shadow: bool) -> Acqui
     if let Some(amount) = trial {
         acquire = acquire.take("trial", amount);
     }
-    if part.is_shadow {
-        acquire.shadow()
-    } else {
-        acquire
-    }
+    if part.is_shadow { acquire.shadow() } else { acquire }
 }
 
 /// What a client is told of a decision, and when.
 async fn told(limiter: &RateLimiter, step: &Step, has_shadow: bool) -> (u16, String, u128) {
-    let parts = step
-        .parts
-        .iter()
-        .filter(|part| has_shadow || !part.is_shadow);
+    let parts = step.parts.iter().filter(|part| has_shadow || !part.is_shadow);
     let parts: Vec<_> = parts.collect();
     let requests = parts.iter().map(|part| acquire(limiter, part, has_shadow));
-    let all = limiter
-        .acquire_all(requests)
-        .wait_up_to(Duration::from_millis(step.wait_ms));
+    let all = limiter.acquire_all(requests).wait_up_to(Duration::from_millis(step.wait_ms));
     let asked = Instant::now();
     let decision = all.send().await.unwrap();
     let took = asked.elapsed().as_millis();
@@ -110,11 +87,7 @@ async fn told(limiter: &RateLimiter, step: &Step, has_shadow: bool) -> (u16, Str
         Decision::Denied(denied) => {
             let policies = Policies::denied(&denied, &names).with_x_rate_limit(true);
             let problem = Problem::denied(&denied, &names).json();
-            (
-                429,
-                format!("{:?} {problem} {:?}", policies.fields(), denied.retry_after),
-                took,
-            )
+            (429, format!("{:?} {problem} {:?}", policies.fields(), denied.retry_after), took)
         }
         Decision::NeverFits(never) => (413, Problem::never_fits(&never, &names).json(), took),
         Decision::Disabled(disabled) => (403, Problem::disabled(&disabled).json(), took),
@@ -178,37 +151,20 @@ proptest! {
 #[tokio::test(start_paused = true)]
 async fn a_request_in_shadow_mode_on_the_same_bucket_denies_nothing() {
     // What is taken before, of the enforced request, and of the one in shadow mode.
-    for (before, own, trial) in [
-        (0, 6, 6),
-        (0, 10, 1),
-        (0, 1, 11),
-        (5, 3, 4),
-        (5, 5, 5),
-        (9, 1, 1),
-    ] {
+    for (before, own, trial) in [(0, 6, 6), (0, 10, 1), (0, 1, 11), (5, 3, 4), (5, 5, 5), (9, 1, 1)]
+    {
         for is_first in [true, false] {
             let limiter = TestTable::new().limiter().await;
-            let ask = |amount| {
-                limiter
-                    .acquire("e-0", "api")
-                    .limits(&limits(false))
-                    .take("rps", amount)
-            };
+            let ask =
+                |amount| limiter.acquire("e-0", "api").limits(&limits(false)).take("rps", amount);
             assert!(ask(before).send().await.unwrap().is_granted());
             let mut both = vec![ask(own), ask(trial).shadow()];
             if is_first {
                 both.reverse();
             }
             let decision = limiter.acquire_all(both).send().await.unwrap();
-            assert!(
-                decision.is_granted(),
-                "{before} {own} {trial} {is_first}: {decision:?}"
-            );
-            let above = limiter
-                .acquire_all([ask(11), ask(1).shadow()])
-                .send()
-                .await
-                .unwrap();
+            assert!(decision.is_granted(), "{before} {own} {trial} {is_first}: {decision:?}");
+            let above = limiter.acquire_all([ask(11), ask(1).shadow()]).send().await.unwrap();
             assert!(matches!(above, Decision::NeverFits(_)), "its own amount");
         }
     }

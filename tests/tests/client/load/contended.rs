@@ -70,23 +70,14 @@ async fn i2_i9_servers_above_the_rate_get_all_tokens_and_denials() {
     for (rate, servers, most_percent) in [(400, 1, 100), (200, 30, 150), (200, 100, 250)] {
         let limit = Limit::per_second("rpm", rate).unwrap();
         let calls = a_second(u32::try_from(rate).unwrap() * 3 / 2);
-        let report = report(
-            limit,
-            (servers, calls),
-            Arrivals::Open,
-            SECONDS.unsigned_abs(),
-        )
-        .await;
+        let report = report(limit, (servers, calls), Arrivals::Open, SECONDS.unsigned_abs()).await;
         let what = format!("{servers} servers: {report:?}");
         // The capacity, and the refill of the time in which calls are made.
         let entitled = u64::try_from(rate * (SECONDS + 1)).unwrap();
         assert!(report.granted * 100 >= entitled * 98, "{what}");
         assert!(report.denied * 4 > report.granted, "{what}");
         assert_eq!(report.failed, 0, "{what}");
-        assert!(
-            report.writes * 100 <= report.granted * most_percent,
-            "{what}"
-        );
+        assert!(report.writes * 100 <= report.granted * most_percent, "{what}");
         assert_usage_is_exact(&report);
     }
 }
@@ -110,10 +101,7 @@ async fn i2_i9_a_server_above_the_rate_of_shards_gets_tokens_and_denials() {
         assert!(report.granted * 100 >= entitled * 95, "{what}");
         assert!(report.denied * 5 > report.granted, "{what}");
         assert_eq!(report.failed, 0, "{what}");
-        assert!(
-            report.writes * 100 <= report.granted * most_percent,
-            "{what}"
-        );
+        assert!(report.writes * 100 <= report.granted * most_percent, "{what}");
         assert_usage_is_exact(&report);
     }
 }

@@ -21,22 +21,11 @@ async fn exhausted(
     let clock = FakeClock::at(START);
     let dynamo = Dynamo::new().await.with_clock(clock.clone());
     let capacity = limits[0].rule().capacity.0 / 1_000;
-    let first = RateLimiter::builder("weirgate")
-        .table(dynamo.table().await)
-        .build()
-        .await
-        .unwrap();
+    let first = RateLimiter::builder("weirgate").table(dynamo.table().await).build().await.unwrap();
     let _ = taken(ask(&first, limits, &[(take, capacity)])).await;
-    let what = Limits {
-        units_per_second,
-        burst: units_per_second,
-        ..Limits::default()
-    };
-    let what = Limits {
-        reads_per_second: 3 * units_per_second,
-        read_burst: 3 * units_per_second,
-        ..what
-    };
+    let what = Limits { units_per_second, burst: units_per_second, ..Limits::default() };
+    let what =
+        Limits { reads_per_second: 3 * units_per_second, read_burst: 3 * units_per_second, ..what };
     (clock, dynamo.clone(), Partitions::over(dynamo, what, 7))
 }
 
@@ -98,33 +87,21 @@ async fn ask_again_and_again(
 /// 3,000, which it is with `FULL` in the environment.
 #[tokio::test(start_paused = true)]
 async fn an_exhausted_limit_denies_any_number_of_processes() {
-    let scale = if std::env::var_os("FULL").is_some() {
-        100
-    } else {
-        1
-    };
+    let scale = if std::env::var_os("FULL").is_some() { 100 } else { 1 };
     let daily = [Limit::per_day("rpd", 1_000).unwrap()];
     for on_unavailable in [OnUnavailable::Error, OnUnavailable::Allow] {
         let (_, _, partitions) = exhausted(10 * scale, &daily, "rpd").await;
         let settings = |builder: Builder| builder.on_unavailable(on_unavailable);
         let processes = 120 * u64::from(scale);
-        let answers = ask_again_and_again(
-            &partitions,
-            processes,
-            (secs(60), millis(200)),
-            &daily,
-            settings,
-        )
-        .await;
+        let answers =
+            ask_again_and_again(&partitions, processes, (secs(60), millis(200)), &daily, settings)
+                .await;
         let counts = partitions.counts();
         println!("{processes} processes, {on_unavailable:?}: {answers:?} {counts:?}");
         assert_eq!((answers.granted, answers.errors), (0, 0), "{answers:?}");
         assert!(answers.denied > processes * 250, "{answers:?}");
         assert_eq!(counts.writes, 0, "{counts:?}");
-        assert!(
-            counts.half_reads <= 2 * answers.by_table,
-            "{counts:?} {answers:?}"
-        );
+        assert!(counts.half_reads <= 2 * answers.by_table, "{counts:?} {answers:?}");
     }
 }
 
@@ -162,24 +139,11 @@ async fn a_denial_on_64_shards_costs_two_read_units_at_most() {
     while let Decision::Granted(_) = ask(&first, &daily, &[("rpd", 100)]).send().await.unwrap() {}
     let mut asking = JoinSet::new();
     let began = Instant::now();
-    let processes = if std::env::var_os("FULL").is_some() {
-        1_000
-    } else {
-        100
-    };
+    let processes = if std::env::var_os("FULL").is_some() { 1_000 } else { 100 };
     for process in 0..processes {
-        let table = fleet
-            .dynamo
-            .clone()
-            .with_latency(millis(5))
-            .table()
-            .await
-            .with_meter(meter.clone());
-        let limiter = RateLimiter::builder("weirgate")
-            .table(table)
-            .build()
-            .await
-            .unwrap();
+        let table =
+            fleet.dynamo.clone().with_latency(millis(5)).table().await.with_meter(meter.clone());
+        let limiter = RateLimiter::builder("weirgate").table(table).build().await.unwrap();
         let daily = daily.clone();
         asking.spawn(async move {
             sleep_until(began + millis(process * 1_000 / processes)).await;
@@ -200,9 +164,6 @@ async fn a_denial_on_64_shards_costs_two_read_units_at_most() {
         "{processes} processes: cold {cold:?}, then {used:?}, {by_table} denials by the table"
     );
     let denials = f64::from(u32::try_from(by_table).unwrap());
-    assert!(
-        (cold.read + used.read) / denials <= 2.0,
-        "{cold:?} {used:?} {by_table}"
-    );
+    assert!((cold.read + used.read) / denials <= 2.0, "{cold:?} {used:?} {by_table}");
     assert!(used.total / denials < 0.05, "{used:?}");
 }

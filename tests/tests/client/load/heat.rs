@@ -18,11 +18,7 @@ pub fn small(limit: Limit, shards: u32) -> Load {
         limit,
         shards,
         quiet: 0,
-        partitions: Limits {
-            units_per_second: 50,
-            burst: 50,
-            ..Limits::default()
-        },
+        partitions: Limits { units_per_second: 50, burst: 50, ..Limits::default() },
         enough: u32::MAX,
         seed: 7,
     }
@@ -42,16 +38,8 @@ pub fn assert_usage_is_exact(report: &Report) {
 async fn a_hot_bucket_splits_until_no_write_is_throttled_and_merges_afterwards() {
     let report = run(&small(rpm(100_000), 1), 3).await;
     eprintln!("{:?} {:?}", report.shards, report.seconds);
-    assert!(
-        report.throttled_share(14, 15) < 0.05,
-        "{:?}",
-        report.seconds
-    );
-    assert!(
-        report.throttled_share(15, 20) < 0.005,
-        "{:?}",
-        report.seconds
-    );
+    assert!(report.throttled_share(14, 15) < 0.05, "{:?}", report.seconds);
+    assert!(report.throttled_share(15, 20) < 0.005, "{:?}", report.seconds);
     // Enough, and at most a quarter more: two shards that are hot by chance split too.
     let shards = report.shards.last().copied().unwrap_or_default();
     assert!((16..=20).contains(&shards), "{:?}", report.shards);
@@ -81,10 +69,7 @@ async fn no_quiet_bucket_is_split_beside_a_hot_one_on_shared_partitions() {
     assert!(report.throttled_share(0, 12) > 0.1, "partitions are full");
     assert_eq!(report.failed_batches, 0);
     let (calls, writes) = report.quiet;
-    assert!(
-        writes <= 2 * calls,
-        "{writes} writes for {calls} quiet calls"
-    );
+    assert!(writes <= 2 * calls, "{writes} writes for {calls} quiet calls");
 }
 
 /// Shards that share partitions are throttled until DynamoDB has split those for heat, and then not
@@ -129,11 +114,7 @@ async fn partitions_that_split_for_heat_take_what_the_shards_are_planned_with() 
 /// the one that `SEED` says.
 #[tokio::test(start_paused = true)]
 async fn a_herd_on_one_shard_has_enough_shards_within_twenty_seconds() {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .map(|text| text.parse::<u64>().expect("a number"))
-    };
+    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let is_full = std::env::var_os("FULL").is_some();
     let weak = Limits {
         units_per_second: 25,

@@ -30,20 +30,11 @@ impl World {
         let operator = process(&dynamo.table().await).await;
         configure(&operator, &ConfigLevel::System, limits.to_vec()).await;
         assert_eq!(
-            operator
-                .admin()
-                .set_shards("openai", "gpt-4", &limits, shards)
-                .await
-                .unwrap(),
+            operator.admin().set_shards("openai", "gpt-4", &limits, shards).await.unwrap(),
             shards
         );
         let (table, meter) = partitions.metered().await;
-        Self {
-            partitions,
-            table,
-            meter,
-            limits,
-        }
+        Self { partitions, table, meter, limits }
     }
 
     /// Calls that all begin within `span`, evenly, each by a process of its own. Those that were
@@ -56,11 +47,7 @@ impl World {
                 let start = began + span * at / count;
                 sleep_until(start).await;
                 let call = limiter.acquire("openai", "gpt-4").take("rpm", 1);
-                let call = if by_config {
-                    call
-                } else {
-                    call.shared_limits(&limits)
-                };
+                let call = if by_config { call } else { call.shared_limits(&limits) };
                 call.send()
                     .await
                     .is_ok_and(|decision| decision.is_granted())
@@ -98,19 +85,12 @@ impl World {
 }
 
 async fn process(table: &Table) -> RateLimiter {
-    RateLimiter::builder("weirgate")
-        .table(table.clone())
-        .build()
-        .await
-        .unwrap()
+    RateLimiter::builder("weirgate").table(table.clone()).build().await.unwrap()
 }
 
 /// Write and read units for each of `count` acquires.
 fn each(units: &ConsumedUnits, count: u32) -> (f64, f64) {
-    (
-        units.total / f64::from(count),
-        units.read / f64::from(count),
-    )
+    (units.total / f64::from(count), units.read / f64::from(count))
 }
 
 /// A fortieth of 10,000 processes within 5 s, and of what partitions take, four fifths of which is
@@ -125,20 +105,15 @@ async fn a_herd_of_cold_processes_is_served_in_time() {
         read_burst: 75,
         ..Limits::default()
     };
-    let (takes, shards, writes, processes) = if is_full {
-        (Limits::default(), 64, 800, 10_000)
-    } else {
-        (small, 16, 20, 250)
-    };
+    let (takes, shards, writes, processes) =
+        if is_full { (Limits::default(), 64, 800, 10_000) } else { (small, 16, 20, 250) };
     for by_config in [false, true] {
         let limit = Limit::per_second("rpm", 1_000_000).unwrap();
         let world = World::new(limit, shards, takes.clone()).await;
         let _in_use = world.in_use(shards * 20, shards * writes, Duration::from_secs(30));
         tokio::time::sleep(Duration::from_secs(3)).await;
         let before = world.partitions.counts();
-        let took = world
-            .first_acquires(processes, Duration::from_secs(5), by_config)
-            .await;
+        let took = world.first_acquires(processes, Duration::from_secs(5), by_config).await;
         let counts = world.partitions.counts() - before;
         let part = |thousandths: usize| took[(took.len() - 1) * thousandths / 1_000];
         println!(
@@ -163,9 +138,8 @@ async fn an_acquire_of_a_process_that_makes_no_other_is_one_write_and_one_read()
         let count = per_second * seconds;
         for by_config in [false, true] {
             let _ = world.meter.take();
-            let took = world
-                .first_acquires(count, Duration::from_secs(seconds.into()), by_config)
-                .await;
+            let took =
+                world.first_acquires(count, Duration::from_secs(seconds.into()), by_config).await;
             let (writes, reads) = each(&world.meter.take(), count);
             eprintln!(
                 "{per_second}/s, {count} calls, by config {by_config}: {writes:.3} writes, {reads:.3} reads each"

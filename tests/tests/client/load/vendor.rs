@@ -30,13 +30,7 @@ impl Vendor {
     const CALLS: i64 = RATE * 60 * 7 / 10;
 
     fn new() -> Self {
-        Self {
-            begun: Instant::now(),
-            window: 0,
-            left: Self::CALLS,
-            taken: 0,
-            refused: 0,
-        }
+        Self { begun: Instant::now(), window: 0, left: Self::CALLS, taken: 0, refused: 0 }
     }
 
     /// Takes a call, or says after how many whole seconds to retry.
@@ -64,10 +58,7 @@ async fn client(limiter: RateLimiter, vendor: Arc<Mutex<Vendor>>, shares: bool) 
     let mut backoff = secs(1);
     let until = Instant::now() + LASTS;
     while Instant::now() < until {
-        let ask = limiter
-            .acquire("openai", "gpt-4")
-            .limits(&limits)
-            .take("rps", 1);
+        let ask = limiter.acquire("openai", "gpt-4").limits(&limits).take("rps", 1);
         let Some(grant) = ask.wait_up_to(WINDOW * 2).send().await.unwrap().granted() else {
             continue;
         };
@@ -116,12 +107,7 @@ async fn clients_that_share_what_a_vendor_says_are_refused_seldom_and_use_all_th
         together.0,
         windows * Vendor::CALLS
     );
-    assert!(
-        together.1 * 20 <= alone.1,
-        "refused {} instead of {}",
-        together.1,
-        alone.1
-    );
+    assert!(together.1 * 20 <= alone.1, "refused {} instead of {}", together.1, alone.1);
     assert!(
         together.0 * 100 >= windows * Vendor::CALLS * 95,
         "{} of {}",

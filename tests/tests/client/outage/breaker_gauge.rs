@@ -8,13 +8,8 @@ use weirgate_tests::recorder::Recorded;
 const GAUGE: &str = "weirgate_breaker_state{}";
 
 async fn limiter(fleet: &Fleet) -> RateLimiter {
-    let breaker = CircuitBreakerConfig {
-        failure_threshold: 2,
-        ..CircuitBreakerConfig::default()
-    };
-    fleet
-        .limiter_with(|builder| builder.timeout(millis(500)).circuit_breaker(breaker))
-        .await
+    let breaker = CircuitBreakerConfig { failure_threshold: 2, ..CircuitBreakerConfig::default() };
+    fleet.limiter_with(|builder| builder.timeout(millis(500)).circuit_breaker(breaker)).await
 }
 
 async fn acquire(limiter: &RateLimiter) -> bool {

@@ -68,16 +68,8 @@ fn check_rate(granted: &[(EpochMillis, i64)], steps: &[EpochMillis]) -> Result<(
 async fn check_item(fleet: &Fleet) -> Result<(), TestCaseError> {
     let (bucket, now) = (fleet.bucket().await, fleet.now());
     let soon = now.plus(secs(2).into());
-    prop_assert!(
-        bucket.refilled_at <= soon,
-        "rf {:?} at {now:?}",
-        bucket.refilled_at
-    );
-    prop_assert!(
-        bucket.hour <= Hour::of(soon),
-        "hour {:?} at {now:?}",
-        bucket.hour
-    );
+    prop_assert!(bucket.refilled_at <= soon, "rf {:?} at {now:?}", bucket.refilled_at);
+    prop_assert!(bucket.hour <= Hour::of(soon), "hour {:?} at {now:?}", bucket.hour);
     let ttl = bucket.ttl.map(|ttl| ttl.0);
     prop_assert!(
         ttl.is_some_and(|at| (now.0 / 1_000..now.0 / 1_000 + 3 * 86_400).contains(&at)),

@@ -40,17 +40,9 @@ async fn a_fast_clock_makes_no_bucket_that_refills_in_the_future() {
         let limiter = fleet.limiter_by(&off(ahead_ms)).await;
         let _ = granted(&limiter, &rpm(10), &[("rpm", 1)]).await;
         // What is left is what a date in whole seconds cannot tell.
-        assert!(
-            rf_ahead(&fleet).await <= 1_020,
-            "{ahead_ms}: {}",
-            rf_ahead(&fleet).await
-        );
+        assert!(rf_ahead(&fleet).await <= 1_020, "{ahead_ms}: {}", rf_ahead(&fleet).await);
         let stats = limiter.stats();
-        assert_eq!(
-            (stats.reads, stats.writes),
-            (1, 1),
-            "a refused signature is repeated"
-        );
+        assert_eq!((stats.reads, stats.writes), (1, 1), "a refused signature is repeated");
     }
 }
 
@@ -147,11 +139,10 @@ async fn i4_a_bucket_created_by_a_clock_set_ahead_refills_from_now() {
     let fleet = Fleet::slow(millis(5)).await;
     let clock = off(0);
     let limiter = fleet.limiter_by(&clock).await;
-    let first = tokio::spawn(async move {
-        granted(&limiter, &rpm(600), &[("rpm", 600)])
-            .await
-            .amount("rpm")
-    });
+    let first =
+        tokio::spawn(
+            async move { granted(&limiter, &rpm(600), &[("rpm", 600)]).await.amount("rpm") },
+        );
     pass(millis(2)).await;
     clock.skew(240_000);
     assert_eq!(first.await.unwrap(), MilliTokens::from_tokens(600));
@@ -168,30 +159,13 @@ async fn i1_an_answer_on_its_way_while_the_clock_is_set_is_not_planned_on() {
     let take = |limiter: &RateLimiter, entity: &'static str, tokens| {
         let limiter = limiter.clone();
         tokio::spawn(async move {
-            limiter
-                .acquire(entity, "gpt-4")
-                .limits(&rpm(60))
-                .take("rpm", tokens)
-                .send()
-                .await
+            limiter.acquire(entity, "gpt-4").limits(&rpm(60)).take("rpm", tokens).send().await
         })
     };
     for entity in ["e-1", "e-2"] {
-        assert!(
-            take(&limiter, entity, 1)
-                .await
-                .unwrap()
-                .unwrap()
-                .is_granted()
-        );
+        assert!(take(&limiter, entity, 1).await.unwrap().unwrap().is_granted());
     }
-    assert!(
-        take(&fleet.limiter().await, "e-2", 59)
-            .await
-            .unwrap()
-            .unwrap()
-            .is_granted()
-    );
+    assert!(take(&fleet.limiter().await, "e-2", 59).await.unwrap().unwrap().is_granted());
     let (first, second) = (take(&limiter, "e-1", 1), take(&limiter, "e-2", 30));
     pass(millis(50)).await;
     clock.skew(240_000);
@@ -259,10 +233,7 @@ async fn a_peek_with_the_clock_set_meanwhile_shows_no_full_bucket() {
         };
         let (balances, ()) = tokio::join!(peek, set);
         let left = balances.unwrap().limit("rpm").unwrap().available;
-        assert!(
-            left < MilliTokens::from_tokens(31),
-            "{left:?} after {set_after} ms"
-        );
+        assert!(left < MilliTokens::from_tokens(31), "{left:?} after {set_after} ms");
     }
 }
 
@@ -301,11 +272,7 @@ async fn i5_a_clock_set_back_in_use_does_not_make_its_callers_wait_for_it() {
     let _ = denied(&limiter, &rpm(60), &[("rpm", 10)]).await;
     clock.skew(-240_000);
     let denied = denied(&limiter, &rpm(60), &[("rpm", 10)]).await;
-    assert!(
-        denied.retry_after.unwrap() <= secs(11),
-        "{:?}",
-        denied.retry_after
-    );
+    assert!(denied.retry_after.unwrap() <= secs(11), "{:?}", denied.retry_after);
 }
 
 /// A renewal that was refused for its signature, or that DynamoDB took by a clock that had gone
@@ -319,10 +286,7 @@ async fn a_lease_is_renewed_from_now_though_the_clock_was_set() {
         let mut held = leased(&limiter, &limits, &[("slots", 1)], secs(10)).await;
         clock.skew(ahead_ms);
         pass(secs(5)).await;
-        assert_eq!(
-            held.renew(secs(60)).await.unwrap(),
-            weirgate::Settlement::Applied
-        );
+        assert_eq!(held.renew(secs(60)).await.unwrap(), weirgate::Settlement::Applied);
         let lasts = held.expires_at().unwrap().0 - fleet.now().0;
         assert!((58_000..=62_000).contains(&lasts), "{ahead_ms}: {lasts}");
     }
@@ -364,45 +328,31 @@ async fn i4_a_lease_is_not_renewed_by_a_clock_that_no_response_has_confirmed() {
 /// A read that is throttled is repeated, and one that hangs is given up.
 #[tokio::test(start_paused = true)]
 async fn i4_the_time_of_a_renewal_is_read_for_as_long_as_it_may_take() {
-    for (ahead_ms, hangs) in [-240_000, 240_000]
-        .into_iter()
-        .flat_map(|ahead_ms| [(ahead_ms, false), (ahead_ms, true)])
+    for (ahead_ms, hangs) in
+        [-240_000, 240_000].into_iter().flat_map(|ahead_ms| [(ahead_ms, false), (ahead_ms, true)])
     {
         let what = format!("{ahead_ms} ms ahead, hangs: {hangs}");
         let fleet = Fleet::slow(millis(5)).await.tolerant();
         let (clock, limits) = (off(0), [slots(1)]);
         let timeout = if hangs { millis(200) } else { secs(5) };
         let table = fleet.dynamo.table_by(clock.clone()).await;
-        let builder = RateLimiter::builder("weirgate")
-            .table(table)
-            .timeout(timeout);
+        let builder = RateLimiter::builder("weirgate").table(table).timeout(timeout);
         let limiter = builder.build().await.unwrap();
         let mut held = leased(&limiter, &limits, &[("slots", 1)], secs(60)).await;
         pass(secs(50)).await;
         clock.skew(ahead_ms);
         let began = tokio::time::Instant::now();
         if hangs {
-            fleet
-                .dynamo
-                .stall_when(|operation, _| operation == "BatchGetItem");
+            fleet.dynamo.stall_when(|operation, _| operation == "BatchGetItem");
             let error = held.renew(secs(60)).await.unwrap_err();
             assert!(error.is_transient() && !error.is_unknown(), "{error}");
-            assert!(
-                began.elapsed() <= timeout + millis(20),
-                "{what}: {:?}",
-                began.elapsed()
-            );
+            assert!(began.elapsed() <= timeout + millis(20), "{what}: {:?}", began.elapsed());
             fleet.dynamo.stall_when(|_, _| false);
         } else {
             let throttled = Fault::Throttle { key_range: true };
-            fleet
-                .dynamo
-                .fail_reads(move |_, _| (began.elapsed() < secs(1)).then_some(throttled));
+            fleet.dynamo.fail_reads(move |_, _| (began.elapsed() < secs(1)).then_some(throttled));
         }
-        assert_eq!(
-            held.renew(secs(60)).await.expect(&what),
-            weirgate::Settlement::Applied
-        );
+        assert_eq!(held.renew(secs(60)).await.expect(&what), weirgate::Settlement::Applied);
         let lasts = held.expires_at().unwrap().0 - fleet.now().0;
         assert!((58_000..=62_000).contains(&lasts), "{what}: {lasts}");
     }
@@ -412,36 +362,19 @@ async fn i4_the_time_of_a_renewal_is_read_for_as_long_as_it_may_take() {
 #[tokio::test(start_paused = true)]
 async fn a_plan_by_a_clock_that_was_off_is_not_sent_again_and_a_read_is() {
     let fleet = Fleet::new().await;
-    let key = ItemKey {
-        pk: PK.to_owned(),
-        sk: "#STATE".to_owned(),
-    };
+    let key = ItemKey { pk: PK.to_owned(), sk: "#STATE".to_owned() };
     let changes = vec![AttributeUpdate::Set(Path::of("v"), Value::Int(1))];
-    let update = Update {
-        key: key.clone(),
-        conditions: vec![],
-        changes,
-    };
+    let update = Update { key: key.clone(), conditions: vec![], changes };
     for ahead_ms in [-HOUR_MS, HOUR_MS] {
         let table = fleet.dynamo.table_by(off(ahead_ms)).await;
         let error = table
             .update_with(&update, ReturnValues::None, RetryPolicy::AlsoUnconfirmed)
             .await
             .unwrap_err();
-        assert_eq!(
-            (error.kind, fleet.writes()),
-            (ErrorKind::ClockSkew, 1),
-            "{error}"
-        );
-        table
-            .update_with(&update, ReturnValues::None, RetryPolicy::AlsoUnconfirmed)
-            .await
-            .unwrap();
+        assert_eq!((error.kind, fleet.writes()), (ErrorKind::ClockSkew, 1), "{error}");
+        table.update_with(&update, ReturnValues::None, RetryPolicy::AlsoUnconfirmed).await.unwrap();
         let table = fleet.dynamo.table_by(off(ahead_ms)).await;
-        assert_eq!(
-            table.read(std::slice::from_ref(&key)).await.unwrap().len(),
-            1
-        );
+        assert_eq!(table.read(std::slice::from_ref(&key)).await.unwrap().len(), 1);
         assert_eq!(fleet.dynamo.take_operations()["BatchGetItem"], 2);
     }
 }
@@ -460,10 +393,7 @@ async fn i4_a_reconciler_whose_clock_is_fast_ends_no_lease_early() {
         assert_eq!(answer["leases_restored"], restored);
         pass(secs(62)).await;
     }
-    assert_eq!(
-        held.release().await.unwrap(),
-        weirgate::Settlement::LeaseGone
-    );
+    assert_eq!(held.release().await.unwrap(), weirgate::Settlement::LeaseGone);
 }
 
 #[tokio::test]
@@ -477,10 +407,7 @@ async fn a_connection_beside_a_connected_table_is_refused_in_either_order() {
         builder().connection(connection()).table(table),
     ] {
         let error = builder.build().await.unwrap_err().to_string();
-        assert!(
-            error.contains("leave connection() out, or table()"),
-            "{error}"
-        );
+        assert!(error.contains("leave connection() out, or table()"), "{error}");
     }
 }
 

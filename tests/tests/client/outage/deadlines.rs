@@ -124,17 +124,8 @@ async fn i9_a_call_is_answered_in_time_whatever_is_silent() {
             // Every process counts for the hour that has begun.
             pass(secs(60)).await;
             let builder = fleet.builder().await.prefetch("ahead", Prefetch::default());
-            let limiter = builder
-                .on_unavailable(OnUnavailable::Allow)
-                .build()
-                .await
-                .unwrap();
-            configure(
-                &fleet.limiter().await,
-                &ConfigLevel::System,
-                vec![rpm(CAPACITY)],
-            )
-            .await;
+            let limiter = builder.on_unavailable(OnUnavailable::Allow).build().await.unwrap();
+            configure(&fleet.limiter().await, &ConfigLevel::System, vec![rpm(CAPACITY)]).await;
             if call == Call::Cascading {
                 for at in 1..CHAIN {
                     let (id, parent) = (format!("c-{at}"), format!("c-{}", at + 1));
@@ -146,9 +137,7 @@ async fn i9_a_call_is_answered_in_time_whatever_is_silent() {
                 counted = i64::try_from(send(&limiter, call).await.unwrap().len()).unwrap();
                 pass(secs(90)).await;
             }
-            fleet
-                .dynamo
-                .stall_when(move |operation, request| silent.meets(operation, request));
+            fleet.dynamo.stall_when(move |operation, request| silent.meets(operation, request));
             let began = Instant::now();
             let timed = async || (send(&limiter, call).await, began.elapsed());
             let answers = join_all((0..callers).map(|_| timed())).await;
@@ -181,17 +170,8 @@ async fn i1_a_request_that_waits_for_a_block_is_decided_by_what_the_table_does_n
         let fleet = Fleet::new().await;
         let limits = [rpm(60_000)];
         let builder = fleet.builder().await.prefetch("gpt-4", Prefetch::default());
-        let limiter = builder
-            .on_unavailable(OnUnavailable::Allow)
-            .build()
-            .await
-            .unwrap();
-        let ask = || {
-            limiter
-                .acquire("e-1", "gpt-4")
-                .limits(&limits)
-                .take("rpm", 1)
-        };
+        let limiter = builder.on_unavailable(OnUnavailable::Allow).build().await.unwrap();
+        let ask = || limiter.acquire("e-1", "gpt-4").limits(&limits).take("rpm", 1);
         let ask_often = async |times: u64| {
             let each = async |at: u64| {
                 pass(millis(10 * at)).await;
@@ -201,9 +181,7 @@ async fn i1_a_request_that_waits_for_a_block_is_decided_by_what_the_table_does_n
         };
         assert!(ask_often(100).await.iter().all(Result::is_ok));
         if hangs {
-            fleet
-                .dynamo
-                .stall_when(|operation, _| operation == "UpdateItem");
+            fleet.dynamo.stall_when(|operation, _| operation == "UpdateItem");
         } else {
             fleet.fail_writes(Fault::LoseRequest);
             let _ = ask_often(100).await;
@@ -240,17 +218,10 @@ async fn a_wait_lasts_as_long_as_it_was_told_whatever_is_silent() {
         let _ = grant.release().await.unwrap();
         let held = slot(&other).lease(secs(3_600)).send().await.unwrap();
         pass(secs(61)).await;
-        fleet
-            .dynamo
-            .stall_when(|operation, request| Silent::Limits.meets(operation, request));
+        fleet.dynamo.stall_when(|operation, request| Silent::Limits.meets(operation, request));
         let (began, wait) = (Instant::now(), secs(15));
         let is_granted = match is_of_several {
-            false => slot(&limiter)
-                .wait_up_to(wait)
-                .send()
-                .await
-                .unwrap()
-                .is_granted(),
+            false => slot(&limiter).wait_up_to(wait).send().await.unwrap().is_granted(),
             true => {
                 let all = limiter.acquire_all([slot(&limiter)]).wait_up_to(wait);
                 all.send().await.unwrap().is_granted()
@@ -258,10 +229,7 @@ async fn a_wait_lasts_as_long_as_it_was_told_whatever_is_silent() {
         };
         assert!(!is_granted);
         let after = began.elapsed();
-        assert!(
-            (secs(15)..=secs(18)).contains(&after),
-            "of several: {is_of_several}: {after:?}"
-        );
+        assert!((secs(15)..=secs(18)).contains(&after), "of several: {is_of_several}: {after:?}");
         drop(held);
     }
 }
@@ -282,9 +250,7 @@ async fn due_limits_that_hang_are_used_as_they_were_and_make_nothing_unavailable
         };
         join_all(entities.iter().map(take)).await;
         pass(secs(61)).await;
-        fleet
-            .dynamo
-            .stall_when(|operation, request| Silent::Limits.meets(operation, request));
+        fleet.dynamo.stall_when(|operation, request| Silent::Limits.meets(operation, request));
         for _ in 0..10 {
             join_all(entities.iter().map(take)).await;
             pass(secs(2)).await;
@@ -299,19 +265,13 @@ async fn due_limits_that_hang_are_used_as_they_were_and_make_nothing_unavailable
 /// Requests that need reads first, and give up before anything shows that DynamoDB hangs.
 #[tokio::test(start_paused = true)]
 async fn a_table_that_hangs_opens_the_breaker_though_no_caller_waits_for_long() {
-    for (timeout, is_known) in [5, 50, 500]
-        .into_iter()
-        .flat_map(|ms| [(millis(ms), false), (millis(ms), true)])
+    for (timeout, is_known) in
+        [5, 50, 500].into_iter().flat_map(|ms| [(millis(ms), false), (millis(ms), true)])
     {
         let what = format!("{timeout:?}, known: {is_known}");
         let fleet = Fleet::new().await;
         let limiter = fleet.limiter().await;
-        configure(
-            &fleet.limiter().await,
-            &ConfigLevel::System,
-            [rpm(CAPACITY)],
-        )
-        .await;
+        configure(&fleet.limiter().await, &ConfigLevel::System, [rpm(CAPACITY)]).await;
         let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
         if is_known {
             assert!(acquire.clone().send().await.unwrap().is_granted());
@@ -327,10 +287,7 @@ async fn a_table_that_hangs_opens_the_breaker_though_no_caller_waits_for_long() 
             pass(millis(300)).await;
         }
         let error = acquire.clone().send().await.unwrap_err();
-        assert!(
-            matches!(error, Error::Unavailable { .. }),
-            "{what}: {error}"
-        );
+        assert!(matches!(error, Error::Unavailable { .. }), "{what}: {error}");
         fleet.dynamo.stall_when(|_, _| false);
         pass(secs(31)).await;
         assert!(acquire.send().await.unwrap().is_granted(), "{what}");
@@ -407,13 +364,7 @@ async fn i9_a_denial_does_not_wait_for_the_return_of_another_bucket() {
     assert!(began.elapsed() <= MOST, "{:?}", began.elapsed());
     fleet.dynamo.stall_when(|_, _| false);
     pass(secs(10)).await;
-    let long = fleet
-        .limiter()
-        .await
-        .peek("long", "gpt-4")
-        .limits(&limits)
-        .send()
-        .await;
+    let long = fleet.limiter().await.peek("long", "gpt-4").limits(&limits).send().await;
     let left = long.unwrap().limits[0].available;
     assert_eq!(left, tokens(60), "the returned ones, and the refill");
 }
@@ -422,22 +373,12 @@ async fn i9_a_denial_does_not_wait_for_the_return_of_another_bucket() {
 #[tokio::test(start_paused = true)]
 async fn one_request_that_hangs_is_one_failure_however_many_wait_for_it() {
     let fleet = Fleet::new().await;
-    let breaker = CircuitBreakerConfig {
-        failure_threshold: 2,
-        ..CircuitBreakerConfig::default()
-    };
+    let breaker = CircuitBreakerConfig { failure_threshold: 2, ..CircuitBreakerConfig::default() };
     let builder = fleet.builder().await.circuit_breaker(breaker);
-    let limiter = builder
-        .on_unavailable(OnUnavailable::Allow)
-        .build()
-        .await
-        .unwrap();
+    let limiter = builder.on_unavailable(OnUnavailable::Allow).build().await.unwrap();
     let limits: [Limit; 1] = [rpm(600)];
     let of = |entity: &str| {
-        let acquire = limiter
-            .acquire(entity, "gpt-4")
-            .limits(&limits)
-            .take("rpm", 1);
+        let acquire = limiter.acquire(entity, "gpt-4").limits(&limits).take("rpm", 1);
         acquire.timeout(millis(500)).send()
     };
     assert!(of("hot").await.unwrap().is_granted());
@@ -486,10 +427,8 @@ async fn requests_whose_deadlines_have_passed_are_not_held() {
             split(&other, &limits, 4).await;
         }
         let builder = fleet.builder().await.prefetch("ahead", Prefetch::default());
-        let never = CircuitBreakerConfig {
-            failure_threshold: 0,
-            ..CircuitBreakerConfig::default()
-        };
+        let never =
+            CircuitBreakerConfig { failure_threshold: 0, ..CircuitBreakerConfig::default() };
         let limiter = builder.circuit_breaker(never).build().await.unwrap();
         let of = |entity| limiter.acquire(entity, resource_of(queue));
         let ask = || {
@@ -506,9 +445,7 @@ async fn requests_whose_deadlines_have_passed_are_not_held() {
             pass(secs(61)).await;
         }
         let before = Arc::strong_count(&limits);
-        fleet
-            .dynamo
-            .stall_when(move |operation, request| silent.meets(operation, request));
+        fleet.dynamo.stall_when(move |operation, request| silent.meets(operation, request));
         let patient = async {
             drop(ask().timeout(secs(3_600)).send().await);
             std::future::pending::<usize>().await

@@ -101,12 +101,9 @@ async fn i1_what_a_local_bucket_gave_by_limits_of_one_kind_returns_to_none_of_an
     let hourly = Limit::per_hour("n", 1_000).unwrap();
     let quota = Limit::quota("n", 1_000, Every::day()).unwrap();
     let held = Limit::concurrent("n", 50).unwrap();
-    for (first, next, least) in [
-        (&hourly, &held, 5),
-        (&quota, &held, 5),
-        (&quota, &hourly, 0),
-        (&held, &hourly, 0),
-    ] {
+    for (first, next, least) in
+        [(&hourly, &held, 5), (&quota, &held, 5), (&quota, &hourly, 0), (&held, &hourly, 0)]
+    {
         for end in 0..3 {
             let what = format!("{first:?}, then {next:?}, {end}");
             let fleet = Fleet::new().await;

@@ -12,12 +12,8 @@ const TIMEOUT: Duration = millis(200);
 
 /// Partitions that take next to nothing, and a process on them.
 async fn saturated() -> (Partitions, RateLimiter) {
-    let limits = Limits {
-        units_per_second: 1,
-        burst: 1,
-        shared: NonZeroU64::new(4),
-        ..Limits::default()
-    };
+    let limits =
+        Limits { units_per_second: 1, burst: 1, shared: NonZeroU64::new(4), ..Limits::default() };
     let partitions = Partitions::over(Dynamo::new().await, limits, 1);
     let limiter = RateLimiter::builder("weirgate")
         .table(partitions.table().await)
@@ -45,16 +41,9 @@ async fn acquires(limiter: &RateLimiter, entities: &[String], seconds: u64) -> A
         let all = entities.iter().map(|entity| {
             let limits = [rpm(6_000)];
             async move {
-                let acquire = limiter
-                    .acquire(entity, "gpt-4")
-                    .limits(&limits)
-                    .take("rpm", 1);
+                let acquire = limiter.acquire(entity, "gpt-4").limits(&limits).take("rpm", 1);
                 let answer = acquire.send().await;
-                assert!(
-                    began.elapsed() <= TIMEOUT + millis(20),
-                    "{:?}",
-                    began.elapsed()
-                );
+                assert!(began.elapsed() <= TIMEOUT + millis(20), "{:?}", began.elapsed());
                 answer
             }
         });

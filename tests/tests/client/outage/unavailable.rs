@@ -27,10 +27,7 @@ const NEVER: CircuitBreakerConfig = CircuitBreakerConfig {
 
 /// A circuit breaker that opens after so many failures.
 const fn after(failures: u32) -> CircuitBreakerConfig {
-    CircuitBreakerConfig {
-        failure_threshold: failures,
-        ..NEVER
-    }
+    CircuitBreakerConfig { failure_threshold: failures, ..NEVER }
 }
 
 async fn limiter(
@@ -40,10 +37,7 @@ async fn limiter(
 ) -> RateLimiter {
     fleet
         .limiter_with(|builder| {
-            builder
-                .timeout(millis(200))
-                .on_unavailable(on_unavailable)
-                .circuit_breaker(breaker)
+            builder.timeout(millis(200)).on_unavailable(on_unavailable).circuit_breaker(breaker)
         })
         .await
 }
@@ -69,11 +63,7 @@ fn over(fleet: &Fleet) {
 }
 
 async fn take(limiter: &RateLimiter, rpm: i64) -> Result<Grant, Denied> {
-    match ask(limiter, &limits(), &[("rpm", rpm)])
-        .send()
-        .await
-        .unwrap()
-    {
+    match ask(limiter, &limits(), &[("rpm", rpm)]).send().await.unwrap() {
         Decision::Granted(grant) => Ok(grant),
         Decision::Denied(denied) => Err(denied),
         other => panic!("{other:?}"),
@@ -82,11 +72,7 @@ async fn take(limiter: &RateLimiter, rpm: i64) -> Result<Grant, Denied> {
 
 #[tokio::test(start_paused = true)]
 async fn the_answer_is_the_one_that_was_asked_for_and_says_why() {
-    for fault in [
-        Fault::LoseRequest,
-        Fault::ServerError,
-        Fault::Throttle { key_range: false },
-    ] {
+    for fault in [Fault::LoseRequest, Fault::ServerError, Fault::Throttle { key_range: false }] {
         let fleet = Fleet::new().await;
         let (fail, deny) = (
             limiter(&fleet, OnUnavailable::Error, NEVER).await,
@@ -95,30 +81,12 @@ async fn the_answer_is_the_one_that_was_asked_for_and_says_why() {
         let allow = limiter(&fleet, OnUnavailable::Allow, NEVER).await;
         outage(&fleet, fault);
 
-        let error = ask(&fail, &limits(), &[("rpm", 1)])
-            .send()
-            .await
-            .expect_err("no decision");
+        let error = ask(&fail, &limits(), &[("rpm", 1)]).send().await.expect_err("no decision");
         assert!(error.is_transient(), "{error}");
         let denied = take(&deny, 1).await.expect_err("denied");
-        assert!(
-            denied
-                .degraded
-                .as_ref()
-                .unwrap()
-                .reason
-                .contains("within 200ms"),
-            "{denied}"
-        );
-        assert_eq!(
-            denied.retry_after,
-            Some(secs(1)),
-            "as long as the circuit breaker stays open"
-        );
-        assert!(
-            denied.to_string().starts_with("the table is unavailable"),
-            "{denied}"
-        );
+        assert!(denied.degraded.as_ref().unwrap().reason.contains("within 200ms"), "{denied}");
+        assert_eq!(denied.retry_after, Some(secs(1)), "as long as the circuit breaker stays open");
+        assert!(denied.to_string().starts_with("the table is unavailable"), "{denied}");
         let mut grant = take(&allow, 1).await.expect("allowed");
         assert!(grant.degraded().unwrap().reason.contains("within 200ms"));
         // A caller need not know: what it does with a grant goes on, and changes nothing.
@@ -126,35 +94,17 @@ async fn the_answer_is_the_one_that_was_asked_for_and_says_why() {
         assert_eq!(grant.renew(secs(5)).await.unwrap(), Settlement::Applied);
         assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
         assert_eq!(
-            (
-                fail.stats().degraded,
-                deny.stats().degraded,
-                allow.stats().degraded
-            ),
+            (fail.stats().degraded, deny.stats().degraded, allow.stats().degraded),
             (0, 1, 1)
         );
 
         // Each call can say otherwise.
         let call = ask(&fail, &limits(), &[("rpm", 1)]).on_unavailable(OnUnavailable::Allow);
-        assert!(
-            call.send()
-                .await
-                .unwrap()
-                .granted()
-                .unwrap()
-                .degraded()
-                .is_some()
-        );
+        assert!(call.send().await.unwrap().granted().unwrap().degraded().is_some());
         let call = ask(&allow, &limits(), &[("rpm", 1)])
             .on_unavailable(OnUnavailable::Error)
             .timeout(millis(70));
-        assert!(
-            call.send()
-                .await
-                .expect_err("no decision")
-                .to_string()
-                .contains("70ms")
-        );
+        assert!(call.send().await.expect_err("no decision").to_string().contains("70ms"));
 
         over(&fleet);
         assert!(take(&allow, 1).await.unwrap().degraded().is_none());
@@ -167,26 +117,19 @@ async fn what_is_wrong_with_the_caller_never_fails_open() {
     let allow = limiter(&fleet, OnUnavailable::Allow, after(1)).await;
     outage(&fleet, Fault::Forbidden);
     for _ in 0..3 {
-        let error = ask(&allow, &limits(), &[("rpm", 1)])
-            .send()
-            .await
-            .expect_err("forbidden");
+        let error = ask(&allow, &limits(), &[("rpm", 1)]).send().await.expect_err("forbidden");
         assert!(error.to_string().contains("not permitted"), "{error}");
     }
     assert_eq!(allow.stats().breaker_opened, 0, "it is there, and says so");
     let table = weirgate_testkit::Dynamo::empty().table().await;
-    let builder = RateLimiter::builder("weirgate")
-        .table(table)
-        .on_unavailable(OnUnavailable::Allow);
+    let builder =
+        RateLimiter::builder("weirgate").table(table).on_unavailable(OnUnavailable::Allow);
     let error = ask(&builder.build().await.unwrap(), &limits(), &[("rpm", 1)])
         .send()
         .await
         .expect_err("no table");
     assert!(error.to_string().contains("no such table"), "{error}");
-    let error = ask(&allow, &limits(), &[("rpm", -1)])
-        .send()
-        .await
-        .expect_err("nothing is asked");
+    let error = ask(&allow, &limits(), &[("rpm", -1)]).send().await.expect_err("nothing is asked");
     assert!(matches!(error, Error::Invalid(_)));
     for percent in [0, 101] {
         let local = OnUnavailable::Local { percent };
@@ -206,10 +149,7 @@ async fn what_is_wrong_with_the_caller_never_fails_open() {
                 .map(drop)
                 .expect_err("no part"),
         ] {
-            assert!(
-                error.to_string().contains(&format!("got {percent}")),
-                "{error}"
-            );
+            assert!(error.to_string().contains(&format!("got {percent}")), "{error}");
         }
     }
 }
@@ -228,12 +168,7 @@ async fn a_local_bucket_has_its_part_and_its_slots_come_back() {
     assert!(fleet.now().since(began).0 <= 400, "150 a minute come back");
     let mut grant = take(&local, 1).await.unwrap();
     let _ = grant.adjust("rpm", 0).await.unwrap();
-    let _ = take(&local, 1)
-        .await
-        .expect("an adjustment gives back")
-        .roll_back()
-        .await
-        .unwrap();
+    let _ = take(&local, 1).await.expect("an adjustment gives back").roll_back().await.unwrap();
     assert!(take(&local, 1).await.is_ok(), "and so does a rollback");
 
     let slots = || ask(&local, &limits(), &[("slots", 2)]).send();
@@ -247,28 +182,19 @@ async fn a_local_bucket_has_its_part_and_its_slots_come_back() {
 #[tokio::test(start_paused = true)]
 async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
     let fleet = Fleet::slow(millis(10)).await;
-    let breaker = CircuitBreakerConfig {
-        failure_threshold: 3,
-        open_for: secs(1),
-        max_open_for: secs(3),
-    };
+    let breaker =
+        CircuitBreakerConfig { failure_threshold: 3, open_for: secs(1), max_open_for: secs(3) };
     let limiter = limiter(&fleet, OnUnavailable::Error, breaker).await;
     let _ = granted(&limiter, &limits(), &[("rpm", 1)]).await;
     let arrived = outage(&fleet, Fault::LoseRequest);
-    let _ = ask(&limiter, &limits(), &[("rpm", 1)])
-        .send()
-        .await
-        .expect_err("away");
+    let _ = ask(&limiter, &limits(), &[("rpm", 1)]).send().await.expect_err("away");
     pass(millis(100)).await;
     // Ten ask at once, and none of them DynamoDB.
     let sent = arrived.swap(0, Ordering::Relaxed);
     assert!(sent >= 3, "{sent}");
     let crowd = async || {
         let all = (0..10).map(|_| async {
-            ask(&limiter, &limits(), &[("rpm", 1)])
-                .timeout(millis(5))
-                .send()
-                .await
+            ask(&limiter, &limits(), &[("rpm", 1)]).timeout(millis(5)).send().await
         });
         futures_util::future::join_all(all).await
     };
@@ -284,17 +210,8 @@ async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
     // One tries after each pause, which doubles up to the longest.
     for pause in [1, 2, 3, 3] {
         pass(secs(pause) - millis(300)).await;
-        assert!(
-            crowd()
-                .await
-                .iter()
-                .all(|error| matches!(error, Err(Error::Unavailable { .. })))
-        );
-        assert_eq!(
-            arrived.swap(0, Ordering::Relaxed),
-            0,
-            "{pause} s are not over"
-        );
+        assert!(crowd().await.iter().all(|error| matches!(error, Err(Error::Unavailable { .. }))));
+        assert_eq!(arrived.swap(0, Ordering::Relaxed), 0, "{pause} s are not over");
         pass(millis(301)).await;
         let asked = crowd()
             .await
@@ -303,20 +220,13 @@ async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
             .count();
         // The request may still be on its way when its caller has given up.
         pass(millis(20)).await;
-        assert_eq!(
-            (asked, arrived.swap(0, Ordering::Relaxed)),
-            (1, 1),
-            "after {pause} s"
-        );
+        assert_eq!((asked, arrived.swap(0, Ordering::Relaxed)), (1, 1), "after {pause} s");
     }
     over(&fleet);
     pass(millis(3_300)).await;
     assert!(take(&limiter, 1).await.is_ok());
     assert!(
-        crowd()
-            .await
-            .iter()
-            .all(|error| !matches!(error, Err(Error::Unavailable { .. }))),
+        crowd().await.iter().all(|error| !matches!(error, Err(Error::Unavailable { .. }))),
         "it is back"
     );
     assert_eq!(limiter.stats().breaker_opened, 5);
@@ -327,10 +237,7 @@ async fn a_bucket_that_is_too_hot_leaves_the_others_alone() {
     let fleet = Fleet::new().await;
     let limiter = limiter(&fleet, OnUnavailable::Error, after(2)).await;
     let arrived = outage(&fleet, Fault::Throttle { key_range: true });
-    let error = ask(&limiter, &limits(), &[("rpm", 1)])
-        .send()
-        .await
-        .expect_err("too hot");
+    let error = ask(&limiter, &limits(), &[("rpm", 1)]).send().await.expect_err("too hot");
     assert!(
         arrived.load(Ordering::Relaxed) > 2 && matches!(error, Error::Timeout { .. }),
         "{error}"
@@ -349,33 +256,16 @@ async fn several_buckets_are_answered_together() {
     let local = locally(&fleet, 50).await;
     outage(&fleet, Fault::LoseRequest);
     let both = |a, b| {
-        let one = |entity, need| {
-            local
-                .acquire(entity, "gpt-4")
-                .limits(&limits())
-                .take("rpm", need)
-        };
+        let one = |entity, need| local.acquire(entity, "gpt-4").limits(&limits()).take("rpm", need);
         local.acquire_all([one("a", a), one("b", b)]).send()
     };
-    let grants = both(300, 200)
-        .await
-        .unwrap()
-        .granted()
-        .expect("half of each");
+    let grants = both(300, 200).await.unwrap().granted().expect("half of each");
     assert!(grants.iter().all(|grant| grant.degraded().is_some()));
-    assert_eq!(
-        (grants[0].amount("rpm"), grants[1].amount("rpm")),
-        (tokens(300), tokens(200))
-    );
-    let Decision::Denied(denied) = both(1, 1).await.unwrap() else {
-        panic!("a is empty")
-    };
+    assert_eq!((grants[0].amount("rpm"), grants[1].amount("rpm")), (tokens(300), tokens(200)));
+    let Decision::Denied(denied) = both(1, 1).await.unwrap() else { panic!("a is empty") };
     assert_eq!(denied.blocking().unwrap().entity.as_str(), "a");
     pass(millis(200)).await;
-    assert!(
-        both(1, 101).await.unwrap().is_granted(),
-        "a denial took nothing of b"
-    );
+    assert!(both(1, 101).await.unwrap().is_granted(), "a denial took nothing of b");
 }
 
 /// The time for a decision is kept also where the answer takes longer, on every way a request can
@@ -386,54 +276,20 @@ async fn a_request_that_hangs_is_answered_in_its_time() {
     let local = || async { limiter(&fleet, OnUnavailable::Local { percent: 50 }, NEVER).await };
     let limiter = local().await;
     let began = fleet.now();
-    let one = |entity| {
-        limiter
-            .acquire(entity, "gpt-4")
-            .limits(&limits())
-            .take("rpm", 1)
-    };
+    let one = |entity| limiter.acquire(entity, "gpt-4").limits(&limits()).take("rpm", 1);
     let all = limiter.acquire_all([one("a"), one("b")]);
     let grants = all.send().await.unwrap().granted().unwrap();
     assert!(grants.iter().all(|grant| grant.degraded().is_some()));
-    assert!(
-        fleet.now().since(began).0 <= 300,
-        "{:?}",
-        fleet.now().since(began)
-    );
+    assert!(fleet.now().since(began).0 <= 300, "{:?}", fleet.now().since(began));
     let limiter = local().await;
     let began = fleet.now();
     assert!(take(&limiter, 1).await.unwrap().degraded().is_some());
     // Limits that cannot be read: nothing is known to divide.
     let unread = limiter.acquire("e-1", "other").take("rpm", 1);
-    assert!(
-        unread
-            .clone()
-            .send()
-            .await
-            .expect_err("no limits")
-            .is_transient()
-    );
-    assert!(
-        unread
-            .on_unavailable(OnUnavailable::Allow)
-            .send()
-            .await
-            .unwrap()
-            .is_granted()
-    );
-    assert!(
-        limiter
-            .peek("e-1", "gpt-4")
-            .limits(&limits())
-            .send()
-            .await
-            .is_err()
-    );
-    assert!(
-        fleet.now().since(began).0 <= 1_200,
-        "{:?}",
-        fleet.now().since(began)
-    );
+    assert!(unread.clone().send().await.expect_err("no limits").is_transient());
+    assert!(unread.on_unavailable(OnUnavailable::Allow).send().await.unwrap().is_granted());
+    assert!(limiter.peek("e-1", "gpt-4").limits(&limits()).send().await.is_err());
+    assert!(fleet.now().since(began).0 <= 1_200, "{:?}", fleet.now().since(began));
 }
 
 /// Where many processes start at the same time, the source of credentials is throttled, and new
@@ -441,27 +297,17 @@ async fn a_request_that_hangs_is_answered_in_its_time() {
 #[tokio::test(start_paused = true)]
 async fn credentials_that_are_not_valid_yet_are_waited_for_and_open_no_breaker() {
     let fleet = Fleet::new().await;
-    let patient = fleet
-        .limiter_with(|builder| builder.circuit_breaker(after(1)))
-        .await;
+    let patient = fleet.limiter_with(|builder| builder.circuit_breaker(after(1))).await;
     let _ = granted(&patient, &limits(), &[("rpm", 1)]).await;
     fleet.fail(&[Fault::StaleCredentials; 4]);
-    assert!(
-        granted(&patient, &limits(), &[("rpm", 1)])
-            .await
-            .degraded()
-            .is_none()
-    );
+    assert!(granted(&patient, &limits(), &[("rpm", 1)]).await.degraded().is_none());
     outage(&fleet, Fault::StaleCredentials);
     let error = ask(&patient, &limits(), &[("rpm", 1)])
         .timeout(millis(200))
         .send()
         .await
         .expect_err("no decision");
-    assert!(
-        error.is_transient() && error.to_string().contains("credentials"),
-        "{error}"
-    );
+    assert!(error.is_transient() && error.to_string().contains("credentials"), "{error}");
     let allowed = ask(&patient, &limits(), &[("rpm", 1)])
         .timeout(millis(200))
         .on_unavailable(OnUnavailable::Allow)
@@ -470,12 +316,7 @@ async fn credentials_that_are_not_valid_yet_are_waited_for_and_open_no_breaker()
     assert!(allowed.unwrap().granted().unwrap().degraded().is_some());
     assert_eq!(patient.stats().breaker_opened, 0);
     over(&fleet);
-    assert!(
-        granted(&patient, &limits(), &[("rpm", 1)])
-            .await
-            .degraded()
-            .is_none()
-    );
+    assert!(granted(&patient, &limits(), &[("rpm", 1)]).await.degraded().is_none());
 }
 
 /// An operator's change reaches a local bucket, and two requests of one bucket do not get more than
@@ -485,25 +326,16 @@ async fn a_local_bucket_refills_through_a_freeze_and_a_clock_set_back() {
     let fleet = Fleet::new().await;
     let local = locally(&fleet, 25).await;
     outage(&fleet, Fault::LoseRequest);
-    assert!(
-        take(&local, 150).await.is_ok() && take(&local, 1).await.is_err(),
-        "a quarter of 600"
-    );
+    assert!(take(&local, 150).await.is_ok() && take(&local, 1).await.is_err(), "a quarter of 600");
     fleet.clock.skew(60_000);
     assert!(
         take(&local, 150).await.is_ok() && take(&local, 1).await.is_err(),
         "a minute's refill, frozen"
     );
     fleet.clock.skew(-3_600_000);
-    assert!(
-        take(&local, 1).await.is_err(),
-        "no clock that was set back refills"
-    );
+    assert!(take(&local, 1).await.is_err(), "no clock that was set back refills");
     pass(millis(60_000)).await;
-    assert!(
-        take(&local, 150).await.is_ok() && take(&local, 1).await.is_err(),
-        "a minute's refill"
-    );
+    assert!(take(&local, 150).await.is_ok() && take(&local, 1).await.is_err(), "a minute's refill");
 }
 
 /// However many keys are asked for: a bucket that is dropped would be full again.
@@ -516,12 +348,7 @@ async fn i1_a_local_bucket_is_kept_until_it_is_full() {
         let ask = ask(&local, &limits(), &[(limit, amount)]).send();
         ask.await.unwrap().granted()
     };
-    let of = |entity: &str| {
-        local
-            .acquire(entity, "gpt-4")
-            .limits(&limits())
-            .take("rpm", 1)
-    };
+    let of = |entity: &str| local.acquire(entity, "gpt-4").limits(&limits()).take("rpm", 1);
     let mut streamed = of("streamed").send().await.unwrap().granted().unwrap();
     pass(secs(1)).await;
     let _all = hot("rpm", 60).await.expect("a tenth of 600");

@@ -7,14 +7,9 @@ use std::net::TcpListener;
 use weirgate_store::{ConnectOptions, ErrorKind, StoreError, Table, connect};
 
 async fn failure(endpoint: &str) -> StoreError {
-    let connection = ConnectOptions {
-        local_endpoint: Some(endpoint.to_owned()),
-        ..ConnectOptions::default()
-    };
-    Table::new(connect(connection).await, "limits")
-        .warm()
-        .await
-        .expect_err("nothing answers there")
+    let connection =
+        ConnectOptions { local_endpoint: Some(endpoint.to_owned()), ..ConnectOptions::default() };
+    Table::new(connect(connection).await, "limits").warm().await.expect_err("nothing answers there")
 }
 
 /// An endpoint on this machine without a listener.
@@ -30,9 +25,7 @@ async fn what_was_never_sent_is_certainly_not_applied() {
         assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
         assert!(error.kind.is_transient() && error.kind.was_not_applied());
         assert!(
-            error
-                .to_string()
-                .contains(r#"table "limits": no connection, nothing was sent"#),
+            error.to_string().contains(r#"table "limits": no connection, nothing was sent"#),
             "{error}"
         );
     }
@@ -49,14 +42,7 @@ async fn a_connection_lost_before_the_request_is_told_from_one_lost_after() {
             let _ = stream.and_then(|mut stream| stream.read(&mut [0; 4096]));
         }
     });
-    assert_eq!(
-        failure(&format!("https://{at}")).await.kind,
-        ErrorKind::Unreachable
-    );
+    assert_eq!(failure(&format!("https://{at}")).await.kind, ErrorKind::Unreachable);
     let lost = failure(&format!("http://{at}")).await;
-    assert_eq!(
-        lost.kind,
-        ErrorKind::Unconfirmed,
-        "it may have been read: {lost}"
-    );
+    assert_eq!(lost.kind, ErrorKind::Unconfirmed, "it may have been read: {lost}");
 }

@@ -31,13 +31,7 @@ async fn counted(fleet: &Fleet, limiter: &RateLimiter) -> i64 {
     limiter.shutdown().await.unwrap();
     settle().await;
     let shards = shards(fleet).await;
-    i64::try_from(
-        shards
-            .iter()
-            .map(|shard| shard.acquires.total)
-            .sum::<i128>(),
-    )
-    .unwrap()
+    i64::try_from(shards.iter().map(|shard| shard.acquires.total).sum::<i128>()).unwrap()
 }
 
 /// Two buckets in one request, of which the second one denies: the first one gives its tokens back.
@@ -47,11 +41,7 @@ async fn a_request_that_another_bucket_denies_is_no_acquire() {
     for number_of_shards in [1, 4] {
         for is_ahead in [false, true] {
             let fleet = Fleet::new().await;
-            let limiter = if is_ahead {
-                ahead(&fleet).await
-            } else {
-                fleet.limiter().await
-            };
+            let limiter = if is_ahead { ahead(&fleet).await } else { fleet.limiter().await };
             let mut limits = far();
             if number_of_shards > 1 {
                 limits = [Limit::per_day("tpm", 100).unwrap()];

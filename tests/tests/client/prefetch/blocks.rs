@@ -17,27 +17,13 @@ fn far() -> Vec<Limit> {
 }
 
 async fn ahead(fleet: &Fleet) -> RateLimiter {
-    fleet
-        .limiter_with(|builder| builder.prefetch("gpt-4", Prefetch::default()))
-        .await
+    fleet.limiter_with(|builder| builder.prefetch("gpt-4", Prefetch::default())).await
 }
 
 async fn metered(fleet: &Fleet, latency_ms: u64) -> (RateLimiter, CapacityMeter) {
-    let (table, meter) = fleet
-        .dynamo
-        .clone()
-        .with_latency(millis(latency_ms))
-        .metered()
-        .await;
+    let (table, meter) = fleet.dynamo.clone().with_latency(millis(latency_ms)).metered().await;
     let builder = RateLimiter::builder("weirgate").table(table);
-    (
-        builder
-            .prefetch("gpt-4", Prefetch::default())
-            .build()
-            .await
-            .unwrap(),
-        meter,
-    )
+    (builder.prefetch("gpt-4", Prefetch::default()).build().await.unwrap(), meter)
 }
 
 /// Asks for a token every `every`, for so many seconds, whether the one before was answered or not;
@@ -62,10 +48,7 @@ async fn load(limiter: &RateLimiter, limits: &[Limit], every: Duration, seconds:
 /// What the table says of the limit: consumed millitokens, and acquires.
 async fn counted(fleet: &Fleet, limit: &str) -> (i64, i64) {
     let bucket = fleet.bucket().await;
-    (
-        bucket.limits[limit].consumed.bounded().0,
-        i64::try_from(bucket.acquires.total).unwrap(),
-    )
+    (bucket.limits[limit].consumed.bounded().0, i64::try_from(bucket.acquires.total).unwrap())
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,10 +65,7 @@ async fn a_prefetched_acquire_costs_a_fiftieth_of_a_write_unit() {
         println!("{} write units, {:.5} each", units, units / 20_000.0);
         let most = f64::from(u32::try_from(PREFETCHED_MILLI).unwrap());
         assert!(units * 1_000.0 <= most * 20_000.0, "{units}");
-        assert_eq!(
-            counted(&fleet, limits[0].name().as_str()).await,
-            (20_000_000, 20_000)
-        );
+        assert_eq!(counted(&fleet, limits[0].name().as_str()).await, (20_000_000, 20_000));
     }
 }
 
@@ -97,31 +77,21 @@ async fn nothing_is_taken_ahead_of_a_load_that_would_not_use_it() {
         let _ = granted(&limiter, &far(), &[("rpm", 1)]).await;
         pass(secs(3)).await;
     }
-    assert_eq!(
-        (limiter.stats().writes, limiter.stats().prefetch_blocks),
-        (19, 0)
-    );
+    assert_eq!((limiter.stats().writes, limiter.stats().prefetch_blocks), (19, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_more_than_the_share_is_outstanding_at_any_time() {
-    let limits = [
-        Limit::per_second("rps", 3_000).unwrap(),
-        Limit::per_second("tps", 20_000).unwrap(),
-    ];
+    let limits =
+        [Limit::per_second("rps", 3_000).unwrap(), Limit::per_second("tps", 20_000).unwrap()];
     for percent in [5, 10, 40] {
         let fleet = Fleet::new().await;
         let prefetch = Prefetch::default().max_outstanding_percent(percent);
-        let limiter = fleet
-            .limiter_with(|builder| builder.prefetch("gpt-4", prefetch))
-            .await;
+        let limiter = fleet.limiter_with(|builder| builder.prefetch("gpt-4", prefetch)).await;
         let (mut used, mut most_seen) = (0, 0);
         for at in 0..1_000 {
-            if let Some(grant) = ask(&limiter, &limits, &[("rps", 1), ("tps", 7)])
-                .send()
-                .await
-                .unwrap()
-                .granted()
+            if let Some(grant) =
+                ask(&limiter, &limits, &[("rps", 1), ("tps", 7)]).send().await.unwrap().granted()
             {
                 used += 1;
                 // Some are rolled back: what goes back to the client is outstanding again.
@@ -142,10 +112,7 @@ async fn no_more_than_the_share_is_outstanding_at_any_time() {
             most_seen = most_seen.max(rest.0);
             pass(Duration::from_micros(700)).await;
         }
-        assert!(
-            most_seen > 0 && limiter.stats().prefetch_hits > 300,
-            "it was in use"
-        );
+        assert!(most_seen > 0 && limiter.stats().prefetch_hits > 300, "it was in use");
     }
 }
 
@@ -154,16 +121,10 @@ async fn unused_tokens_go_back_and_every_acquire_is_counted() {
     let fleet = Fleet::new().await;
     let limiter = ahead(&fleet).await;
     let used = load(&limiter, &far(), millis(1), 5).await;
-    assert!(
-        counted(&fleet, "rpm").await.0 > used * 1000,
-        "some were prefetched"
-    );
+    assert!(counted(&fleet, "rpm").await.0 > used * 1000, "some were prefetched");
     let writes = limiter.stats().writes;
     pass(millis(900)).await;
-    assert!(
-        counted(&fleet, "rpm").await.0 > used * 1000,
-        "they are kept for a while"
-    );
+    assert!(counted(&fleet, "rpm").await.0 > used * 1000, "they are kept for a while");
     pass(millis(1_200)).await;
     assert_eq!(counted(&fleet, "rpm").await, (used * 1000, used));
     let stats = limiter.stats();
@@ -172,10 +133,7 @@ async fn unused_tokens_go_back_and_every_acquire_is_counted() {
         "{stats:?}"
     );
     pass(secs(600)).await;
-    assert!(
-        limiter.stats().writes <= writes + 2,
-        "and that is all that is written"
-    );
+    assert!(limiter.stats().writes <= writes + 2, "and that is all that is written");
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,27 +166,15 @@ async fn a_shutdown_returns_all_tokens_once_and_later_requests_use_the_table() {
     }
     pass(millis(2_500)).await;
     assert_eq!(shut_down.load(Ordering::Relaxed), 3, "all calls of it end");
-    let ahead = |limiter: &RateLimiter| {
-        (
-            limiter.stats().prefetch_hits,
-            limiter.stats().prefetch_blocks,
-        )
-    };
+    let ahead =
+        |limiter: &RateLimiter| (limiter.stats().prefetch_hits, limiter.stats().prefetch_blocks);
     let before = ahead(&limiter);
     tasks.join_all().await;
     assert_eq!(ahead(&limiter), before, "none afterwards");
     limiter.shutdown().await.unwrap();
-    assert_eq!(
-        counted(&fleet, "rps").await,
-        (used.load(Ordering::Relaxed) * 1000, 3_000)
-    );
-    let other = limiter
-        .acquire("e-2", "gpt-4")
-        .limits(&limits)
-        .take("rps", 1)
-        .send()
-        .await
-        .unwrap();
+    assert_eq!(counted(&fleet, "rps").await, (used.load(Ordering::Relaxed) * 1000, 3_000));
+    let other =
+        limiter.acquire("e-2", "gpt-4").limits(&limits).take("rps", 1).send().await.unwrap();
     assert!(other.is_granted() && limiter.stats().prefetch_blocks > 5);
 }
 
@@ -260,12 +206,8 @@ async fn leases_slots_soft_and_shadow_limits_go_to_the_table_as_always() {
     let limits = [
         rpm(600_000),
         slots(1_000),
-        Limit::per_minute("soft", 600_000)
-            .unwrap()
-            .in_mode(weirgate::LimitMode::Soft),
-        Limit::per_minute("shadow", 600_000)
-            .unwrap()
-            .in_mode(weirgate::LimitMode::Shadow),
+        Limit::per_minute("soft", 600_000).unwrap().in_mode(weirgate::LimitMode::Soft),
+        Limit::per_minute("shadow", 600_000).unwrap().in_mode(weirgate::LimitMode::Shadow),
     ];
     for takes in [&[("slots", 1)], &[("soft", 1)], &[("shadow", 1)]] {
         for _ in 0..20 {
@@ -280,37 +222,22 @@ async fn leases_slots_soft_and_shadow_limits_go_to_the_table_as_always() {
         .limiter_with(|builder| builder.prefetch("gpt-4", Prefetch::default()).shadow(true))
         .await;
     load(&silent, &far(), millis(1), 1).await;
-    let elsewhere = fleet
-        .limiter_with(|builder| builder.prefetch("gpt-5", Prefetch::default()))
-        .await;
+    let elsewhere =
+        fleet.limiter_with(|builder| builder.prefetch("gpt-5", Prefetch::default())).await;
     load(&elsewhere, &far(), millis(1), 1).await;
-    assert_eq!(
-        (
-            silent.stats().prefetch_blocks,
-            elsewhere.stats().prefetch_blocks
-        ),
-        (0, 0)
-    );
+    assert_eq!((silent.stats().prefetch_blocks, elsewhere.stats().prefetch_blocks), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn numbers_out_of_range_are_refused_with_their_resource_and_value() {
     let fleet = Fleet::new().await;
     let refused = async |resource: &str, prefetch: Prefetch| {
-        let built = fleet
-            .builder()
-            .await
-            .prefetch(resource, prefetch)
-            .build()
-            .await;
+        let built = fleet.builder().await.prefetch(resource, prefetch).build().await;
         built.expect_err("it is out of range").to_string()
     };
     let prefetch = Prefetch::default();
     for (wrong, says) in [
-        (
-            prefetch.max_outstanding_percent(0),
-            "max_outstanding_percent must be 1 to 100, got 0",
-        ),
+        (prefetch.max_outstanding_percent(0), "max_outstanding_percent must be 1 to 100, got 0"),
         (
             prefetch.max_outstanding_percent(101),
             "max_outstanding_percent must be 1 to 100, got 101",
@@ -319,10 +246,7 @@ async fn numbers_out_of_range_are_refused_with_their_resource_and_value() {
         (prefetch.max_age(secs(61)), "1m1s"),
     ] {
         let error = refused("gpt-4", wrong).await;
-        assert!(
-            error.contains(says) && error.contains("\"gpt-4\""),
-            "{error}"
-        );
+        assert!(error.contains(says) && error.contains("\"gpt-4\""), "{error}");
     }
     assert!(refused("4#", prefetch).await.contains("4#"));
     let twice = fleet
@@ -330,28 +254,13 @@ async fn numbers_out_of_range_are_refused_with_their_resource_and_value() {
         .await
         .prefetch("gpt-4", prefetch)
         .prefetch("gpt-4", prefetch.max_outstanding_percent(5));
-    assert!(
-        twice
-            .build()
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains("twice")
-    );
+    assert!(twice.build().await.unwrap_err().to_string().contains("twice"));
     for right in [
         prefetch.max_outstanding_percent(1),
         prefetch.max_outstanding_percent(100),
         prefetch.max_age(millis(100)),
         prefetch.max_age(secs(60)),
     ] {
-        assert!(
-            fleet
-                .builder()
-                .await
-                .prefetch("gpt-4", right)
-                .build()
-                .await
-                .is_ok()
-        );
+        assert!(fleet.builder().await.prefetch("gpt-4", right).build().await.is_ok());
     }
 }

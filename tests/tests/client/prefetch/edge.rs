@@ -13,9 +13,7 @@ use weirgate_tests::fleet::{
 };
 
 async fn ahead(fleet: &Fleet, prefetch: Prefetch) -> RateLimiter {
-    fleet
-        .limiter_with(|builder| builder.prefetch("gpt-4", prefetch))
-        .await
+    fleet.limiter_with(|builder| builder.prefetch("gpt-4", prefetch)).await
 }
 
 /// Asks for so many times one token, at once.
@@ -47,10 +45,7 @@ async fn used(fleet: &Fleet) -> MilliTokens {
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_the_one_of_the_table() {
     let fleet = Fleet::new().await;
-    let (plain, limiter) = (
-        fleet.limiter().await,
-        ahead(&fleet, Prefetch::default()).await,
-    );
+    let (plain, limiter) = (fleet.limiter().await, ahead(&fleet, Prefetch::default()).await);
     let limits = per_minute(600);
     warm(&limiter, &limits, 600).await;
     let theirs = denied(&limiter, &limits, &[("rpm", 7)]).await;
@@ -62,10 +57,7 @@ async fn a_denial_is_the_one_of_the_table() {
     pass(millis(700)).await;
     let _ = granted(&limiter, &limits, &[("rpm", 7)]).await;
     assert!(matches!(
-        ask(&limiter, &limits, &[("rpm", 601)])
-            .send()
-            .await
-            .unwrap(),
+        ask(&limiter, &limits, &[("rpm", 601)]).send().await.unwrap(),
         Decision::NeverFits(_)
     ));
 }
@@ -84,10 +76,7 @@ async fn what_the_table_lacks_comes_from_what_was_taken_ahead() {
     let grant = granted(&limiter, &limits, &[("rpm", all - 1)]).await;
     assert_eq!(grant.amount("rpm"), tokens(all - 1));
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
-    assert_eq!(
-        (used(&fleet).await, limiter.stats().denied),
-        (tokens(200), 1)
-    );
+    assert_eq!((used(&fleet).await, limiter.stats().denied), (tokens(200), 1));
     assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
     limiter.shutdown().await.unwrap();
     assert_eq!(used(&fleet).await, tokens(spent + 1));
@@ -102,10 +91,7 @@ async fn less_than_estimated_can_be_spent_again_and_more_comes_from_the_block() 
     let (writes, table) = (limiter.stats().writes, used(&fleet).await);
     let mut grant = granted(&limiter, &limits, &[("rpm", 5)]).await;
     for tokens in [2, 9, 0, 3] {
-        assert_eq!(
-            grant.adjust("rpm", tokens).await.unwrap(),
-            Settlement::Applied
-        );
+        assert_eq!(grant.adjust("rpm", tokens).await.unwrap(), Settlement::Applied);
         assert_eq!(grant.amount("rpm"), fleet::tokens(tokens));
     }
     let other = granted(&limiter, &limits, &[("rpm", 5)]).await;
@@ -131,10 +117,7 @@ async fn more_than_was_taken_ahead_goes_into_debt_at_the_table() {
     let limiter = ahead(&fleet, Prefetch::default()).await;
     warm(&limiter, &limits, 100).await;
     let mut grant = granted(&limiter, &limits, &[("rpm", 5)]).await;
-    assert_eq!(
-        grant.adjust("rpm", 8_000).await.unwrap(),
-        Settlement::Applied
-    );
+    assert_eq!(grant.adjust("rpm", 8_000).await.unwrap(), Settlement::Applied);
     let (balance, _) = fleet.tk_tc("rpm").await;
     assert!(balance < 0, "{balance}");
     assert_eq!(grant.adjust("rpm", 6).await.unwrap(), Settlement::Applied);
@@ -177,33 +160,18 @@ async fn blocks_come_from_any_shard_and_go_back_to_it() {
         }
     }
     let stats = limiter.stats();
-    assert!(
-        stats.prefetch_hits > 3_900 && stats.writes < 60,
-        "{stats:?}"
-    );
+    assert!(stats.prefetch_hits > 3_900 && stats.writes < 60, "{stats:?}");
     limiter.shutdown().await.unwrap();
     let shards = fleet::shards::shards(&fleet).await;
-    let consumed: weirgate::MilliTotal = shards
-        .iter()
-        .map(|shard| shard.limits["rpm"].consumed)
-        .sum();
+    let consumed: weirgate::MilliTotal =
+        shards.iter().map(|shard| shard.limits["rpm"].consumed).sum();
     assert_eq!(consumed, tokens(spent));
     assert_eq!(
-        shards
-            .iter()
-            .map(|shard| shard.acquires.total)
-            .sum::<i128>(),
+        shards.iter().map(|shard| shard.acquires.total).sum::<i128>(),
         4_000,
         "each acquire counts once"
     );
-    assert!(
-        shards
-            .iter()
-            .filter(|shard| shard.acquires.total > 0)
-            .count()
-            > 2,
-        "{shards:?}"
-    );
+    assert!(shards.iter().filter(|shard| shard.acquires.total > 0).count() > 2, "{shards:?}");
     assert!(holds(&fleet, "rpm").await <= before);
 }
 
@@ -211,31 +179,18 @@ async fn blocks_come_from_any_shard_and_go_back_to_it() {
 async fn half_of_what_is_there_is_left_to_others() {
     let fleet = Fleet::new().await;
     let limits = [Limit::per_day("rpm", 100).unwrap()];
-    let greedy = ahead(
-        &fleet,
-        Prefetch::default()
-            .max_outstanding_percent(100)
-            .max_age(secs(60)),
-    )
-    .await;
+    let greedy =
+        ahead(&fleet, Prefetch::default().max_outstanding_percent(100).max_age(secs(60))).await;
     warm(&greedy, &limits, 1).await;
     let mut left = tokens(99);
     for _ in 0..60 {
         warm(&greedy, &limits, 1).await;
         pass(millis(1)).await;
         let before = std::mem::replace(&mut left, tokens(100) - used(&fleet).await);
-        assert!(
-            left >= (before - tokens(1)) / 2,
-            "{before} were there, {left} are left"
-        );
+        assert!(left >= (before - tokens(1)) / 2, "{before} were there, {left} are left");
     }
     assert!(greedy.stats().prefetch_blocks > 3, "{:?}", greedy.stats());
-    let _ = granted(
-        &fleet.limiter().await,
-        &limits,
-        &[("rpm", left.whole_tokens())],
-    )
-    .await;
+    let _ = granted(&fleet.limiter().await, &limits, &[("rpm", left.whole_tokens())]).await;
 }
 
 /// The next block arrives before the last one is used up.
@@ -252,10 +207,7 @@ async fn a_steady_load_waits_for_no_block() {
         pass(millis(1)).await;
     }
     let blocks = limiter.stats().prefetch_blocks;
-    assert!(
-        waited == 0 && blocks >= 8,
-        "{waited} waited, {blocks} blocks"
-    );
+    assert!(waited == 0 && blocks >= 8, "{waited} waited, {blocks} blocks");
 }
 
 /// Waiting for a block that never comes is part of the time that a decision may take.
@@ -263,23 +215,13 @@ async fn a_steady_load_waits_for_no_block() {
 async fn a_request_that_waited_for_a_block_in_vain_is_answered_in_its_time() {
     let fleet = Fleet::new().await;
     let limits = per_minute(600_000);
-    let builder = fleet
-        .builder()
-        .await
-        .timeout(secs(2))
-        .circuit_breaker(CircuitBreakerConfig {
-            failure_threshold: 0,
-            ..CircuitBreakerConfig::default()
-        });
-    let limiter = builder
-        .prefetch("gpt-4", Prefetch::default())
-        .build()
-        .await
-        .unwrap();
+    let builder = fleet.builder().await.timeout(secs(2)).circuit_breaker(CircuitBreakerConfig {
+        failure_threshold: 0,
+        ..CircuitBreakerConfig::default()
+    });
+    let limiter = builder.prefetch("gpt-4", Prefetch::default()).build().await.unwrap();
     warm(&limiter, &limits, 100).await;
-    fleet
-        .dynamo
-        .fail_when(|_| Some(Fault::Throttle { key_range: false }));
+    fleet.dynamo.fail_when(|_| Some(Fault::Throttle { key_range: false }));
     let spent = async |limiter: &RateLimiter| {
         let asked = tokio::time::Instant::now();
         loop {
@@ -289,10 +231,7 @@ async fn a_request_that_waited_for_a_block_in_vain_is_answered_in_its_time() {
         }
     };
     let (error, took) = spent(&limiter).await;
-    assert!(
-        error.is_transient() && error.to_string().contains("no decision"),
-        "{error}"
-    );
+    assert!(error.is_transient() && error.to_string().contains("no decision"), "{error}");
     assert!(took >= secs(2) && took < millis(2_900), "{took:?}");
     // Now no block is tried for a while: the first request after the trouble is served at once.
     fleet.dynamo.fail_when(|_| None);
@@ -301,10 +240,7 @@ async fn a_request_that_waited_for_a_block_in_vain_is_answered_in_its_time() {
     assert_eq!(limiter.stats().prefetch_blocks, blocks);
     pass(secs(1)).await;
     warm(&limiter, &limits, 10).await;
-    assert!(
-        limiter.stats().prefetch_blocks > blocks,
-        "and then they are again"
-    );
+    assert!(limiter.stats().prefetch_blocks > blocks, "and then they are again");
     limiter.shutdown().await.unwrap();
     let granted = i64::try_from(limiter.stats().granted).unwrap();
     assert_eq!(
@@ -339,10 +275,7 @@ struct Model {
 impl Model {
     fn of(limit: &Limit) -> Self {
         let state = LimitState::new(limit.rule().capacity, *limit.rule());
-        Self {
-            state,
-            rf: fleet::START,
-        }
+        Self { state, rf: fleet::START }
     }
 
     fn at(&mut self, now: weirgate::EpochMillis) -> MilliTokens {
@@ -431,17 +364,9 @@ async fn i9_a_shutdown_ends_whatever_refuses_its_writes() {
             let began = Instant::now();
             assert!(limiter.shutdown().await.is_err(), "{fault:?}, {count}");
             // Its timeout, and one attempt more.
-            assert!(
-                began.elapsed() <= secs(10),
-                "{fault:?}, {count}: {:?}",
-                began.elapsed()
-            );
+            assert!(began.elapsed() <= secs(10), "{fault:?}, {count}: {:?}", began.elapsed());
             let _ = limiter.shutdown().await;
-            assert!(
-                began.elapsed() <= secs(20),
-                "{fault:?}, {count}: {:?}",
-                began.elapsed()
-            );
+            assert!(began.elapsed() <= secs(20), "{fault:?}, {count}: {:?}", began.elapsed());
         }
     }
 }

@@ -106,10 +106,7 @@ impl World<'_> {
             }
             Step::Rollback(which) if !self.grants.is_empty() => {
                 let grant = self.grants.swap_remove(which % self.grants.len());
-                let held = LIMITS
-                    .map(|limit| grant.amount(limit).0)
-                    .iter()
-                    .sum::<i64>();
+                let held = LIMITS.map(|limit| grant.amount(limit).0).iter().sum::<i64>();
                 let answer = grant.roll_back().await;
                 self.change(-held, &answer);
             }
@@ -137,10 +134,8 @@ impl World<'_> {
             return 0;
         }
         let bucket = self.fleet.bucket().await;
-        let consumed: i64 = LIMITS
-            .iter()
-            .map(|limit| bucket.limits[*limit].consumed.bounded().0)
-            .sum();
+        let consumed: i64 =
+            LIMITS.iter().map(|limit| bucket.limits[*limit].consumed.bounded().0).sum();
         let stats = self.limiter.stats();
         consumed - self.used - number(stats.prefetch_forfeited_millitokens)
     }
@@ -166,11 +161,7 @@ impl World<'_> {
         // What is in flight is outstanding, and may not have reached the table.
         let doubt = number(self.limiter.stats().unconfirmed_millitokens);
         let known = self.unaccounted().await - doubt;
-        assert!(
-            outstanding() >= known,
-            "{} outstanding, {known} are",
-            outstanding()
-        );
+        assert!(outstanding() >= known, "{} outstanding, {known} are", outstanding());
     }
 }
 

@@ -138,36 +138,17 @@ async fn lists_of_buckets_and_leases_cost_the_units_of_the_page() {
     let reader = Reader::new(&fleet).await;
     let gpt4 = resource("gpt-4");
     let (pages, found) = reader
-        .all(async |limiter, after| {
-            limiter
-                .admin()
-                .resource_buckets(&gpt4, after)
-                .await
-                .unwrap()
-        })
+        .all(async |limiter, after| limiter.admin().resource_buckets(&gpt4, after).await.unwrap())
         .await;
     assert_eq!(found, 3);
-    assert_eq!(
-        reader.units(),
-        f64::from(pages) * page + bucket + four + eight
-    );
-    assert_row(
-        "`resource_buckets`",
-        &format!("the same, in {pages} pages at least"),
-    );
+    assert_eq!(reader.units(), f64::from(pages) * page + bucket + four + eight);
+    assert_row("`resource_buckets`", &format!("the same, in {pages} pages at least"));
 
     let reader = Reader::new(&fleet).await;
     let one = reader.leases("three").await;
+    assert_eq!([reader.leases("four").await, reader.leases("eight").await], [four, eight]);
     assert_eq!(
-        [reader.leases("four").await, reader.leases("eight").await],
-        [four, eight]
-    );
-    assert_eq!(
-        [
-            reader.bucket("three").await,
-            reader.bucket("four").await,
-            reader.bucket("eight").await
-        ],
+        [reader.bucket("three").await, reader.bucket("four").await, reader.bucket("eight").await],
         [one, four, eight]
     );
     let costs = format!("{one}; a split bucket costs {split}, and {shard} for each shard");
@@ -185,15 +166,11 @@ async fn other_lists_cost_the_units_of_the_page() {
     let reader = Reader::new(&fleet).await;
     let each = |units: f64| format!("{units} for each page");
 
-    let (pages, found) = reader
-        .all(async |limiter, after| limiter.admin().entities(after).await.unwrap())
-        .await;
+    let (pages, found) =
+        reader.all(async |limiter, after| limiter.admin().entities(after).await.unwrap()).await;
     assert_eq!(found, 2);
     let units = each(reader.units() / f64::from(pages));
-    assert_row(
-        "`entities`, `plan_entities`",
-        &format!("{units}, in {pages} pages at least"),
-    );
+    assert_row("`entities`, `plan_entities`", &format!("{units}, in {pages} pages at least"));
 
     let namespaces = async |limiter: &RateLimiter, after: Option<&PageToken>| {
         limiter.admin().namespaces(after).await.unwrap()
@@ -201,9 +178,7 @@ async fn other_lists_cost_the_units_of_the_page() {
     assert_eq!(reader.all(namespaces).await, (1, 1));
     assert_row("`namespaces`", &each(reader.units()));
 
-    let of_entity = reader
-        .configs(ConfigFilter::Entity(entity("kid-1")), 1)
-        .await;
+    let of_entity = reader.configs(ConfigFilter::Entity(entity("kid-1")), 1).await;
     assert_row("`configs` of an entity or a plan", &each(of_entity));
     let page = reader.configs(ConfigFilter::Entities, 0).await;
     let two = reader.configs(ConfigFilter::Resources, 2).await;
@@ -220,15 +195,9 @@ async fn other_lists_cost_the_units_of_the_page() {
     };
     let (pages, found) = reader.all(list).await;
     // The system's level is read, and has none.
-    assert_eq!(
-        (found, reader.units()),
-        (3, f64::from(pages) * page + 4.0 * config)
-    );
+    assert_eq!((found, reader.units()), (3, f64::from(pages) * page + 4.0 * config));
     let each_page = format!("{}, in {pages} pages at least", each(page));
-    assert_row(
-        "`configs` of all",
-        &format!("{each_page}, and {config} for each configuration"),
-    );
+    assert_row("`configs` of all", &format!("{each_page}, and {config} for each configuration"));
 
     let team = entity("team");
     let children = async |limiter: &RateLimiter, after: Option<&PageToken>| {
@@ -254,10 +223,7 @@ async fn other_lists_cost_the_units_of_the_page() {
     assert_eq!(pages, 1);
     let change = 1.0;
     let page = reader.units() - change * f64::from(u32::try_from(found).unwrap());
-    assert_row(
-        "`audit_all`",
-        &format!("{}, and {change} for each change", each(page)),
-    );
+    assert_row("`audit_all`", &format!("{}, and {change} for each change", each(page)));
 }
 
 /// Erases an entity with so many buckets and snapshots. Returns what that costs.
@@ -289,10 +255,7 @@ async fn an_erasure_costs_the_units_of_the_page() {
     let snapshot = (erase(1, 3).await.total - one.total) / 3.0;
     let read = one.read - none.read;
     assert_eq!((two.read - one.read, read), (read, 3.0 * 65.0));
-    assert_eq!(
-        each, 6.0,
-        "the shard, its entries in two indexes, and its shared denial"
-    );
+    assert_eq!(each, 6.0, "the shard, its entries in two indexes, and its shared denial");
     let states = format!(
         "It costs {} read units, and {read} for each resource: 65 to look for leases, 65 to delete its bucket, \
          65 to see that it is gone. It costs {five} write units for its audit event, {each} for each bucket with one \
@@ -301,8 +264,5 @@ async fn an_erasure_costs_the_units_of_the_page() {
     );
     let page = include_str!("../../../../docs/guide/lifecycle.md");
     let words: Vec<_> = page.split_whitespace().collect();
-    assert!(
-        words.join(" ").contains(&states),
-        "docs/guide/lifecycle.md lacks: {states}"
-    );
+    assert!(words.join(" ").contains(&states), "docs/guide/lifecycle.md lacks: {states}");
 }

@@ -48,23 +48,15 @@ fn used(fleet: &Fleet, name: &str, hours: usize) {
 }
 
 async fn world(fleet: &Fleet, neighbours: &[&str], hours: usize) {
-    let (ours, theirs) = (
-        fleet.limiter().await,
-        fleet
-            .limiter_with(|builder| builder.namespace("default2"))
-            .await,
-    );
+    let (ours, theirs) =
+        (fleet.limiter().await, fleet.limiter_with(|builder| builder.namespace("default2")).await);
     for name in neighbours.iter().chain(&["e-1"]) {
         live(&ours, name).await;
         used(fleet, name, 3);
     }
     live(&theirs, "e-1").await;
     // No name has these characters; items written by other means may.
-    for pk in [
-        "default/ENTITY#e-1/x",
-        "default/ENTITY#e-1#x",
-        "x/default/ENTITY#e-1",
-    ] {
+    for pk in ["default/ENTITY#e-1/x", "default/ENTITY#e-1#x", "x/default/ENTITY#e-1"] {
         let sk = "#USAGE#gpt-4#hourly#2026-01-02T00:00:00Z";
         fleet.dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": sk}}));
     }
@@ -111,15 +103,9 @@ async fn assert_erased(fleet: &Fleet, before: &BTreeMap<String, Value>) {
     for item in left {
         let sk = item["SK"]["S"].as_str().unwrap();
         if sk.starts_with("#CONFIG#") {
-            assert!(
-                item.get("limits").is_none() && item.get("cv").is_some(),
-                "{item}"
-            );
+            assert!(item.get("limits").is_none() && item.get("cv").is_some(), "{item}");
         } else if sk == "#STATE" {
-            assert!(
-                item.get("rf").is_none() && item.get("ttl").is_some(),
-                "{item}"
-            );
+            assert!(item.get("rf").is_none() && item.get("ttl").is_some(), "{item}");
         } else {
             assert!(sk.starts_with("#AUDIT#"), "{item}");
         }
@@ -136,27 +122,16 @@ async fn assert_erased(fleet: &Fleet, before: &BTreeMap<String, Value>) {
 async fn an_entity_with_1000_items_is_erased_and_nothing_else_is() {
     let fleet = Fleet::new().await;
     world(&fleet, &NEIGHBOURS, 990).await;
-    let count = fleet
-        .dynamo
-        .items()
-        .iter()
-        .filter(|item| is_own(item))
-        .count();
+    let count = fleet.dynamo.items().iter().filter(|item| is_own(item)).count();
     assert!(count >= 1_000, "{count}");
     let before = others(&fleet);
     let limiter = fleet.limiter().await;
     let erase = async || {
-        let erased = limiter
-            .admin()
-            .erase_entity(&entity("e-1"), LiveLeases::Refuse)
-            .await;
+        let erased = limiter.admin().erase_entity(&entity("e-1"), LiveLeases::Refuse).await;
         erased.unwrap()
     };
     let preview = async || {
-        let counted = limiter
-            .admin()
-            .preview_erasure(&entity("e-1"), LiveLeases::Refuse)
-            .await;
+        let counted = limiter.admin().preview_erasure(&entity("e-1"), LiveLeases::Refuse).await;
         counted.unwrap()
     };
     let items = fleet.dynamo.items();
@@ -177,10 +152,7 @@ async fn an_entity_with_1000_items_is_erased_and_nothing_else_is() {
     };
     assert_eq!(report, expected);
     assert_erased(&fleet, &before).await;
-    let again = EraseReport {
-        versions_left: 3,
-        ..EraseReport::default()
-    };
+    let again = EraseReport { versions_left: 3, ..EraseReport::default() };
     assert_eq!(preview().await, again);
     assert_eq!(erase().await, again);
     assert_erased(&fleet, &before).await;
@@ -204,21 +176,14 @@ async fn each_erasure_that_deletes_something_has_an_audit_event() {
             let taken = alice.acquire("e-1", "gpt-4").limits(&limits).take("rpm", 1);
             assert!(taken.send().await.unwrap().is_granted());
         }
-        let report = limiter
-            .admin()
-            .erase_entity(&id, LiveLeases::Refuse)
-            .await
-            .unwrap();
+        let report = limiter.admin().erase_entity(&id, LiveLeases::Refuse).await.unwrap();
         assert_eq!(report.shards, usize::from(deletes));
         // Events of one millisecond have no order.
         pass(secs(1)).await;
     }
     let of = AuditSubject::Entity(id.clone());
     let events = alice.admin().audit(&of, None).await.unwrap().items;
-    let principals: Vec<_> = events
-        .iter()
-        .map(|event| event.principal.as_str())
-        .collect();
+    let principals: Vec<_> = events.iter().map(|event| event.principal.as_str()).collect();
     assert_eq!(principals, ["bob", "alice"]);
 }
 
@@ -245,11 +210,7 @@ async fn an_erasure_interrupted_at_any_request_is_completed_by_another_call() {
             Err(_) => true,
         };
         let second = fleet.limiter().await;
-        second
-            .admin()
-            .erase_entity(&id, LiveLeases::Refuse)
-            .await
-            .unwrap();
+        second.admin().erase_entity(&id, LiveLeases::Refuse).await.unwrap();
         assert_erased(&fleet, &before).await;
         requests += 1;
     }
@@ -268,10 +229,7 @@ async fn a_live_lease_refuses_the_erasure_before_anything_is_deleted() {
     let error = erase(LiveLeases::Refuse).await.unwrap_err();
     assert!(matches!(error, Error::Invalid(_)), "{error}");
     let text = error.to_string();
-    assert!(
-        text.contains("default/BUCKET#e-1#db#0 holds 1 leases"),
-        "{text}"
-    );
+    assert!(text.contains("default/BUCKET#e-1#db#0 holds 1 leases"), "{text}");
     assert!(text.contains("LiveLeases::Discard"), "{text}");
     assert!(fleet.dynamo.items() == before);
     let report = erase(LiveLeases::Discard).await.unwrap();
@@ -300,10 +258,7 @@ async fn a_lease_taken_during_the_erasure_is_not_deleted() {
         }
         None
     });
-    let erased = operator
-        .admin()
-        .erase_entity(&entity("e-1"), LiveLeases::Refuse)
-        .await;
+    let erased = operator.admin().erase_entity(&entity("e-1"), LiveLeases::Refuse).await;
     let error = erased.unwrap_err().to_string();
     assert!(error.contains("holds 1 leases"), "{error}");
     assert!(fleet.dynamo.item(key, "#STATE")["h"]["M"]["0late"].is_object());
@@ -337,16 +292,10 @@ async fn an_edit_beside_an_erasure_changes_nothing_of_what_that_left() {
         erase().await.unwrap();
         let case = format!("edit {edit}, begun after {begins} requests");
         let items = fleet.dynamo.items();
-        let left = items
-            .iter()
-            .find(|item| item["PK"]["S"] == "default/ENTITY#e-1");
-        let left = left
-            .and_then(Value::as_object)
-            .into_iter()
-            .flat_map(|item| item.keys());
-        let left: Vec<_> = left
-            .filter(|name| !["PK", "SK", "cv", "op"].contains(&&***name))
-            .collect();
+        let left = items.iter().find(|item| item["PK"]["S"] == "default/ENTITY#e-1");
+        let left = left.and_then(Value::as_object).into_iter().flat_map(|item| item.keys());
+        let left: Vec<_> =
+            left.filter(|name| !["PK", "SK", "cv", "op"].contains(&&***name)).collect();
         assert_eq!(left, Vec::<&String>::new(), "{case}");
         let plans = eraser.admin().plans(None).await.unwrap().items;
         let uses: Vec<_> = plans.iter().map(|of| (&of.plan, of.entities)).collect();

@@ -28,11 +28,9 @@ struct Past {
 
 impl Past {
     async fn see(&mut self, fleet: &Fleet) {
-        self.records
-            .extend(batches::stream(&fleet.dynamo, fleet.now()));
+        self.records.extend(batches::stream(&fleet.dynamo, fleet.now()));
         let seen = shards(fleet).await.into_iter();
-        self.images
-            .extend(seen.filter(|shard| shard.escrow.is_some()));
+        self.images.extend(seen.filter(|shard| shard.escrow.is_some()));
     }
 
     /// Everything comes late, and the reconciler runs until its reviews are over.
@@ -99,12 +97,7 @@ async fn end(how: End, limiter: &RateLimiter) -> usize {
         }
         End::Purged => {
             stop(limiter, &system).await;
-            let page = limiter
-                .admin()
-                .purge_namespace("default")
-                .send()
-                .await
-                .unwrap();
+            let page = limiter.admin().purge_namespace("default").send().await.unwrap();
             assert_eq!(page.next, None);
             start(limiter, &system).await;
             page.shards
@@ -115,9 +108,8 @@ async fn end(how: End, limiter: &RateLimiter) -> usize {
 #[tokio::test(start_paused = true)]
 async fn nothing_late_brings_an_erased_or_purged_bucket_back() {
     let mut unfinished = 0;
-    for (how, seed) in [End::Erased, End::Purged]
-        .into_iter()
-        .flat_map(|how| (0..8).map(move |seed| (how, seed)))
+    for (how, seed) in
+        [End::Erased, End::Purged].into_iter().flat_map(|how| (0..8).map(move |seed| (how, seed)))
     {
         let at = format!("{how:?}, seed {seed}");
         let (fleet, mut random) = (Fleet::new().await, Rng::with_seed(seed));
@@ -131,25 +123,14 @@ async fn nothing_late_brings_an_erased_or_purged_bucket_back() {
         assert_eq!(shards(&fleet).await, [], "{at}");
         assert_eq!(end(how, &limiter).await, 0, "{at}: once");
         let rest = limiter.admin().purge_namespace("default").dry_run().send();
-        assert_eq!(
-            rest.await.unwrap().shards,
-            0,
-            "{at}: a tombstone is no shard"
-        );
+        assert_eq!(rest.await.unwrap().shards, 0, "{at}: a tombstone is no shard");
 
         // The next acquire begins a new bucket, which splits as any other.
         let other = fleet.limiter().await;
         let limits = [rpm(600)];
         match seed % 2 {
             0 => drop(granted(&other, &limits, &[("rpm", 600)]).await),
-            _ => assert_eq!(
-                other
-                    .admin()
-                    .set_shards("e-1", "gpt-4", &limits, 1)
-                    .await
-                    .unwrap(),
-                1
-            ),
+            _ => assert_eq!(other.admin().set_shards("e-1", "gpt-4", &limits, 1).await.unwrap(), 1),
         }
         past.comes_again(&fleet).await;
         assert_eq!(shards(&fleet).await.len(), 1, "{at}");
@@ -203,19 +184,13 @@ async fn what_remains_of_an_erased_or_purged_shard_expires_and_counts_no_usage()
             .flat_map(|item| item.as_object().unwrap().keys())
             .collect();
         let names: Vec<_> = names.into_iter().map(String::as_str).collect();
-        assert_eq!(
-            names,
-            ["PK", "SK", "birth", "takes", "td", "th", "ttl", "uh", "v"]
-        );
+        assert_eq!(names, ["PK", "SK", "birth", "takes", "td", "th", "ttl", "uh", "v"]);
         // The record of the erasure brings no usage back, and hides that of records in its batch.
         let mut records = past.records;
         records.extend(batches::stream(&fleet.dynamo, fleet.now()));
         let table = fleet.dynamo.table().await;
         let handled = deliver_text(&table, &event(&records), fleet.now()).await;
-        assert_eq!(
-            (handled.summary.undecodable, handled.summary.failed),
-            (0, 0)
-        );
+        assert_eq!((handled.summary.undecodable, handled.summary.failed), (0, 0));
         let is_snapshot = |item: &Value| item["SK"]["S"].as_str().unwrap().starts_with("#USAGE#");
         assert!(!fleet.dynamo.items().iter().any(is_snapshot));
     }

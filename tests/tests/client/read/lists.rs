@@ -12,10 +12,7 @@ fn rpm() -> [Limit; 1] {
 }
 
 fn slots() -> [Limit; 2] {
-    [
-        Limit::concurrent("slots", 4).unwrap(),
-        Limit::per_minute("rpm", 60).unwrap(),
-    ]
+    [Limit::concurrent("slots", 4).unwrap(), Limit::per_minute("rpm", 60).unwrap()]
 }
 
 async fn take(limiter: &RateLimiter, entity: &str, resource: &str, amount: i64) {
@@ -65,10 +62,7 @@ async fn the_buckets_of_an_entity_have_balances_refilled_up_to_now() {
         (name, (60 - (1 + amount % 49) + 5).min(60))
     });
     assert_eq!(balances(&buckets), expected.collect());
-    let none = reader
-        .admin()
-        .entity_buckets(&"e-2".try_into().unwrap(), None)
-        .await;
+    let none = reader.admin().entity_buckets(&"e-2".try_into().unwrap(), None).await;
     assert!(none.unwrap().items.is_empty());
 }
 
@@ -102,12 +96,7 @@ async fn the_buckets_of_a_resource_are_listed_once_each_with_all_their_shards() 
         [Some(16), Some(32), Some(4), Some(1)]
     );
     let entity = "user-77".try_into().unwrap();
-    let of_entity = reader
-        .admin()
-        .entity_buckets(&entity, None)
-        .await
-        .unwrap()
-        .items;
+    let of_entity = reader.admin().entity_buckets(&entity, None).await.unwrap().items;
     assert_eq!(of_entity.len(), 2, "{of_entity:?}");
 }
 
@@ -123,18 +112,14 @@ async fn buckets_of_a_resource_are_found_by_the_start_of_the_entitys_id() {
     let found = async |prefix: &str| {
         let page = async |after: Option<&PageToken>| {
             let admin = reader.admin();
-            admin
-                .resource_buckets_starting_with(&resource, prefix, after)
-                .await
+            admin.resource_buckets_starting_with(&resource, prefix, after).await
         };
         balances(&all(page).await)
     };
-    let expected = (0..120)
-        .filter(|user| user.to_string().starts_with("11"))
-        .map(|user| {
-            let name = (format!("user-{user}"), "gpt-4".to_owned());
-            (name, 60 - (1 + user % 50))
-        });
+    let expected = (0..120).filter(|user| user.to_string().starts_with("11")).map(|user| {
+        let name = (format!("user-{user}"), "gpt-4".to_owned());
+        (name, 60 - (1 + user % 50))
+    });
     assert_eq!(found("user-11").await, expected.collect());
     assert!(found("user-1#").await.is_empty(), "a key is no id");
     assert_eq!(found("").await.len(), 120);
@@ -144,10 +129,7 @@ async fn buckets_of_a_resource_are_found_by_the_start_of_the_entitys_id() {
         reader.admin().bucket(&id, &resource).await.unwrap()
     };
     let bucket = one("user-11").await.expect("it was used");
-    assert_eq!(
-        (bucket.entity.as_str(), bucket.counted.acquires),
-        ("user-11", 1)
-    );
+    assert_eq!((bucket.entity.as_str(), bucket.counted.acquires), ("user-11", 1));
     assert!(one("user-200").await.is_none());
 }
 
@@ -161,57 +143,29 @@ async fn i4_a_lease_is_released_by_its_id() {
     let [short, long] = &leases[..] else {
         panic!("two leases, not {leases:?}");
     };
-    assert!(
-        short.expires_at < long.expires_at,
-        "the first to expire first"
-    );
+    assert!(short.expires_at < long.expires_at, "the first to expire first");
     assert_eq!(grant.lease_id(), Some(long.id.as_str()));
     assert_eq!(grant.expires_at(), Some(long.expires_at));
     assert_eq!((long.owner.as_str(), long.shard), ("test", 0));
     assert_eq!(
         long.tokens,
-        [
-            ("rpm".try_into().unwrap(), tokens(20)),
-            ("slots".try_into().unwrap(), tokens(3))
-        ]
-        .into()
+        [("rpm".try_into().unwrap(), tokens(20)), ("slots".try_into().unwrap(), tokens(3))].into()
     );
     let entity = "e-1".try_into().unwrap();
-    let stored = operator
-        .admin()
-        .entity_buckets(&entity, None)
-        .await
-        .unwrap();
+    let stored = operator.admin().entity_buckets(&entity, None).await.unwrap();
     assert_eq!(stored.items[0].leases, 2);
 
-    let release = async |id: &str| {
-        operator
-            .admin()
-            .release_lease("e-1", "gpt-4", id)
-            .await
-            .unwrap()
-    };
+    let release =
+        async |id: &str| operator.admin().release_lease("e-1", "gpt-4", id).await.unwrap();
     assert!(!release("no-lease").await);
     assert!(release(&long.id).await && !release(&long.id).await);
     let (free, consumed) = fleet.tk_tc("slots").await;
     assert_eq!((free, consumed), (3_000, 4_000));
     let (rpm, _) = fleet.tk_tc("rpm").await;
     assert_eq!(rpm, 40_000, "rate tokens were used");
-    assert_eq!(
-        grant.release().await.unwrap(),
-        weirgate::Settlement::LeaseGone
-    );
+    assert_eq!(grant.release().await.unwrap(), weirgate::Settlement::LeaseGone);
     assert_eq!(fleet.tk_tc("slots").await.0, 3_000);
-    assert_eq!(
-        operator
-            .admin()
-            .leases("e-1", "gpt-4")
-            .await
-            .unwrap()
-            .items
-            .len(),
-        1
-    );
+    assert_eq!(operator.admin().leases("e-1", "gpt-4").await.unwrap().items.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,24 +176,13 @@ async fn entities_and_namespaces_are_listed_over_all_pages() {
     for name in &names {
         set_entity(&limiter, &entity(name)).await;
     }
-    let child = Entity {
-        parent: Some("team-1".try_into().unwrap()),
-        ..entity("child")
-    };
+    let child = Entity { parent: Some("team-1".try_into().unwrap()), ..entity("child") };
     set_entity(&limiter, &child).await;
     names.insert("child".to_owned());
-    assert!(
-        limiter
-            .admin()
-            .delete_entity(&"team-9".try_into().unwrap())
-            .await
-            .unwrap()
-    );
+    assert!(limiter.admin().delete_entity(&"team-9".try_into().unwrap()).await.unwrap());
     names.remove("team-9");
     // Those of other namespaces, and buckets, are not in it.
-    let other = fleet
-        .limiter_with(|builder| builder.namespace("other"))
-        .await;
+    let other = fleet.limiter_with(|builder| builder.namespace("other")).await;
     set_entity(&other, &entity("foreign")).await;
     let _ = granted(&limiter, &rpm(), &[("rpm", 1)]).await;
 
@@ -267,16 +210,8 @@ async fn a_table_is_created_with_all_that_lists_need() {
     limiter.admin().create_table().await.unwrap();
     take(&limiter, "e-1", "gpt-4", 1).await;
     let id = "e-1".try_into().unwrap();
-    let buckets = limiter
-        .admin()
-        .entity_buckets(&id, None)
-        .await
-        .unwrap()
-        .items;
-    assert_eq!(
-        balances(&buckets)[&("e-1".to_owned(), "gpt-4".to_owned())],
-        59
-    );
+    let buckets = limiter.admin().entity_buckets(&id, None).await.unwrap().items;
+    assert_eq!(balances(&buckets)[&("e-1".to_owned(), "gpt-4".to_owned())], 59);
     let error = limiter.admin().create_table().await.unwrap_err();
     assert!(matches!(error, Error::Store(_)), "{error}");
 }

@@ -21,9 +21,7 @@ const LATENCY: Duration = Duration::from_millis(10);
 const NEIGHBOURS: [&str; 4] = ["s", "stage", "Staging", "staging2"];
 
 async fn limiter(fleet: &Fleet, namespace: &str) -> RateLimiter {
-    fleet
-        .limiter_with(|builder| builder.namespace(namespace).principal("ops"))
-        .await
+    fleet.limiter_with(|builder| builder.namespace(namespace).principal("ops")).await
 }
 
 /// Writes items of every kind in a namespace.
@@ -42,9 +40,7 @@ async fn live(fleet: &Fleet, namespace: &str, snapshots: usize) {
     let taken = limiter.acquire("e-1", "gpt-4").take("rpm", 1).send().await;
     assert!(taken.unwrap().is_granted());
     for shards in [4, 2] {
-        let done = limiter
-            .admin()
-            .set_shards("e-1", "gpt-4", &limits.limits, shards);
+        let done = limiter.admin().set_shards("e-1", "gpt-4", &limits.limits, shards);
         assert_eq!(done.await.unwrap(), shards);
     }
     let reset = limiter.admin().edit_balances("e-1", "gpt-4").reset("rpm");
@@ -55,14 +51,10 @@ async fn live(fleet: &Fleet, namespace: &str, snapshots: usize) {
             "SK": {"S": format!("#USAGE#gpt-4#hourly#{hour:04}")},
         }));
     }
-    for (pk, sk) in [
-        ("BUCKET#e-1#gpt-4#0", "#SHORT"),
-        ("BUCKET#broken#x#0", "#STATE"),
-        ("else", "?"),
-    ] {
-        fleet
-            .dynamo
-            .put(&json!({"PK": {"S": format!("{namespace}/{pk}")}, "SK": {"S": sk}}));
+    for (pk, sk) in
+        [("BUCKET#e-1#gpt-4#0", "#SHORT"), ("BUCKET#broken#x#0", "#STATE"), ("else", "?")]
+    {
+        fleet.dynamo.put(&json!({"PK": {"S": format!("{namespace}/{pk}")}, "SK": {"S": sk}}));
     }
 }
 
@@ -99,41 +91,21 @@ async fn purge_of(
 
 /// Checks that only the stop, the version of the system's limits and the events of purges are left.
 async fn assert_purged(fleet: &Fleet, before: &BTreeMap<String, Value>) {
-    assert!(
-        others(fleet) == *before,
-        "an item of another namespace changed"
-    );
+    assert!(others(fleet) == *before, "an item of another namespace changed");
     let is_tombstone = |item: &Value| {
         item["SK"]["S"] == "#STATE" && item["rf"].is_null() && !item["ttl"].is_null()
     };
-    let left = fleet
-        .dynamo
-        .items()
-        .into_iter()
-        .filter(|item| is_own(item) && !is_tombstone(item));
-    let left: Vec<_> = left
-        .map(|item| item["SK"]["S"].as_str().unwrap().to_owned())
-        .collect();
+    let left = fleet.dynamo.items().into_iter().filter(|item| is_own(item) && !is_tombstone(item));
+    let left: Vec<_> = left.map(|item| item["SK"]["S"].as_str().unwrap().to_owned()).collect();
     let is_expected =
         |sk: &String| ["#SWITCHES", "#CONFIG"].contains(&sk.as_str()) || sk.starts_with("#AUDIT#");
     assert!(left.iter().all(is_expected), "{left:?}");
     let reader = limiter(fleet, "staging").await;
-    let events = reader
-        .admin()
-        .audit(&AuditSubject::System, None)
-        .await
-        .unwrap()
-        .items;
+    let events = reader.admin().audit(&AuditSubject::System, None).await.unwrap().items;
     assert_eq!(events.len() + 2, left.len(), "{left:?}");
-    assert_eq!(
-        reader.admin().config(&ConfigLevel::System).await.unwrap(),
-        None
-    );
+    assert_eq!(reader.admin().config(&ConfigLevel::System).await.unwrap(), None);
     for event in events {
-        assert_eq!(
-            (event.change, event.principal.as_str()),
-            (AuditChange::Purged, "ops")
-        );
+        assert_eq!((event.change, event.principal.as_str()), (AuditChange::Purged, "ops"));
     }
 }
 
@@ -145,9 +117,7 @@ async fn a_namespace_of_several_pages_is_purged_and_nothing_else_is() {
     }
     // Written by other means: no name of a namespace has a slash.
     for pk in ["x/staging/ENTITY#e-1", "staging", "staging#/ENTITY#e-1"] {
-        fleet
-            .dynamo
-            .put(&json!({"PK": {"S": pk}, "SK": {"S": "#USAGE#gpt-4"}}));
+        fleet.dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": "#USAGE#gpt-4"}}));
     }
     live(&fleet, "staging", 1200).await;
     let limiter = limiter(&fleet, "staging").await;
@@ -156,21 +126,14 @@ async fn a_namespace_of_several_pages_is_purged_and_nothing_else_is() {
     let mut dry = PurgeReport::default();
     let all = fleet.dynamo.items();
     loop {
-        let page = limiter
-            .admin()
-            .purge_namespace("staging")
-            .dry_run()
-            .after(dry.next.clone());
+        let page = limiter.admin().purge_namespace("staging").dry_run().after(dry.next.clone());
         dry = dry.plus(page.send().await.unwrap());
         if dry.next.is_none() {
             break;
         }
     }
     assert!(fleet.dynamo.items() == all, "a dry run changes nothing");
-    assert_eq!(
-        dry.deleted(),
-        all.iter().filter(|item| is_own(item)).count()
-    );
+    assert_eq!(dry.deleted(), all.iter().filter(|item| is_own(item)).count());
 
     stop(&limiter, &ConfigLevel::System).await;
     let count = fleet.dynamo.items().len();
@@ -185,15 +148,7 @@ async fn a_namespace_of_several_pages_is_purged_and_nothing_else_is() {
     };
     assert_eq!(report, expected);
     // Two shards, two that were merged away, one of the parent, and a broken one.
-    assert_eq!(
-        (
-            report.shards,
-            report.configs,
-            report.snapshots,
-            report.leased
-        ),
-        (6, 3, 1200, 0)
-    );
+    assert_eq!((report.shards, report.configs, report.snapshots, report.leased), (6, 3, 1200, 0));
     assert_purged(&fleet, &before).await;
 
     let again = purge(&limiter, LiveLeases::Refuse).await.unwrap();
@@ -220,19 +175,8 @@ async fn a_namespace_that_may_be_in_use_is_not_purged() {
     stop(&limiter, &ConfigLevel::System).await;
     exempt(&limiter, &level).await;
     refused("entity e-1 of namespace \"staging\" is exempt").await;
-    let other = limiter
-        .admin()
-        .purge_namespace("stage")
-        .dry_run()
-        .send()
-        .await
-        .unwrap_err();
-    assert!(
-        other
-            .to_string()
-            .contains("build a limiter of the namespace"),
-        "{other}"
-    );
+    let other = limiter.admin().purge_namespace("stage").dry_run().send().await.unwrap_err();
+    assert!(other.to_string().contains("build a limiter of the namespace"), "{other}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -303,9 +247,7 @@ async fn a_purge_of_a_leased_bucket_stays_done_until_the_namespace_starts() {
 async fn change(limiter: &RateLimiter, random: &mut Rng) -> bool {
     let (admin, rate) = (limiter.admin(), random.i64(1..1_000_000));
     let [own, of_entity, of_resource, system] = levels();
-    let level = random
-        .choice([own, of_entity, of_resource, of_plan("pro")])
-        .unwrap();
+    let level = random.choice([own, of_entity, of_resource, of_plan("pro")]).unwrap();
     match random.u8(..8) {
         0 => set(limiter, &system, rate, 1).await,
         1 => set(limiter, &level, rate, 1).await,
@@ -318,9 +260,7 @@ async fn change(limiter: &RateLimiter, random: &mut Rng) -> bool {
         5 => return admin.start(&level).send().await.unwrap().before.is_some(),
         6 => return admin.start(&system).send().await.unwrap().before.is_some(),
         _ => {
-            let policy = Some(OnUnavailable::Local {
-                percent: 1 + random.u8(..99),
-            });
+            let policy = Some(OnUnavailable::Local { percent: 1 + random.u8(..99) });
             let edit = admin.store_on_unavailable(policy).send().await.unwrap();
             return edit.before != edit.after;
         }
@@ -344,9 +284,7 @@ async fn a_namespace_is_listed_from_its_first_change_after_a_purge_until_the_nex
             match random.u8(..8) {
                 0..2 => {
                     stop(process, &ConfigLevel::System).await;
-                    purge_of(process, namespace, LiveLeases::Discard)
-                        .await
-                        .unwrap();
+                    purge_of(process, namespace, LiveLeases::Discard).await.unwrap();
                     purged += usize::from(listed.remove(namespace));
                 }
                 2 => drop(process.acquire("e-1", "gpt-4").take("rpm", 1).send().await),
@@ -355,10 +293,7 @@ async fn a_namespace_is_listed_from_its_first_change_after_a_purge_until_the_nex
             }
             for (_, process) in &processes {
                 let found = process.admin().namespaces(None).await.unwrap().items;
-                assert!(
-                    found.iter().eq(&listed),
-                    "seed {seed}: {found:?}, not {listed:?}"
-                );
+                assert!(found.iter().eq(&listed), "seed {seed}: {found:?}, not {listed:?}");
             }
         }
     }
@@ -391,10 +326,7 @@ async fn set(limiter: &RateLimiter, level: &ConfigLevel, rate: i64, changes: i64
 async fn later_limits_hold(before: &[ConfigLevel], after: &ConfigLevel, left: Left, serves: bool) {
     let what = format!("{before:?}, then {after}, {left:?}, purged by the caller: {serves}");
     let fleet = Fleet::new().await;
-    let (operator, other) = (
-        limiter(&fleet, "staging").await,
-        limiter(&fleet, "staging").await,
-    );
+    let (operator, other) = (limiter(&fleet, "staging").await, limiter(&fleet, "staging").await);
     let caller = if serves { &operator } else { &other };
     for level in before {
         set(&operator, level, 600, 5).await;
@@ -434,11 +366,7 @@ async fn later_limits_hold(before: &[ConfigLevel], after: &ConfigLevel, left: Le
 #[tokio::test(start_paused = true)]
 async fn limits_set_after_a_purge_hold_whatever_it_left() {
     let [own, of_entity, of_resource, system] = levels();
-    let some = [
-        vec![system.clone()],
-        vec![own.clone()],
-        vec![own, of_entity, of_resource, system],
-    ];
+    let some = [vec![system.clone()], vec![own.clone()], vec![own, of_entity, of_resource, system]];
     for before in some {
         for after in levels() {
             for left in [Left::Nothing, Left::Leased, Left::CreatedAgain] {

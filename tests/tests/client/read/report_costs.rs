@@ -30,10 +30,7 @@ async fn deliver(fleet: &Fleet) {
 fn assert_row(report: &str, units: &str) {
     let page = include_str!("../../../../docs/guide/usage.md");
     let row = format!("| {report} | {units} |");
-    assert!(
-        page.lines().any(|line| line == row),
-        "docs/guide/usage.md lacks: {row}"
-    );
+    assert!(page.lines().any(|line| line == row), "docs/guide/usage.md lacks: {row}");
 }
 
 /// Reads the whole report. Returns its acquires, and the read units.
@@ -44,15 +41,9 @@ async fn read(
     range: std::ops::Range<EpochMillis>,
 ) -> (i128, f64) {
     let _ = meter.take();
-    let report = limiter
-        .admin()
-        .usage_report(scope, granularity, range)
-        .unwrap();
+    let report = limiter.admin().usage_report(scope, granularity, range).unwrap();
     let total = report.total().await.unwrap();
-    assert_eq!(
-        total.usage.tokens["rpm"],
-        tokens(i64::try_from(total.usage.acquires).unwrap())
-    );
+    assert_eq!(total.usage.tokens["rpm"], tokens(i64::try_from(total.usage.acquires).unwrap()));
     (total.usage.acquires, meter.take().read)
 }
 

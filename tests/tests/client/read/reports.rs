@@ -20,11 +20,8 @@ use weirgate_tests::fleet::{Fleet, START, config, pass, runtime, secs, tokens};
 
 const ENTITIES: [&str; 3] = ["a", "a-b", "b"];
 const RESOURCES: [&str; 2] = ["api/search", "gpt-4"];
-const GRANULARITIES: [Granularity; 3] = [
-    Granularity::Hourly,
-    Granularity::Daily,
-    Granularity::Monthly,
-];
+const GRANULARITIES: [Granularity; 3] =
+    [Granularity::Hourly, Granularity::Daily, Granularity::Monthly];
 const HOUR: u64 = 3_600;
 
 /// From when on usage up to `end` may be final.
@@ -117,11 +114,7 @@ impl History {
             for scope in scopes() {
                 let read = total(&scope, &range).await;
                 if read.state == UsageState::Final {
-                    finals.push(FinalTotal {
-                        scope,
-                        range: range.clone(),
-                        usage: read.usage,
-                    });
+                    finals.push(FinalTotal { scope, range: range.clone(), usage: read.usage });
                 }
             }
         }
@@ -173,10 +166,7 @@ impl History {
             Step::Reshard(e, r, shards) => {
                 let (entity, resource) = (ENTITIES[e], RESOURCES[r]);
                 let limits = limits();
-                let done = self
-                    .limiter
-                    .admin()
-                    .set_shards(entity, resource, &limits, shards);
+                let done = self.limiter.admin().set_shards(entity, resource, &limits, shards);
                 assert_eq!(done.await.unwrap(), shards);
             }
         }
@@ -187,8 +177,7 @@ impl History {
         let items = self.fleet.dynamo.items().into_iter();
         let items = items.filter(|item| item["SK"]["S"] == BUCKET_SK);
         let keys = items.filter_map(|item| BucketKey::parse(item["PK"]["S"].as_str()?));
-        keys.map(|key| (key.entity.to_string(), key.resource.to_string()))
-            .collect()
+        keys.map(|key| (key.entity.to_string(), key.resource.to_string())).collect()
     }
 
     fn range(&self) -> Range<EpochMillis> {
@@ -196,10 +185,7 @@ impl History {
     }
 
     fn report(&self, scope: UsageScope, granularity: Granularity) -> UsageReport<'_> {
-        self.limiter
-            .admin()
-            .usage_report(scope, granularity, self.range())
-            .unwrap()
+        self.limiter.admin().usage_report(scope, granularity, self.range()).unwrap()
     }
 
     /// What was taken in intervals of this length, by the test's own record.
@@ -330,11 +316,7 @@ async fn check_rows(history: &History) {
                 assert!(amounts(&row) <= has, "{scope:?} {row:?}");
                 assert!(row.complete_until <= now, "{row:?}");
                 sum = (sum.0 + amounts(&row).0, sum.1 + amounts(&row).1);
-                assert_eq!(
-                    found.insert(key(&row), amounts(&row)),
-                    None,
-                    "twice: {row:?}"
-                );
+                assert_eq!(found.insert(key(&row), amounts(&row)), None, "twice: {row:?}");
             }
             let total = report.total().await.unwrap();
             let rpm = total.usage.tokens.get("rpm").copied().unwrap_or_default();
@@ -348,37 +330,22 @@ async fn check_rows(history: &History) {
 async fn i3_a_resource_report_has_each_of_many_entities_once() {
     let mut history = History::new().await;
     for user in 0..300_i64 {
-        history
-            .take(&format!("user-{user}"), "gpt-4", 1 + user % 7)
-            .await;
+        history.take(&format!("user-{user}"), "gpt-4", 1 + user % 7).await;
     }
     for user in [5, 50, 250] {
         let name = format!("user-{user}");
         let limits = limits();
-        let done = history
-            .limiter
-            .admin()
-            .set_shards(&name, "gpt-4", &limits, 64);
+        let done = history.limiter.admin().set_shards(&name, "gpt-4", &limits, 64);
         assert_eq!(done.await.unwrap(), 64);
         history.take(&name, "gpt-4", 1_000 + user).await;
     }
     let scope = UsageScope::Resource("gpt-4".try_into().unwrap());
     let report = history.report(scope.clone(), Granularity::Daily);
-    let all: Ledger = rows(&report)
-        .await
-        .iter()
-        .map(|row| (key(row), amounts(row)))
-        .collect();
+    let all: Ledger = rows(&report).await.iter().map(|row| (key(row), amounts(row))).collect();
     assert_eq!(all, history.expected(Granularity::Daily, &scope));
-    let top = report
-        .top(&"rpm".try_into().unwrap(), 3)
-        .await
-        .unwrap()
-        .items;
-    let top: Vec<_> = top
-        .iter()
-        .map(|user| (user.entity.as_str(), user.usage.tokens["rpm"].bounded()))
-        .collect();
+    let top = report.top(&"rpm".try_into().unwrap(), 3).await.unwrap().items;
+    let top: Vec<_> =
+        top.iter().map(|user| (user.entity.as_str(), user.usage.tokens["rpm"].bounded())).collect();
     assert_eq!(
         top,
         [
@@ -388,10 +355,7 @@ async fn i3_a_resource_report_has_each_of_many_entities_once() {
         ]
     );
     let top = report.top_by_acquires(4).await.unwrap().items;
-    assert!(
-        top[..3].iter().all(|user| user.usage.acquires == 2),
-        "{top:?}"
-    );
+    assert!(top[..3].iter().all(|user| user.usage.acquires == 2), "{top:?}");
     assert_eq!((top.len(), top[3].usage.acquires), (4, 1));
 }
 
@@ -404,10 +368,7 @@ async fn a_total_says_until_when_it_is_complete_and_whether_it_is_final() {
     let (start, next) = (START, Granularity::Hourly.end(START));
     let total = async |history: &History| {
         let report =
-            history
-                .limiter
-                .admin()
-                .usage_report(scope.clone(), Granularity::Hourly, start..next);
+            history.limiter.admin().usage_report(scope.clone(), Granularity::Hourly, start..next);
         let total = report.unwrap().total().await.unwrap();
         let used = total.usage.tokens.get("rpm").copied();
         let used = used.unwrap_or_default().whole_tokens();
@@ -438,21 +399,12 @@ async fn a_total_says_until_when_it_is_complete_and_whether_it_is_final() {
         UsageScope::Entity("b".try_into().unwrap()),
     );
     assert_eq!(of(resource, start..next).await, (1, interim, next));
-    assert_eq!(
-        of(unused.clone(), start..next).await,
-        (0, UsageState::Final, next)
-    );
+    assert_eq!(of(unused.clone(), start..next).await, (0, UsageState::Final, next));
     let ago = |hours: i64| {
         EpochMillis(Granularity::Hourly.start(history.fleet.now()).0 - hours * 3_600_000)
     };
-    assert_eq!(
-        of(unused.clone(), ago(2)..ago(1)).await,
-        (0, interim, ago(2))
-    );
-    assert_eq!(
-        of(unused.clone(), ago(23)..ago(0)).await,
-        (0, interim, ago(23))
-    );
+    assert_eq!(of(unused.clone(), ago(2)..ago(1)).await, (0, interim, ago(2)));
+    assert_eq!(of(unused.clone(), ago(23)..ago(0)).await, (0, interim, ago(23)));
     let day = Granularity::Daily.start(history.fleet.now());
     let last = EpochMillis(day.0 - 3_600_000);
     assert_eq!(of(unused, last..day).await, (0, interim, last));
@@ -471,33 +423,19 @@ async fn check_kept(
     let total = report.total().await.unwrap();
     let is_unknown = total.state == UsageState::Unknown;
     assert_eq!(is_unknown, !is_kept(first), "{scope:?} {total:?}");
-    assert!(
-        !is_unknown || total.complete_until <= first,
-        "{scope:?} {total:?}"
-    );
+    assert!(!is_unknown || total.complete_until <= first, "{scope:?} {total:?}");
     // Long after all windows, only a resource's report is not final: its buckets come and go.
     let is_listed = matches!(scope, UsageScope::Resource(_));
     let end = granularity.end(granularity.start(EpochMillis(until.0 - 1)));
     let is_final = is_kept(first) && now >= final_from(end) && !is_listed;
-    assert_eq!(
-        total.state == UsageState::Final,
-        is_final,
-        "{scope:?} {total:?}"
-    );
-    assert!(
-        !is_final || total.complete_until == end,
-        "{scope:?} {total:?}"
-    );
+    assert_eq!(total.state == UsageState::Final, is_final, "{scope:?} {total:?}");
+    assert!(!is_final || total.complete_until == end, "{scope:?} {total:?}");
     let (mut known, mut sum) = (Ledger::new(), (0, 0));
     for row in rows(report).await {
         sum = (sum.0 + amounts(&row).0, sum.1 + amounts(&row).1);
         let is_over = is_kept(row.start) && now >= final_from(row.end);
         assert_eq!(row.is_final(), is_over, "{row:?}");
-        assert_eq!(
-            row.state == UsageState::Unknown,
-            !is_kept(row.start),
-            "{row:?}"
-        );
+        assert_eq!(row.state == UsageState::Unknown, !is_kept(row.start), "{row:?}");
         if is_kept(row.start) && amounts(&row) != (0, 0) {
             known.insert(key(&row), amounts(&row));
         } else if *granularity != Granularity::Monthly {
@@ -505,11 +443,7 @@ async fn check_kept(
         }
     }
     let rpm = total.usage.tokens.get("rpm").copied().unwrap_or_default();
-    assert_eq!(
-        (rpm.whole_tokens(), total.usage.acquires),
-        sum,
-        "{scope:?} {total:?}"
-    );
+    assert_eq!((rpm.whole_tokens(), total.usage.acquires), sum, "{scope:?} {total:?}");
     let mut expected = history.expected(*granularity, scope);
     expected.retain(|(_, _, start), _| is_kept(*start));
     if is_listed {
@@ -518,24 +452,11 @@ async fn check_kept(
     }
     assert_eq!(known, expected, "{scope:?} {granularity:?}");
     if let UsageScope::Bucket(entity, resource) = scope {
-        for start in history
-            .hourly
-            .keys()
-            .map(|(_, _, hour)| window.start(*hour))
-        {
-            let usage = history
-                .limiter
-                .usage(entity.as_str(), resource.as_str(), window, start);
+        for start in history.hourly.keys().map(|(_, _, hour)| window.start(*hour)) {
+            let usage = history.limiter.usage(entity.as_str(), resource.as_str(), window, start);
             let read = usage.await.unwrap();
-            assert_eq!(
-                read.state == UsageState::Unknown,
-                !is_kept(start),
-                "{start:?}"
-            );
-            assert!(
-                is_kept(start) || read.usage == Usage::default(),
-                "{start:?}"
-            );
+            assert_eq!(read.state == UsageState::Unknown, !is_kept(start), "{start:?}");
+            assert!(is_kept(start) || read.usage == Usage::default(), "{start:?}");
         }
     }
 }
@@ -624,24 +545,13 @@ async fn i3_an_hour_is_final_with_a_day_that_was_read_before_it() {
     let rolled = event(&take().await);
     pass(secs(40 * HOUR)).await;
     // As the table is before the record is delivered, and after it.
-    let before = snapshots(&fleet.dynamo)
-        .into_keys()
-        .map(|key| key.item_key());
-    let before: Vec<_> = before
-        .map(|key| fleet.dynamo.item(&key.pk, &key.sk))
-        .collect();
+    let before = snapshots(&fleet.dynamo).into_keys().map(|key| key.item_key());
+    let before: Vec<_> = before.map(|key| fleet.dynamo.item(&key.pk, &key.sk)).collect();
     deliver_text(&table, &rolled, fleet.now()).await;
-    let after = snapshots(&fleet.dynamo)
-        .into_keys()
-        .map(|key| key.item_key());
-    let after: Vec<_> = after
-        .map(|key| fleet.dynamo.item(&key.pk, &key.sk))
-        .collect();
+    let after = snapshots(&fleet.dynamo).into_keys().map(|key| key.item_key());
+    let after: Vec<_> = after.map(|key| fleet.dynamo.item(&key.pk, &key.sk)).collect();
     let restore = |items: &[serde_json::Value]| {
-        for key in snapshots(&fleet.dynamo)
-            .into_keys()
-            .map(|key| key.item_key())
-        {
+        for key in snapshots(&fleet.dynamo).into_keys().map(|key| key.item_key()) {
             fleet.dynamo.delete(&key.pk, &key.sk);
         }
         items.iter().for_each(|item| fleet.dynamo.put(item));
@@ -649,9 +559,7 @@ async fn i3_an_hour_is_final_with_a_day_that_was_read_before_it() {
     let bucket = || UsageScope::Bucket("a".try_into().unwrap(), "gpt-4".try_into().unwrap());
     let range = hour..Granularity::Hourly.end(hour);
     let report = || {
-        let report = limiter
-            .admin()
-            .usage_report(bucket(), Granularity::Hourly, range.clone());
+        let report = limiter.admin().usage_report(bucket(), Granularity::Hourly, range.clone());
         report.unwrap()
     };
     for is_report in [false, true] {
@@ -674,18 +582,11 @@ async fn i3_an_hour_is_final_with_a_day_that_was_read_before_it() {
                 (total.usage, total.state)
             }
             false => {
-                let read = limiter
-                    .usage("a", "gpt-4", Window::Hourly, hour)
-                    .await
-                    .unwrap();
+                let read = limiter.usage("a", "gpt-4", Window::Hourly, hour).await.unwrap();
                 (read.usage, read.state)
             }
         };
-        assert_eq!(
-            (usage.acquires, state),
-            (1, UsageState::Final),
-            "{is_report}"
-        );
+        assert_eq!((usage.acquires, state), (1, UsageState::Final), "{is_report}");
         fleet.dynamo.fail_reads(|_, _| None);
     }
 }
@@ -714,11 +615,7 @@ async fn i3_what_is_final_stays_so_when_a_bucket_is_used_again_at_the_end_of_the
                 ..aggregator::config()
             };
             let again = async |amount| {
-                let taken = limiter
-                    .acquire("a", "gpt-4")
-                    .take("rpm", amount)
-                    .send()
-                    .await;
+                let taken = limiter.acquire("a", "gpt-4").take("rpm", amount).send().await;
                 assert!(taken.unwrap().is_granted());
                 let records = batches::stream(&fleet.dynamo, fleet.now());
                 let (event, left) = (event(&records), secs(60));
@@ -729,10 +626,7 @@ async fn i3_what_is_final_stays_so_when_a_bucket_is_used_again_at_the_end_of_the
             let start = window.start(fleet.now());
             let span = Millis(i64::try_from(DAYS * 24 * HOUR).unwrap() * 1_000 + minutes * 60_000);
             let at = window.end(start).plus(span);
-            pass(Duration::from_millis(
-                u64::try_from(at.0 - fleet.now().0).unwrap(),
-            ))
-            .await;
+            pass(Duration::from_millis(u64::try_from(at.0 - fleet.now().0).unwrap())).await;
             let read = async || limiter.usage("a", "gpt-4", window, start).await.unwrap();
             let before = read().await;
             again(7).await;
@@ -754,9 +648,7 @@ async fn a_report_can_begin_where_a_refusal_advises() {
         for granularity in GRANULARITIES {
             let refusal = |start: EpochMillis| {
                 let scope = UsageScope::Entity("a".try_into().unwrap());
-                let report = limiter
-                    .admin()
-                    .usage_report(scope, granularity, start..fleet.now());
+                let report = limiter.admin().usage_report(scope, granularity, start..fleet.now());
                 report.map(drop).map_err(|error| error.to_string())
             };
             let text = refusal(EpochMillis(0)).unwrap_err();
@@ -777,10 +669,7 @@ async fn a_report_that_cannot_be_is_refused_before_anything_is_read() {
     let _ = history.fleet.dynamo.take_requests();
     let scope = UsageScope::Entity("a".try_into().unwrap());
     let refused = |range: Range<EpochMillis>, granularity, named: &str| {
-        let error = limiter
-            .admin()
-            .usage_report(scope.clone(), granularity, range)
-            .unwrap_err();
+        let error = limiter.admin().usage_report(scope.clone(), granularity, range).unwrap_err();
         assert!(
             matches!(&error, Error::Invalid(text) if text.contains(named)),
             "{error} must say {named:?}"
@@ -793,21 +682,13 @@ async fn a_report_that_cannot_be_is_refused_before_anything_is_read() {
     refused(ago(91)..now, Granularity::Hourly, "kept for 90 days");
     // The whole month is in question, not only its last day.
     refused(ago(89)..now, Granularity::Monthly, "begin at 2026-09-01");
-    let month = limiter
-        .admin()
-        .usage_report(scope.clone(), Granularity::Monthly, ago(60)..now);
+    let month = limiter.admin().usage_report(scope.clone(), Granularity::Monthly, ago(60)..now);
     let page = month.unwrap().page(None).await.unwrap();
     assert!(page.items.is_empty() && page.next.is_none());
 
     let _ = history.fleet.dynamo.take_requests();
-    let by_day = limiter
-        .admin()
-        .usage_report(scope.clone(), Granularity::Daily, START..now);
-    let other = limiter
-        .admin()
-        .children(&"a".try_into().unwrap(), None)
-        .await
-        .unwrap();
+    let by_day = limiter.admin().usage_report(scope.clone(), Granularity::Daily, START..now);
+    let other = limiter.admin().children(&"a".try_into().unwrap(), None).await.unwrap();
     assert!(other.next.is_none());
     let bad = "bm90IGEgdG9rZW4=".parse::<PageToken>().unwrap_err();
     assert!(bad.to_string().contains("not a page token"), "{bad}");
@@ -817,18 +698,10 @@ async fn a_report_that_cannot_be_is_refused_before_anything_is_read() {
             Granularity::Hourly,
             ago(40)..now,
         );
-        long.unwrap()
-            .page(None)
-            .await
-            .unwrap()
-            .next
-            .expect("more than 744 hours")
+        long.unwrap().page(None).await.unwrap().next.expect("more than 744 hours")
     };
     let _ = history.fleet.dynamo.take_requests();
     let error = by_day.unwrap().page(Some(&of_another)).await.unwrap_err();
-    assert!(
-        error.to_string().contains("a page of the same list"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("a page of the same list"), "{error}");
     assert_eq!(history.fleet.dynamo.take_requests(), 0);
 }

@@ -81,23 +81,18 @@ async fn lists(
     if is_read(Kind::OfResource) {
         let name =
             |bucket: &weirgate::StoredBucket| format!("{} {}", bucket.entity, bucket.resource);
-        let of = Listed::of(name, async |after| {
-            limiter.admin().resource_buckets(&gpt4, after).await
-        });
+        let of =
+            Listed::of(name, async |after| limiter.admin().resource_buckets(&gpt4, after).await);
         lists.insert("buckets of a resource", of.await);
     }
     if is_read(Kind::Usage) {
         let name =
             |bucket: &weirgate::StoredBucket| format!("{} {}", bucket.entity, bucket.resource);
-        let of = Listed::of(name, async |after| {
-            limiter.admin().entity_buckets(&e1, after).await
-        });
+        let of = Listed::of(name, async |after| limiter.admin().entity_buckets(&e1, after).await);
         lists.insert("buckets of an entity", of.await);
         for (list, holder) in [("leases", "e-1"), ("leases of shards", "e-4")] {
             let name = |lease: &weirgate::StoredLease| format!("{} {}", lease.shard, lease.id);
-            let of = Listed::of(name, async |_| {
-                limiter.admin().leases(holder, "gpt-4").await
-            });
+            let of = Listed::of(name, async |_| limiter.admin().leases(holder, "gpt-4").await);
             lists.insert(list, of.await);
         }
     }
@@ -110,9 +105,7 @@ async fn lists(
             ("limits of all", ConfigFilter::All),
         ] {
             let name = |(level, _): &(ConfigLevel, Config)| level.to_string();
-            let of = Listed::of(name, async |after| {
-                limiter.admin().configs(&filter, after).await
-            });
+            let of = Listed::of(name, async |after| limiter.admin().configs(&filter, after).await);
             lists.insert(list, of.await);
         }
     }
@@ -123,9 +116,7 @@ async fn lists(
             ("audit of the system", AuditSubject::System),
         ] {
             let name = |event: &weirgate::AuditEvent| event.id.to_string();
-            let of = Listed::of(name, async |after| {
-                limiter.admin().audit(&subject, after).await
-            });
+            let of = Listed::of(name, async |after| limiter.admin().audit(&subject, after).await);
             lists.insert(list, of.await);
         }
         let name = |event: &weirgate::AuditEvent| event.id.to_string();
@@ -133,44 +124,28 @@ async fn lists(
         lists.insert("audit of all", of.await);
     }
     if is_read(Kind::Entity) {
-        let of = Listed::of(ToString::to_string, async |after| {
-            limiter.admin().entities(after).await
-        });
+        let of =
+            Listed::of(ToString::to_string, async |after| limiter.admin().entities(after).await);
         lists.insert("entities", of.await);
         let team = entity("team");
         let of = Listed::of(ToString::to_string, async |after| {
             limiter.admin().children(&team, after).await
         });
         lists.insert("children", of.await);
-        let of = Listed::of(ToString::to_string, async |after| {
-            limiter.admin().namespaces(after).await
-        });
+        let of =
+            Listed::of(ToString::to_string, async |after| limiter.admin().namespaces(after).await);
         lists.insert("namespaces", of.await);
     }
     for (list, scope, kind) in [
-        (
-            "usage of a resource",
-            UsageScope::Resource(gpt4.clone()),
-            Kind::OfResource,
-        ),
-        (
-            "usage of an entity",
-            UsageScope::Entity(e1.clone()),
-            Kind::Usage,
-        ),
-        (
-            "usage of a bucket",
-            UsageScope::Bucket(e1, gpt4),
-            Kind::Usage,
-        ),
+        ("usage of a resource", UsageScope::Resource(gpt4.clone()), Kind::OfResource),
+        ("usage of an entity", UsageScope::Entity(e1.clone()), Kind::Usage),
+        ("usage of a bucket", UsageScope::Bucket(e1, gpt4), Kind::Usage),
     ] {
         if !is_read(kind) {
             continue;
         }
         let start = EpochMillis(now.0 - 6 * 3_600_000);
-        let report = limiter
-            .admin()
-            .usage_report(scope, Granularity::Hourly, start..now);
+        let report = limiter.admin().usage_report(scope, Granularity::Hourly, start..now);
         let report = report.unwrap();
         let name =
             |row: &weirgate::UsageRow| format!("{} {} {}", row.entity, row.resource, row.start.0);
@@ -183,8 +158,7 @@ async fn lists(
         let top = report.top_by_acquires(10).await.unwrap();
         let keys = |items: Vec<weirgate::Unreadable>| -> BTreeSet<_> {
             let keys = items.into_iter();
-            keys.map(|item| format!("{} {}", item.pk, item.sk))
-                .collect()
+            keys.map(|item| format!("{} {}", item.pk, item.sk)).collect()
         };
         let is_complete = total.unreadable.is_empty();
         assert_eq!(keys(total.unreadable), of.unreadable);
@@ -197,9 +171,8 @@ async fn lists(
 
 /// Returns the kinds of the lists that read an item; `None` if one like it is damaged already.
 fn kind(pk: &str, sk: &str, hours: &mut BTreeSet<String>) -> Option<Kind> {
-    let is_chosen = ["e-1", "e-4#gpt-4#1", "RESOURCE#gpt-4", "SYSTEM"]
-        .iter()
-        .any(|name| pk.contains(name));
+    let is_chosen =
+        ["e-1", "e-4#gpt-4#1", "RESOURCE#gpt-4", "SYSTEM"].iter().any(|name| pk.contains(name));
     let kind = if !is_chosen || pk.contains("api/search") {
         return None;
     } else if pk.contains("/BUCKET#") || sk.starts_with("#USAGE#gpt-4") {
@@ -236,18 +209,10 @@ async fn world() -> (Fleet, EpochMillis) {
     }
     for name in ["e-1", "e-2", "e-3"] {
         let parent = Some(entity("team"));
-        let set = Entity {
-            id: entity(name),
-            parent,
-            cascades: false,
-            plan: None,
-        };
+        let set = Entity { id: entity(name), parent, cascades: false, plan: None };
         set_entity(&limiter, &set).await;
     }
-    let shards = limiter
-        .admin()
-        .set_shards("e-4", "gpt-4", &limits(), 2)
-        .await;
+    let shards = limiter.admin().set_shards("e-4", "gpt-4", &limits(), 2).await;
     assert_eq!(shards.unwrap(), 2);
     for hour in 0..3 {
         for (of, on) in [
@@ -312,11 +277,7 @@ fn damaged(item: &Value) -> Vec<(String, Value)> {
         let mut paths = vec![vec![name.clone()]];
         for (entry, value) in value["M"].as_object().into_iter().flatten().take(1) {
             paths.push(vec![name.clone(), entry.clone()]);
-            for deeper in value["M"]
-                .as_object()
-                .into_iter()
-                .flat_map(|map| map.keys())
-            {
+            for deeper in value["M"].as_object().into_iter().flat_map(|map| map.keys()) {
                 paths.push(vec![name.clone(), entry.clone(), deeper.clone()]);
             }
         }
@@ -365,13 +326,7 @@ fn may_change(list: &str, entry: &str, [pk, sk]: [&str; 2], attribute: &str) -> 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_item_hides_no_other_whatever_is_wrong_with_it() {
     let (fleet, now) = world().await;
-    let all = [
-        Kind::Usage,
-        Kind::OfResource,
-        Kind::Config,
-        Kind::Audit,
-        Kind::Entity,
-    ];
+    let all = [Kind::Usage, Kind::OfResource, Kind::Config, Kind::Audit, Kind::Entity];
     let whole = lists(&fleet.limiter().await, now, &all).await;
     for (list, listed) in &whole {
         assert!(!listed.entries.is_empty(), "{list}");
@@ -418,10 +373,8 @@ async fn an_unreadable_item_hides_no_other_whatever_is_wrong_with_it() {
     assert!(cases > 500, "{cases}");
     let with_items: BTreeSet<_> = whole.keys().copied().collect();
     let by_key_alone = ["entities", "children", "namespaces"];
-    let expected: BTreeSet<_> = with_items
-        .into_iter()
-        .filter(|list| !by_key_alone.contains(list))
-        .collect();
+    let expected: BTreeSet<_> =
+        with_items.into_iter().filter(|list| !by_key_alone.contains(list)).collect();
     assert_eq!(seen, expected, "each list has met one");
     assert_eq!(lists(&fleet.limiter().await, now, &all).await, whole);
 }
@@ -433,13 +386,9 @@ async fn items_of_others_in_an_index_hide_nothing() {
     let all = [Kind::Usage, Kind::OfResource, Kind::Entity];
     let whole = lists(&fleet.limiter().await, now, &all).await;
     for number in 0..250 {
-        for (at, pk) in [
-            "other/BUCKET#e-1#zzz#0",
-            "default/NONE",
-            "default/BUCKET#e-9#zzz#0",
-        ]
-        .into_iter()
-        .enumerate()
+        for (at, pk) in ["other/BUCKET#e-1#zzz#0", "default/NONE", "default/BUCKET#e-9#zzz#0"]
+            .into_iter()
+            .enumerate()
         {
             // `!` sorts before every name.
             fleet.dynamo.put(&json!({

@@ -24,10 +24,7 @@ async fn i1_a_rollback_after_an_adjustment_in_doubt_gives_nothing_back_twice() {
         }
         assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
         let (tk, tc) = fleet.tk_tc("tpd").await;
-        assert!(
-            tk <= 1_000_000 && tc >= 0,
-            "{fault:?}: {tk} there, {tc} used"
-        );
+        assert!(tk <= 1_000_000 && tc >= 0, "{fault:?}: {tk} there, {tc} used");
         assert_eq!(tk + tc, 1_000_000, "{fault:?}");
     }
 }

@@ -26,12 +26,7 @@ async fn balances_are_reset_set_drained_and_topped_up_and_usage_stays() {
     let _ = denied(&other, &limits(), &[("rpm", 1)]).await;
     pass(secs(1)).await;
     let edit = || limiter.admin().edit_balances("e-1", "gpt-4");
-    let report = edit()
-        .reset("rpm")
-        .top_up("tpm", 1_500)
-        .send()
-        .await
-        .unwrap();
+    let report = edit().reset("rpm").top_up("tpm", 1_500).send().await.unwrap();
     assert_eq!(
         (report.outcome, report.shards, &report.before, &report.after),
         (
@@ -43,11 +38,7 @@ async fn balances_are_reset_set_drained_and_topped_up_and_usage_stays() {
     );
     assert_eq!(fleet.tk_tc("rpm").await, (60_000, 60_000));
     assert_eq!(fleet.tk_tc("tpm").await, (2_600_000, 5_000_000));
-    let events = limiter
-        .admin()
-        .audit(&AuditSubject::Entity(entity("e-1")), None)
-        .await
-        .unwrap();
+    let events = limiter.admin().audit(&AuditSubject::Entity(entity("e-1")), None).await.unwrap();
     assert_eq!(
         events.items[0].change,
         AuditChange::Balances {
@@ -62,10 +53,7 @@ async fn balances_are_reset_set_drained_and_topped_up_and_usage_stays() {
     let _ = granted(&other, &limits(), &[("rpm", 30)]).await;
     let report = edit().drain_all().send().await.unwrap();
     assert_eq!(report.after, amounts(&[("rpm", 0), ("tpm", 0)]));
-    assert_eq!(
-        (fleet.tk_tc("rpm").await.0, fleet.tk_tc("tpm").await.0),
-        (0, 0)
-    );
+    assert_eq!((fleet.tk_tc("rpm").await.0, fleet.tk_tc("tpm").await.0), (0, 0));
     // It refills as before.
     pass(secs(2)).await;
     assert_eq!(fleet.tk_tc("rpm").await.0, 2_000);
@@ -84,10 +72,7 @@ async fn what_cannot_be_changed_is_refused_with_the_remedy() {
     let edit = || limiter.admin().edit_balances("e-1", "gpt-4");
     // A bucket without an item is full.
     let full = edit().reset_all().send().await.unwrap();
-    assert_eq!(
-        (full.outcome, full.shards),
-        (OperationOutcome::Unchanged, 0)
-    );
+    assert_eq!((full.outcome, full.shards), (OperationOutcome::Unchanged, 0));
     let error = edit().drain("rpm").send().await.unwrap_err().to_string();
     assert!(
         error.contains("bucket of e-1 on gpt-4 has no item") && error.contains("or stop it"),
@@ -102,10 +87,7 @@ async fn what_cannot_be_changed_is_refused_with_the_remedy() {
             "limit \"cpm\" is not among those of the bucket: rpm, slots, tpm; name one of them",
         ),
         (edit().set("slots", 1), "limit \"slots\" has slots"),
-        (
-            edit().reset("rpm").drain("rpm"),
-            "limit \"rpm\" is changed twice",
-        ),
+        (edit().reset("rpm").drain("rpm"), "limit \"rpm\" is changed twice"),
         (
             edit().set("rpm", 61),
             "limit \"rpm\" has a capacity of 60 tokens, 61 were to be set: set at most 60",
@@ -114,18 +96,12 @@ async fn what_cannot_be_changed_is_refused_with_the_remedy() {
             edit().top_up("rpm", 21),
             "has room for 20 more tokens below its capacity of 60, 21 were to be added",
         ),
-        (
-            edit().top_up("rpm", -1),
-            "amount must be 0 to 10^12 tokens, got -1",
-        ),
+        (edit().top_up("rpm", -1), "amount must be 0 to 10^12 tokens, got -1"),
         (edit().drain("r m"), "limit \"r m\" is not a valid name"),
     ];
     for (edit, expected) in refused {
         let error = edit.send().await.unwrap_err();
-        assert!(
-            matches!(&error, Error::Invalid(text) if text.contains(expected)),
-            "{error}"
-        );
+        assert!(matches!(&error, Error::Invalid(text) if text.contains(expected)), "{error}");
     }
     assert_eq!(fleet.dynamo.items(), before, "nothing is changed");
 }
@@ -139,19 +115,12 @@ async fn i7_a_top_up_counts_once_whatever_becomes_of_requests_and_responses() {
         let before = fleet.bucket().await;
         let mut next = faults.clone().into_iter();
         fleet.dynamo.fail_transactions(move |_| next.next());
-        let edit = limiter
-            .admin()
-            .edit_balances("e-1", "gpt-4")
-            .top_up("tpm", 100);
+        let edit = limiter.admin().edit_balances("e-1", "gpt-4").top_up("tpm", 100);
         let report = edit.send().await.unwrap();
         assert_eq!(report.outcome, OperationOutcome::Applied, "{faults:?}");
         let after = fleet.bucket().await;
         let flowed = before.balance(&before.limits["tpm"], after.refilled_at);
-        assert_eq!(
-            after.limits["tpm"].available,
-            flowed + tokens(100),
-            "{faults:?}"
-        );
+        assert_eq!(after.limits["tpm"].available, flowed + tokens(100), "{faults:?}");
     }
 }
 
@@ -164,10 +133,7 @@ async fn i7_of_two_changes_at_once_with_one_key_one_is_made() {
     let level = ConfigLevel::System;
     configure(&limiter, &level, limits()).await;
     for entity in ["e-1", "e-2"] {
-        let take = limiter
-            .acquire(entity, "gpt-4")
-            .limits(&limits())
-            .take("tpm", 6_000);
+        let take = limiter.acquire(entity, "gpt-4").limits(&limits()).take("tpm", 6_000);
         assert!(take.send().await.unwrap().is_granted());
     }
     let edit = |entity| {
@@ -175,9 +141,7 @@ async fn i7_of_two_changes_at_once_with_one_key_one_is_made() {
         edit.idempotency_key("k").send()
     };
     let (one, other) = tokio::join!(edit("e-1"), edit("e-2"));
-    let refused = [&one, &other]
-        .into_iter()
-        .filter_map(|done| done.as_ref().err());
+    let refused = [&one, &other].into_iter().filter_map(|done| done.as_ref().err());
     let refused: Vec<_> = refused.map(ToString::to_string).collect();
     assert!(
         matches!(&refused[..], [text] if text.contains("\"k\" was used for another change")),
@@ -195,14 +159,8 @@ async fn i7_an_edit_that_arrives_late_changes_nothing() {
         let (fleet, [limiter]) = Fleet::of().await;
         let _ = granted(&limiter, &limits(), &[("tpm", 6_000)]).await;
         pass(secs(10)).await;
-        let (tpm, change) = (
-            LimitName::new("tpm").unwrap(),
-            BalanceChange::Raise(tokens(100)),
-        );
-        let (used, add) = (
-            [(tpm.clone(), tokens(6_000))].into(),
-            [(tpm, change)].into(),
-        );
+        let (tpm, change) = (LimitName::new("tpm").unwrap(), BalanceChange::Raise(tokens(100)));
+        let (used, add) = ([(tpm.clone(), tokens(6_000))].into(), [(tpm, change)].into());
         let (seen, now) = (fleet.bucket().await, fleet.now());
         let late = change_balances(
             &seen,
@@ -236,10 +194,7 @@ async fn i1_what_is_taken_between_the_read_and_the_write_of_an_edit_stays_taken(
     use weirgate_shared::write::{BalanceChange, change_balances};
     use weirgate_store::{ReturnValues, WriteOutcome};
     let changes = [0, 100, 3_000, 5_000, 6_000].map(|amount| BalanceChange::SetTo(tokens(amount)));
-    for change in changes
-        .into_iter()
-        .chain([BalanceChange::Raise(tokens(100))])
-    {
+    for change in changes.into_iter().chain([BalanceChange::Raise(tokens(100))]) {
         for first in [500, 2_000] {
             let (fleet, [limiter]) = Fleet::of().await;
             let _ = granted(&limiter, &limits(), &[("tpm", first)]).await;
@@ -277,28 +232,18 @@ async fn i7_a_change_that_is_abandoned_anywhere_is_made_once_by_the_next_call() 
     for steps in 1.. {
         let fleet = Fleet::slow(secs(1)).await;
         // Each request takes a second, and a change several of them.
-        let limiter = fleet
-            .limiter_with(|builder| builder.timeout(secs(60)))
-            .await;
+        let limiter = fleet.limiter_with(|builder| builder.timeout(secs(60))).await;
         let _ = granted(&limiter, &limits(), &[("tpm", 6_000)]).await;
         let before = fleet.bucket().await;
         let edit = || {
-            limiter
-                .admin()
-                .edit_balances("e-1", "gpt-4")
-                .top_up("tpm", 100)
-                .idempotency_key("k")
+            limiter.admin().edit_balances("e-1", "gpt-4").top_up("tpm", 100).idempotency_key("k")
         };
         let within = secs(1) * steps - std::time::Duration::from_millis(500);
         let first = tokio::time::timeout(within, edit().send()).await;
         let _ = edit().send().await.unwrap();
         let after = fleet.bucket().await;
         let flowed = before.balance(&before.limits["tpm"], after.refilled_at);
-        assert_eq!(
-            after.limits["tpm"].available,
-            flowed + tokens(100),
-            "{steps}"
-        );
+        assert_eq!(after.limits["tpm"].available, flowed + tokens(100), "{steps}");
         if first.is_ok() {
             assert!(steps > 2, "{steps}");
             return;
@@ -331,21 +276,9 @@ async fn i1_a_lowered_bucket_is_not_deleted_before_it_is_full() {
     let yearly = [Limit::custom("rpy", 1_000, 1_000, 366 * 86_400_000).unwrap()];
     let _ = granted(&limiter, &yearly, &[("rpy", 1)]).await;
     assert!(fleet.bucket().await.ttl.is_some());
-    let _ = limiter
-        .admin()
-        .edit_balances("e-1", "gpt-4")
-        .reset("rpy")
-        .send()
-        .await
-        .unwrap();
+    let _ = limiter.admin().edit_balances("e-1", "gpt-4").reset("rpy").send().await.unwrap();
     assert!(fleet.bucket().await.ttl.is_some());
-    let _ = limiter
-        .admin()
-        .edit_balances("e-1", "gpt-4")
-        .drain("rpy")
-        .send()
-        .await
-        .unwrap();
+    let _ = limiter.admin().edit_balances("e-1", "gpt-4").drain("rpy").send().await.unwrap();
     assert_eq!(fleet.bucket().await.ttl, None);
 }
 
@@ -365,32 +298,17 @@ async fn configured_limits_are_applied_to_all_shards_at_once() {
     configure(&limiter, &level, [tpm(600)]).await;
     pass(secs(2)).await;
     let planned = apply().dry_run().send().await.unwrap();
-    assert_eq!(
-        (planned.outcome, planned.shards),
-        (OperationOutcome::DryRun, 4)
-    );
+    assert_eq!((planned.outcome, planned.shards), (OperationOutcome::DryRun, 4));
     let report = apply().send().await.unwrap();
     assert_eq!(
         (report.outcome, report.shards, &report.before, &report.after),
-        (
-            OperationOutcome::Applied,
-            4,
-            &vec![tpm(6_000)],
-            &vec![tpm(600)]
-        )
+        (OperationOutcome::Applied, 4, &vec![tpm(6_000)], &vec![tpm(600)])
     );
     for shard in shards::shards(&fleet).await {
         assert_eq!(shard.limits["tpm"].rule.capacity, tokens(600));
     }
-    assert_eq!(
-        holds(&fleet, "tpm").await,
-        tokens(600),
-        "cut to the new capacity"
-    );
-    assert_eq!(
-        apply().send().await.unwrap().outcome,
-        OperationOutcome::Unchanged
-    );
+    assert_eq!(holds(&fleet, "tpm").await, tokens(600), "cut to the new capacity");
+    assert_eq!(apply().send().await.unwrap().outcome, OperationOutcome::Unchanged);
 }
 
 /// A read of many items is no snapshot: it shows a part of a bucket that is split meanwhile.
@@ -420,12 +338,7 @@ async fn i1_a_read_that_misses_a_shard_is_repeated() {
         if missed == 1 {
             assert_eq!(report.unwrap().shards, 2);
             assert_eq!(holds(&fleet, "tpm").await, tokens(0));
-            let _ = limiter
-                .admin()
-                .edit_balances("e-1", "gpt-4")
-                .reset("tpm")
-                .send()
-                .await;
+            let _ = limiter.admin().edit_balances("e-1", "gpt-4").reset("tpm").send().await;
         } else {
             let error = report.unwrap_err().to_string();
             assert!(
@@ -472,12 +385,7 @@ async fn i1_limits_of_only_some_shards_are_refused_until_they_are_applied() {
             );
         }
         configure(&limiter, &level, all).await;
-        let report = limiter
-            .admin()
-            .apply_limits("e-1", "gpt-4")
-            .send()
-            .await
-            .unwrap();
+        let report = limiter.admin().apply_limits("e-1", "gpt-4").send().await.unwrap();
         assert_eq!(report.outcome, OperationOutcome::Applied);
         let report = edit().drain_all().send().await.unwrap();
         assert_eq!(report.after, amounts(&[("rpm", 0), ("tpm", 0)]));
@@ -499,31 +407,17 @@ async fn limits_are_applied_as_configured_now_or_the_reason_is_told() {
     let taken = limiter.acquire("e-1", "gpt-4").take("tpm", 1).send().await;
     assert!(taken.unwrap().is_granted());
     configure(&other, &level, [tpm(60)]).await;
-    let apply = || {
-        limiter
-            .admin()
-            .apply_limits("e-1", "gpt-4")
-            .idempotency_key("k")
-    };
+    let apply = || limiter.admin().apply_limits("e-1", "gpt-4").idempotency_key("k");
     let report = apply().send().await.unwrap();
-    assert_eq!(
-        (report.outcome, report.after),
-        (OperationOutcome::Applied, vec![tpm(60)])
-    );
+    assert_eq!((report.outcome, report.after), (OperationOutcome::Applied, vec![tpm(60)]));
     // A repeat needs no configuration.
     assert!(limiter.admin().delete_config(&level).await.unwrap());
     let report = apply().send().await.unwrap();
-    assert!(
-        matches!(report.outcome, OperationOutcome::AppliedBefore(_)),
-        "{report:?}"
-    );
+    assert!(matches!(report.outcome, OperationOutcome::AppliedBefore(_)), "{report:?}");
     // Limits that a caller brings stay for 30 s.
     configure(&limiter, &level, [tpm(600)]).await;
     let given = [tpm(6)];
-    let acquire = other
-        .acquire("e-1", "gpt-4")
-        .limits(&given)
-        .limits_version(20_261_123);
+    let acquire = other.acquire("e-1", "gpt-4").limits(&given).limits_version(20_261_123);
     assert!(acquire.take("tpm", 1).send().await.unwrap().is_granted());
     let apply = || limiter.admin().apply_limits("e-1", "gpt-4").send();
     let error = apply().await.unwrap_err().to_string();
@@ -540,22 +434,10 @@ async fn a_reset_bucket_of_many_shards_denies_nothing_by_its_stamp() {
     let (_fleet, [limiter, other]) = Fleet::of().await;
     let daily = [Limit::custom("rpd", 1_600, 1_600, 86_400_000).unwrap()];
     split(&limiter, &daily, 16).await;
-    let _ = limiter
-        .admin()
-        .edit_balances("e-1", "gpt-4")
-        .drain("rpd")
-        .send()
-        .await
-        .unwrap();
+    let _ = limiter.admin().edit_balances("e-1", "gpt-4").drain("rpd").send().await.unwrap();
     let _ = denied(&limiter, &daily, &[("rpd", 10)]).await;
     pass(secs(1)).await;
-    let _ = limiter
-        .admin()
-        .edit_balances("e-1", "gpt-4")
-        .reset("rpd")
-        .send()
-        .await
-        .unwrap();
+    let _ = limiter.admin().edit_balances("e-1", "gpt-4").reset("rpd").send().await.unwrap();
     let _ = granted(&limiter, &daily, &[("rpd", 10)]).await;
     let _ = granted(&other, &daily, &[("rpd", 10)]).await;
 }

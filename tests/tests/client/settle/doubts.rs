@@ -18,9 +18,7 @@ fn limits() -> [Limit; 1] {
 fn outage(fleet: &Fleet, first: Option<Fault>) {
     let mut first = Some(first);
     let lost = Some(Fault::LoseRequest);
-    fleet
-        .dynamo
-        .fail_when(move |_| first.take().unwrap_or(lost));
+    fleet.dynamo.fail_when(move |_| first.take().unwrap_or(lost));
 }
 
 /// How the first adjustment ends in doubt.
@@ -60,13 +58,7 @@ async fn stored(fleet: &Fleet) -> (i64, Vec<i64>) {
 }
 
 async fn builder(fleet: &Fleet) -> RateLimiter {
-    fleet
-        .builder()
-        .await
-        .timeout(secs(1))
-        .build()
-        .await
-        .unwrap()
+    fleet.builder().await.timeout(secs(1)).build().await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,12 +67,7 @@ async fn i7_an_adjustment_after_one_in_doubt_answers_the_truth() {
     for doubt in doubts.chain((1..25).step_by(3).map(Doubt::Dropped)) {
         for first in [200, 800] {
             for (next, by_token, is_end) in [200, 500, 600, 800].into_iter().flat_map(|to| {
-                [
-                    (to, false, false),
-                    (to, true, false),
-                    (to, false, true),
-                    (to, true, true),
-                ]
+                [(to, false, false), (to, true, false), (to, false, true), (to, true, true)]
             }) {
                 let what = format!(
                     "500 to {first} {doubt:?}, then to {next}, by token: {by_token}, an end: {is_end}"
@@ -103,11 +90,7 @@ async fn i7_an_adjustment_after_one_in_doubt_answers_the_truth() {
                 assert_eq!(done, Settlement::Applied, "{what}");
                 assert_eq!(grant.amount("tpm"), tokens(next), "{what}");
                 assert_eq!(stored(&fleet).await, (next, vec![next]), "{what}");
-                assert_eq!(
-                    grant.release().await.unwrap(),
-                    Settlement::Applied,
-                    "{what}"
-                );
+                assert_eq!(grant.release().await.unwrap(), Settlement::Applied, "{what}");
                 assert_eq!(stored(&fleet).await, (next, vec![]), "{what}");
             }
         }
@@ -138,10 +121,7 @@ async fn i7_a_grant_in_doubt_whose_lease_has_ended_says_so() {
     let mut grant = leased(&limiter, &limits(), &[("tpm", 500)], secs(600)).await;
     leave_in_doubt(&fleet, &mut grant, 200, Doubt::Lost).await;
     fleet.delete();
-    assert_eq!(
-        grant.adjust("tpm", 200).await.unwrap(),
-        Settlement::LeaseGone
-    );
+    assert_eq!(grant.adjust("tpm", 200).await.unwrap(), Settlement::LeaseGone);
 }
 
 /// Only its answer is lost, and no other process writes: the item shows that it was applied.
@@ -195,10 +175,7 @@ async fn i7_a_settlement_whose_answer_is_lost_later_than_the_timeout_is_known_or
     let error = grant.roll_back().await.expect_err("nothing shows it");
     assert!(error.is_unknown(), "{error}");
     let stats = limiter.stats();
-    assert_eq!(
-        (stats.unconfirmed, stats.unconfirmed_millitokens),
-        (2, 3_000)
-    );
+    assert_eq!((stats.unconfirmed, stats.unconfirmed_millitokens), (2, 3_000));
     // Under a lease, nothing is lost: the lease returns it.
     let (fleet, limiter) = slow().await;
     let leased = ask(&limiter).lease(secs(60)).send().await.unwrap();

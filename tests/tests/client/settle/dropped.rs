@@ -38,9 +38,9 @@ fn limits(mode: Mode) -> Vec<Limit> {
     let first = match mode {
         Mode::Queued | Mode::QueuedNow => Limit::custom("tpm", CAPACITY, 1, 1_000).unwrap(),
         Mode::Quota => Limit::quota("tpm", CAPACITY, Every::month()).unwrap(),
-        Mode::Class | Mode::ClassShared => rate("tpm")
-            .with_classes([Class::new("batch", 40).unwrap()])
-            .unwrap(),
+        Mode::Class | Mode::ClassShared => {
+            rate("tpm").with_classes([Class::new("batch", 40).unwrap()]).unwrap()
+        }
         _ => rate("tpm"),
     };
     vec![first, rate("soft").in_mode(LimitMode::Soft), slots(400)]
@@ -278,27 +278,19 @@ impl World {
         let limiter = fleet
             .limiter_with(|builder| match mode {
                 Mode::Prefetching => builder.prefetch("gpt-4", Prefetch::default()),
-                Mode::Local => builder
-                    .timeout(millis(25))
-                    .on_unavailable(OnUnavailable::Local { percent: 50 }),
+                Mode::Local => {
+                    builder.timeout(millis(25)).on_unavailable(OnUnavailable::Local { percent: 50 })
+                }
                 _ => builder,
             })
             .await;
-        Self {
-            fleet,
-            limiter,
-            mode,
-            all: Mutex::new(all),
-        }
+        Self { fleet, limiter, mode, all: Mutex::new(all) }
     }
 
     fn request(&self) -> Pin<Box<dyn Future<Output = Held> + '_>> {
         let one = |takes: &[(&str, i64)]| ask(&self.limiter, &limits(self.mode), takes);
         let of = |entity: &str, amount| {
-            let request = self
-                .limiter
-                .acquire(entity, "gpt-4")
-                .limits(&limits(self.mode));
+            let request = self.limiter.acquire(entity, "gpt-4").limits(&limits(self.mode));
             request.take("tpm", amount)
         };
         let request = match self.mode {
@@ -309,11 +301,7 @@ impl World {
                 self.limiter.acquire("e-1", "gpt-4").take("tpm", 200)
             }
             Mode::Together | Mode::TogetherDenied => {
-                let second = if self.mode == Mode::Together {
-                    200
-                } else {
-                    790
-                };
+                let second = if self.mode == Mode::Together { 200 } else { 790 };
                 let both = [of("e-1", 100), of("e-2", second)];
                 let both = self.limiter.acquire_all(both);
                 return Box::pin(async move {
@@ -380,9 +368,7 @@ impl World {
             pools.map(|(_, state)| state.consumed.bounded().0).sum()
         };
         let in_bucket = |entity: &str| {
-            let of_bucket = shards
-                .iter()
-                .filter(|shard| shard.key.entity.as_str() == entity);
+            let of_bucket = shards.iter().filter(|shard| shard.key.entity.as_str() == entity);
             of_bucket.map(|shard| balance_in(shard, "tpm")).sum()
         };
         Ledger {
@@ -542,14 +528,8 @@ impl Settling {
             Self::TakeMore => drop(cut.apply(fleet, None, grant.take_more("tpm", 20)).await),
             Self::GiveBack => drop(cut.apply(fleet, None, grant.give_back("tpm", 5)).await),
             Self::Refund => {
-                let refund = world
-                    .limiter
-                    .refund("e-1", "gpt-4")
-                    .limits(&limits(world.mode));
-                drop(
-                    cut.apply(fleet, None, refund.give_back("tpm", 30).send())
-                        .await,
-                );
+                let refund = world.limiter.refund("e-1", "gpt-4").limits(&limits(world.mode));
+                drop(cut.apply(fleet, None, refund.give_back("tpm", 30).send()).await);
             }
             Self::Release => {
                 let _ = cut.apply(fleet, None, grant.release()).await;

@@ -51,11 +51,9 @@ async fn call(limiter: &RateLimiter, name: &str, how: How) -> Result<OperationOu
         "stop" => sent!(limiter.admin().stop(&level)),
         "exempt" => sent!(limiter.admin().exempt(&level)),
         "start" => sent!(limiter.admin().start(&level)),
-        "store_on_unavailable" => sent!(
-            limiter
-                .admin()
-                .store_on_unavailable(Some(OnUnavailable::Deny))
-        ),
+        "store_on_unavailable" => {
+            sent!(limiter.admin().store_on_unavailable(Some(OnUnavailable::Deny)))
+        }
         "apply_limits" => sent!(limiter.admin().apply_limits("e-1", "gpt-4")),
         "edit_balances reset" => sent!(balances().reset_all()),
         "edit_balances set" => sent!(balances().set("rpm", 30)),
@@ -113,10 +111,7 @@ async fn world(fleet: &Fleet, state: &str) -> RateLimiter {
             pass(secs(5)).await;
         }
         "expired leases" => {
-            let ask = caller
-                .acquire("e-1", "gpt-4")
-                .limits(&limits)
-                .take("rpm", 5);
+            let ask = caller.acquire("e-1", "gpt-4").limits(&limits).take("rpm", 5);
             let held = taken(ask.lease(secs(1))).await;
             std::mem::forget(held);
             pass(secs(2)).await;
@@ -158,12 +153,7 @@ async fn a_dry_run_leaves_the_table_byte_for_byte_and_says_what_a_call_would_do(
             let before = fleet.dynamo.items();
             let planned = call(&limiter, name, How::DryRun).await;
             assert_eq!(fleet.dynamo.items(), before, "{name}: {state}");
-            let page = limiter
-                .admin()
-                .purge_namespace("default")
-                .dry_run()
-                .send()
-                .await;
+            let page = limiter.admin().purge_namespace("default").dry_run().send().await;
             assert!(page.unwrap().deleted() > 0);
             assert_eq!(fleet.dynamo.items(), before, "purge: {state}");
             let made = call(&limiter, name, How::Once("k")).await;

@@ -18,13 +18,8 @@ fn limits() -> [Limit; 1] {
 }
 
 /// What happens between a change that failed, and its repetition.
-const BETWEEN: [&str; 5] = [
-    "nothing",
-    "splits",
-    "splits of hot shards",
-    "merges",
-    "another change",
-];
+const BETWEEN: [&str; 5] =
+    ["nothing", "splits", "splits of hot shards", "merges", "another change"];
 
 async fn happen(fleet: &Fleet, limiter: &RateLimiter, what: &str) {
     match what {
@@ -44,18 +39,9 @@ async fn happen(fleet: &Fleet, limiter: &RateLimiter, what: &str) {
             assert_eq!(handled.summary.splits, 4);
         }
         // Shards that differ by the change stay apart until it is finished.
-        "merges" => drop(
-            limiter
-                .admin()
-                .set_shards("e-1", "gpt-4", &limits(), 1)
-                .await
-                .unwrap(),
-        ),
+        "merges" => drop(limiter.admin().set_shards("e-1", "gpt-4", &limits(), 1).await.unwrap()),
         "another change" => {
-            let edit = limiter
-                .admin()
-                .edit_balances("e-1", "gpt-4")
-                .top_up("tpm", 0);
+            let edit = limiter.admin().edit_balances("e-1", "gpt-4").top_up("tpm", 0);
             let _ = edit.send().await.unwrap();
         }
         _ => {}
@@ -73,10 +59,7 @@ async fn i7_a_change_that_reached_some_shards_is_finished_by_its_key() {
                 drain(&fleet, u32::try_from(shard).unwrap(), "tpm", tokens(left));
             }
             let edit = async |limiter: &RateLimiter| {
-                let edit = limiter
-                    .admin()
-                    .edit_balances("e-1", "gpt-4")
-                    .top_up("tpm", 400);
+                let edit = limiter.admin().edit_balances("e-1", "gpt-4").top_up("tpm", 400);
                 edit.idempotency_key("k").send().await
             };
             fleet.dynamo.fail_when(move |request| {
@@ -118,10 +101,7 @@ async fn a_bucket_in_use_is_changed_without_a_stop() {
             let _ = granted(&limiter, &limits(), &[("tpm", 100)]).await;
             pass(secs(60)).await;
             fleet.dynamo.fail_transactions(|request| {
-                request
-                    .to_string()
-                    .contains("#STATE")
-                    .then_some(Fault::Conflict)
+                request.to_string().contains("#STATE").then_some(Fault::Conflict)
             });
             // From the second write on, another process takes a token before each.
             fleet.trouble(vec![None; 40], Some("tpm"));
@@ -135,13 +115,7 @@ async fn a_bucket_in_use_is_changed_without_a_stop() {
                 _ => {
                     let next = [Limit::custom("tpm", 2_000, 1, 366 * 86_400_000).unwrap()];
                     configure(&limiter, &level, next).await;
-                    limiter
-                        .admin()
-                        .apply_limits("e-1", "gpt-4")
-                        .send()
-                        .await
-                        .unwrap()
-                        .outcome
+                    limiter.admin().apply_limits("e-1", "gpt-4").send().await.unwrap().outcome
                 }
             };
             assert_eq!(outcome, OperationOutcome::Applied);
@@ -194,18 +168,10 @@ async fn a_change_that_was_left_holds_up_no_later_one_of_a_bucket_created_since(
             let more: Vec<_> = many(letter).take(19).collect();
             let _ = granted(&limiter, &more, &[(&format!("{letter}0"), 1)]).await;
         }
-        let edit = BucketEdit {
-            id: EditId::new(fleet.now(), 1, None),
-            change: left.clone(),
-        };
+        let edit = BucketEdit { id: EditId::new(fleet.now(), 1, None), change: left.clone() };
         let begin = edit.begin(&shards::key(0));
         table.update(&begin, ReturnValues::None).await.unwrap();
-        let next = limiter
-            .admin()
-            .edit_balances("e-1", "gpt-4")
-            .drain("tpm")
-            .send()
-            .await;
+        let next = limiter.admin().edit_balances("e-1", "gpt-4").drain("tpm").send().await;
         assert_eq!(next.unwrap().outcome, OperationOutcome::Applied, "{at}");
         assert_eq!(holds(&fleet, "tpm").await, tokens(0), "{at}");
         for shard in shards::shards(&fleet).await {

@@ -13,13 +13,8 @@ const LATENCY: Duration = millis(50);
 
 /// A process of the fleet.
 async fn slow_limiter(fleet: &Fleet) -> RateLimiter {
-    let limits = Limits {
-        latency: LATENCY..=LATENCY,
-        ..Limits::default()
-    };
-    let table = Partitions::over(fleet.dynamo.clone(), limits, 1)
-        .table()
-        .await;
+    let limits = Limits { latency: LATENCY..=LATENCY, ..Limits::default() };
+    let table = Partitions::over(fleet.dynamo.clone(), limits, 1).table().await;
     let builder = RateLimiter::builder("weirgate").table(table);
     builder.build().await.unwrap()
 }
@@ -40,11 +35,7 @@ async fn a_dropped_request_has_returned_its_tokens_when_the_limiter_ends() {
         let dropped = tokio::time::timeout(millis(after), request).await;
         assert!(dropped.is_err(), "answered within {after} ms");
         limiter.shutdown().await.unwrap();
-        assert_eq!(
-            fleet.tk_tc("tpd").await,
-            (800_000, 0),
-            "dropped after {after} ms"
-        );
+        assert_eq!(fleet.tk_tc("tpd").await, (800_000, 0), "dropped after {after} ms");
     }
 }
 
@@ -59,10 +50,6 @@ async fn a_request_of_several_shards_that_was_dropped_has_returned_all_parts() {
         // One that was answered keeps its tokens.
         let left = if dropped.is_err() { 800 } else { 100 };
         limiter.shutdown().await.unwrap();
-        assert_eq!(
-            holds(&fleet, "tpd").await,
-            tokens(left),
-            "dropped after {after} ms"
-        );
+        assert_eq!(holds(&fleet, "tpd").await, tokens(left), "dropped after {after} ms");
     }
 }

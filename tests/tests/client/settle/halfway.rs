@@ -48,11 +48,7 @@ async fn an_adjustment_that_stops_after_a_part_says_so_and_goes_on_from_there() 
         assert_eq!(is_halfway(&error), passed > 0, "{case}");
         assert!(error.to_string().contains("throttled"), "{case}");
         fleet.dynamo.fail_when(|_| None);
-        assert_eq!(
-            grant.amount("tpm") + holds(&fleet, "tpm").await,
-            tokens(800),
-            "{case}"
-        );
+        assert_eq!(grant.amount("tpm") + holds(&fleet, "tpm").await, tokens(800), "{case}");
         let _ = grant.adjust("tpm", actual).await.unwrap();
         assert_eq!(holds(&fleet, "tpm").await, tokens(800 - actual), "{case}");
     }
@@ -66,12 +62,10 @@ async fn a_settlement_with_an_unconfirmed_write_is_not_halfway() {
         configure(&limiter, &ConfigLevel::System, limits()).await;
         set_entity(&limiter, &child("e-1", "org")).await;
         let mut grant = taken(limiter.acquire("e-1", "gpt-4").take("tpm", 100)).await;
-        fleet
-            .dynamo
-            .fail_when(move |write| match write.to_string().contains(lost) {
-                true => Some(Fault::LoseRequest),
-                false => Some(Fault::Throttle { key_range: true }),
-            });
+        fleet.dynamo.fail_when(move |write| match write.to_string().contains(lost) {
+            true => Some(Fault::LoseRequest),
+            false => Some(Fault::Throttle { key_range: true }),
+        });
         let error = grant.adjust("tpm", 150).await.unwrap_err();
         assert!(error.is_unknown(), "{lost}: {error}");
         assert!(!matches!(error, Error::Halfway(_)), "{lost}: {error}");

@@ -34,10 +34,7 @@ async fn a_release_gives_back_slots_and_no_rate_tokens() {
         (lease.expires_at, &*lease.owner, grant.expires_at()),
         (at(30), "test", Some(at(30)))
     );
-    assert_eq!(
-        (lease.tokens["rph"], lease.tokens["slots"]),
-        (tokens(10), tokens(2))
-    );
+    assert_eq!((lease.tokens["rph"], lease.tokens["slots"]), (tokens(10), tokens(2)));
 
     assert_eq!(grant.release().await.unwrap(), Settlement::Applied);
     assert_eq!(
@@ -80,16 +77,10 @@ async fn an_adjustment_goes_into_debt_and_gives_back() {
         // 100 an hour is one each 36 s; 31 are missing. A lease that expires unsettled gives them
         // back before.
         let retry_after = if lease { secs(30) } else { secs(31 * 36) };
-        assert_eq!(
-            denied(&limiter, &limits(), &[("rph", 1)]).await.retry_after,
-            Some(retry_after)
-        );
+        assert_eq!(denied(&limiter, &limits(), &[("rph", 1)]).await.retry_after, Some(retry_after));
         assert_eq!(grant.adjust("rph", 7).await.unwrap(), Settlement::Applied);
         assert_eq!(grant.adjust("rph", 0).await.unwrap(), Settlement::Applied);
-        assert_eq!(
-            (grant.amount("rph"), fleet.tk_tc("rph").await),
-            (tokens(0), (100_000, 0))
-        );
+        assert_eq!((grant.amount("rph"), fleet.tk_tc("rph").await), (tokens(0), (100_000, 0)));
         let _ = grant.release().await.unwrap();
     }
 }
@@ -106,10 +97,7 @@ async fn a_renewed_lease_lasts_longer_and_never_shorter() {
     // `due` is a lower bound: a lease that ended before it would be found late.
     assert_eq!(grant.renew(secs(1)).await.unwrap(), Settlement::Applied);
     let bucket = fleet.bucket().await;
-    assert_eq!(
-        bucket.leases.unwrap()[grant.lease_id().unwrap()].expires_at,
-        at(50)
-    );
+    assert_eq!(bucket.leases.unwrap()[grant.lease_id().unwrap()].expires_at, at(50));
     assert!(bucket.due_at.unwrap() <= at(50));
     pass(secs(10)).await;
     let _ = granted(&limiter, &limits(), &[("slots", 1)]).await;
@@ -126,16 +114,8 @@ async fn i4_an_expired_lease_is_returned_once_by_the_next_take() {
     fleet.writes();
     let mine = granted(&limiter, &limits(), &[("rph", 90), ("slots", 3)]).await;
     assert_eq!(fleet.writes(), 1, "along with the take");
-    assert_eq!(
-        fleet.tk_tc("rph").await.1,
-        90_000,
-        "rate tokens were not used"
-    );
-    assert_eq!(
-        fleet.tk_tc("slots").await,
-        (1_000, 7_000),
-        "a slot counts when it is taken, once"
-    );
+    assert_eq!(fleet.tk_tc("rph").await.1, 90_000, "rate tokens were not used");
+    assert_eq!(fleet.tk_tc("slots").await, (1_000, 7_000), "a slot counts when it is taken, once");
     // Its holder comes back too late.
     let before = fleet.bucket().await;
     assert_eq!(crashed.release().await.unwrap(), Settlement::LeaseGone);
@@ -152,20 +132,11 @@ async fn i4_nothing_can_be_settled_after_the_lease_has_ended() {
     let _mine = granted(&limiter, &limits(), &[("slots", 1), ("rph", 51)]).await;
     let before = fleet.bucket().await;
     for tokens in [1, 99] {
-        assert_eq!(
-            ended.adjust("rph", tokens).await.unwrap(),
-            Settlement::LeaseGone
-        );
-        assert_eq!(
-            ended.adjust("slots", tokens).await.unwrap(),
-            Settlement::LeaseGone
-        );
+        assert_eq!(ended.adjust("rph", tokens).await.unwrap(), Settlement::LeaseGone);
+        assert_eq!(ended.adjust("slots", tokens).await.unwrap(), Settlement::LeaseGone);
     }
     assert_eq!(ended.renew(secs(60)).await.unwrap(), Settlement::LeaseGone);
-    assert_eq!(
-        (ended.amount("rph"), ended.expires_at()),
-        (tokens(50), Some(at(30)))
-    );
+    assert_eq!((ended.amount("rph"), ended.expires_at()), (tokens(50), Some(at(30))));
     assert_eq!(ended.roll_back().await.unwrap(), Settlement::LeaseGone);
     assert_eq!(fleet.bucket().await, before);
 }
@@ -190,11 +161,7 @@ async fn due_stays_a_lower_bound_and_steady_leases_do_not_move_it() {
     for grant in grants {
         let _ = grant.release().await.unwrap();
     }
-    assert_eq!(
-        fleet.bucket().await.due_at,
-        Some(at(5)),
-        "a bound need not be tight"
-    );
+    assert_eq!(fleet.bucket().await.due_at, Some(at(5)), "a bound need not be tight");
 }
 
 /// I2: a request beside another one, whose write reclaims eight of them, is not denied the rest.
@@ -222,10 +189,6 @@ async fn a_lease_proves_a_lost_take_only_until_it_may_have_expired() {
         let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
         fleet.trouble(vec![Some(Fault::LoseRequest)], Some("rph"));
         let _grant = leased(&limiter, &limits(), &[("rph", 5)], secs(lasts)).await;
-        assert_eq!(
-            limiter.stats().unconfirmed_millitokens,
-            unconfirmed,
-            "{lasts} s"
-        );
+        assert_eq!(limiter.stats().unconfirmed_millitokens, unconfirmed, "{lasts} s");
     }
 }

@@ -22,10 +22,7 @@ fn levels() -> [(ConfigLevel, bool); 4] {
         (ConfigLevel::System, true),
         (ConfigLevel::Resource(resource("gpt-4")), true),
         (ConfigLevel::Entity(entity("e-1")), true),
-        (
-            ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4")),
-            false,
-        ),
+        (ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4")), false),
     ]
 }
 
@@ -86,19 +83,10 @@ async fn shards_have_no_end_and_one_of_them_has_again() {
     let (fleet, [limiter]) = Fleet::of().await;
     let ask = async || granted(&limiter, &[rpm(60_000)], &[("rpm", 1)]).await;
     let _ = ask().await;
-    let at = |shard: u32| {
-        fleet
-            .dynamo
-            .item(&PK.replace("#0", &format!("#{shard}")), "#STATE")
-    };
+    let at = |shard: u32| fleet.dynamo.item(&PK.replace("#0", &format!("#{shard}")), "#STATE");
     assert!(at(0)["ttl"].is_object());
     split(&limiter, &[], 2).await;
-    assert!(
-        [0, 1]
-            .map(at)
-            .iter()
-            .all(|item| item["ttl"].is_null() && item["rf"].is_object())
-    );
+    assert!([0, 1].map(at).iter().all(|item| item["ttl"].is_null() && item["rf"].is_object()));
     for _ in 0..20 {
         let _ = ask().await;
     }
@@ -112,10 +100,7 @@ async fn shards_have_no_end_and_one_of_them_has_again() {
     let _ = ask().await;
     assert!(at(0)["ttl"].is_object());
     split(&limiter, &[], 2).await;
-    assert!(
-        at(1)["ttl"].is_null(),
-        "made again, it is no more what a merge left"
-    );
+    assert!(at(1)["ttl"].is_null(), "made again, it is no more what a merge left");
 }
 
 /// Also of a limit that the new item has with slots.

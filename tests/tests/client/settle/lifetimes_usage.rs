@@ -29,10 +29,7 @@ fn ended(fleet: &Fleet, ttl: i64) -> Value {
     assert!(ttl * 1_000 < fleet.now().0, "it is over");
     fleet.dynamo.delete(PK, "#STATE");
     let mut records = records(fleet);
-    assert_eq!(
-        (records.len(), &records[0]["eventName"]),
-        (1, &json!("REMOVE"))
-    );
+    assert_eq!((records.len(), &records[0]["eventName"]), (1, &json!("REMOVE")));
     records[0]["userIdentity"] =
         json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"});
     records.remove(0)
@@ -41,20 +38,13 @@ fn ended(fleet: &Fleet, ttl: i64) -> Value {
 async fn deliver(fleet: &Fleet, table: &Table, records: &[Value]) {
     let handled = deliver_text(table, &event(records), fleet.now()).await;
     let summary = &handled.summary;
-    assert_eq!(
-        (summary.undecodable, summary.failed, summary.refused),
-        (0, 0, 0),
-        "{summary:?}"
-    );
+    assert_eq!((summary.undecodable, summary.failed, summary.refused), (0, 0, 0), "{summary:?}");
     assert!(handled.response.unwrap().batch_item_failures.is_empty());
 }
 
 /// Tokens and acquires in the hour of `at`, and whether they are final.
 async fn hour(limiter: &RateLimiter, at: EpochMillis) -> (i128, i128, bool) {
-    let read = limiter
-        .usage("e-1", "gpt-4", Window::Hourly, at)
-        .await
-        .unwrap();
+    let read = limiter.usage("e-1", "gpt-4", Window::Hourly, at).await.unwrap();
     let used = read.usage.tokens.get("rpm").copied().unwrap_or_default();
     assert_eq!(used.0 % 1_000, 0);
     (used.whole_tokens(), read.usage.acquires, read.is_final())
@@ -65,12 +55,9 @@ async fn hour(limiter: &RateLimiter, at: EpochMillis) -> (i128, i128, bool) {
 async fn i3_usage_is_exact_when_a_bucket_ends_and_is_made_again() {
     // Each record alone; the end and the next life in one batch; all of it late, in one batch; the
     // end twice.
-    for (cuts, is_repeated) in [
-        (vec![1, 1, 1], false),
-        (vec![1, 2], false),
-        (vec![3], false),
-        (vec![1, 1, 1], true),
-    ] {
+    for (cuts, is_repeated) in
+        [(vec![1, 1, 1], false), (vec![1, 2], false), (vec![3], false), (vec![1, 1, 1], true)]
+    {
         let fleet = Fleet::new().await;
         let table = fleet.dynamo.table().await;
         let limiter = fleet.limiter().await;
@@ -78,12 +65,7 @@ async fn i3_usage_is_exact_when_a_bucket_ends_and_is_made_again() {
         let first = fleet.now();
         let _ = granted(&limiter, &limits(), &[("rpm", 60)]).await;
         let mut all = records(&fleet);
-        let ttl = fleet
-            .bucket()
-            .await
-            .ttl
-            .expect("limits with a call are no bucket's own")
-            .0;
+        let ttl = fleet.bucket().await.ttl.expect("limits with a call are no bucket's own").0;
         pass(secs(40 * HOUR)).await;
         all.push(ended(&fleet, ttl));
         pass(secs(HOUR)).await;
@@ -133,12 +115,7 @@ async fn i3_no_window_is_final_without_what_a_late_stream_brings() {
         pass(secs(60)).await;
         let first = fleet.now();
         let _ = granted(&limiter, &limits(), &[("rpm", 60)]).await;
-        let ttl = fleet
-            .bucket()
-            .await
-            .ttl
-            .expect("it has no limits of its own")
-            .0;
+        let ttl = fleet.bucket().await.ttl.expect("it has no limits of its own").0;
         pass(secs(23 * HOUR)).await;
         deliver(&fleet, &table, &records(&fleet)).await;
         pass(secs(17 * HOUR)).await;

@@ -62,22 +62,11 @@ impl What {
 async fn settle_in(trouble: &[Fault], what: What, has_lease: bool, other: bool) {
     let case = format!("{trouble:?} {what:?} lease: {has_lease} other: {other}");
     let (fleet, [limiter]) = Fleet::of().await;
-    let takes: &[_] = if has_lease {
-        &[("rpd", 10), ("slots", 2)]
-    } else {
-        &[("rpd", 10)]
-    };
+    let takes: &[_] = if has_lease { &[("rpd", 10), ("slots", 2)] } else { &[("rpd", 10)] };
     let grant = granted(&limiter, &limits(), takes).await;
-    let before = (
-        10_000,
-        if has_lease { 18_000 } else { 20_000 },
-        usize::from(has_lease),
-    );
+    let before = (10_000, if has_lease { 18_000 } else { 20_000 }, usize::from(has_lease));
     let after = what.after(has_lease);
-    fleet.trouble(
-        trouble.iter().copied().map(Some).collect(),
-        other.then_some("rpd"),
-    );
+    fleet.trouble(trouble.iter().copied().map(Some).collect(), other.then_some("rpd"));
     let answer = what.run(grant).await;
     fleet.dynamo.fail_when(|_| None);
 
@@ -159,13 +148,9 @@ async fn i7_a_renewal_in_trouble_keeps_the_lease() {
 #[tokio::test(start_paused = true)]
 async fn a_settlement_that_stays_refused_ends_in_an_error() {
     let fleet = Fleet::new().await;
-    let limiter = fleet
-        .limiter_with(|builder| builder.timeout(fleet::millis(900)))
-        .await;
+    let limiter = fleet.limiter_with(|builder| builder.timeout(fleet::millis(900))).await;
     let grant = taken(ask(&limiter, &limits(), &[("slots", 20)]).lease(secs(30))).await;
-    fleet
-        .dynamo
-        .fail_when(|_| Some(Fault::Throttle { key_range: false }));
+    fleet.dynamo.fail_when(|_| Some(Fault::Throttle { key_range: false }));
     let error = grant.release().await.expect_err("it is throttled");
     assert!(
         error.is_transient() && !error.is_unknown() && error.to_string().contains("throttled"),
@@ -196,8 +181,5 @@ async fn i4_a_release_in_doubt_of_a_lease_that_may_have_expired_is_unknown() {
         is_lost.then_some(Fault::LoseRequest)
     });
     let released = grant.release().await;
-    assert!(
-        released.as_ref().is_err_and(Error::is_unknown),
-        "{released:?}, and nothing was used"
-    );
+    assert!(released.as_ref().is_err_and(Error::is_unknown), "{released:?}, and nothing was used");
 }

@@ -47,15 +47,8 @@ async fn take_in(trouble: &[Fault], before: Before, with_slots: bool, other: boo
         taken_before = fleet.tk_tc("rph").await.1;
     }
     fleet.writes();
-    fleet.trouble(
-        trouble.iter().copied().map(Some).collect(),
-        other.then_some("rph"),
-    );
-    let takes: &[_] = if with_slots {
-        &[("rph", 8), ("slots", 2)]
-    } else {
-        &[("rph", 8)]
-    };
+    fleet.trouble(trouble.iter().copied().map(Some).collect(), other.then_some("rph"));
+    let takes: &[_] = if with_slots { &[("rph", 8), ("slots", 2)] } else { &[("rph", 8)] };
     let answer = ask(&limiter, &limits(), takes).send().await;
     let (stats, sent) = (limiter.stats(), fleet.writes());
     assert!(sent <= 8, "{case}: {sent} writes");
@@ -76,16 +69,9 @@ async fn take_in(trouble: &[Fault], before: Before, with_slots: bool, other: boo
     let foreign = 1000 * fleet::foreign_takes(&fleet);
     let (rate, slots) = (bucket.limits["rph"], bucket.limits["slots"]);
     let taken = rate.consumed.bounded().0 - taken_before - foreign;
-    assert!(
-        taken >= admitted,
-        "{case}: I1, {taken} taken, {admitted} admitted"
-    );
-    let held: i64 = bucket
-        .leases
-        .iter()
-        .flatten()
-        .map(|(_, lease)| lease.tokens[&slots_name()].0)
-        .sum();
+    assert!(taken >= admitted, "{case}: I1, {taken} taken, {admitted} admitted");
+    let held: i64 =
+        bucket.leases.iter().flatten().map(|(_, lease)| lease.tokens[&slots_name()].0).sum();
     assert_eq!(
         slots.available.0 + held,
         20_000,
@@ -174,14 +160,10 @@ async fn where_the_id_is_gone_the_tokens_count_as_taken_once_each() {
 async fn a_timeout_says_that_the_take_may_have_happened() {
     let fleet = Fleet::new().await;
     let builder =
-        fleet
-            .builder()
-            .await
-            .timeout(millis(900))
-            .circuit_breaker(CircuitBreakerConfig {
-                failure_threshold: 0,
-                ..CircuitBreakerConfig::default()
-            });
+        fleet.builder().await.timeout(millis(900)).circuit_breaker(CircuitBreakerConfig {
+            failure_threshold: 0,
+            ..CircuitBreakerConfig::default()
+        });
     let limiter = builder.build().await.unwrap();
     let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
     for (applied, fault) in [(false, Fault::LoseRequest), (true, Fault::LoseAnswer)] {
@@ -189,10 +171,8 @@ async fn a_timeout_says_that_the_take_may_have_happened() {
         let doubt = limiter.stats().unconfirmed_millitokens;
         fleet.dynamo.fail_when(move |_| Some(fault));
         fleet.fail_reads(Fault::LoseRequest);
-        let error = ask(&limiter, &limits(), &[("rph", 7)])
-            .send()
-            .await
-            .expect_err("no answer comes");
+        let error =
+            ask(&limiter, &limits(), &[("rph", 7)]).send().await.expect_err("no answer comes");
         fleet.dynamo.fail_when(|_| None);
         fleet.fail_reads(None);
         assert!(
@@ -201,13 +181,7 @@ async fn a_timeout_says_that_the_take_may_have_happened() {
         );
         assert!(error.is_transient());
         let text = error.to_string();
-        let named = [
-            fleet::PK,
-            "900ms",
-            "UpdateItem",
-            "may have been applied",
-            "reset",
-        ];
+        let named = [fleet::PK, "900ms", "UpdateItem", "may have been applied", "reset"];
         assert!(named.iter().all(|part| text.contains(part)), "{text}");
         assert_eq!(
             fleet.tk_tc("rph").await.1 - before,
@@ -223,9 +197,7 @@ async fn a_timeout_says_that_the_take_may_have_happened() {
 #[tokio::test(start_paused = true)]
 async fn a_take_whose_answer_is_lost_is_found_at_the_deadline() {
     let fleet = Fleet::new().await;
-    let limiter = fleet
-        .limiter_with(|builder| builder.timeout(millis(900)))
-        .await;
+    let limiter = fleet.limiter_with(|builder| builder.timeout(millis(900))).await;
     let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
     fleet.fail(&[Fault::LoseAnswer]);
     fleet.fail_writes(Fault::Throttle { key_range: true });
@@ -239,17 +211,13 @@ async fn a_take_whose_answer_is_lost_is_found_at_the_deadline() {
 async fn a_doubt_is_not_forgotten_over_a_later_refusal() {
     for last in [Fault::Forbidden, Fault::Throttle { key_range: false }] {
         let fleet = Fleet::new().await;
-        let limiter = fleet
-            .limiter_with(|builder| builder.timeout(millis(900)))
-            .await;
+        let limiter = fleet.limiter_with(|builder| builder.timeout(millis(900))).await;
         let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
         fleet.fail(&[Fault::LoseAnswer]);
         fleet.dynamo.fail_when(move |_| Some(last));
         fleet.fail_reads(last);
-        let error = ask(&limiter, &limits(), &[("rph", 7)])
-            .send()
-            .await
-            .expect_err("it is refused");
+        let error =
+            ask(&limiter, &limits(), &[("rph", 7)]).send().await.expect_err("it is refused");
         assert!(error.is_unknown(), "{error:?}");
         fleet.fail_reads(None);
         assert_eq!(fleet.tk_tc("rph").await.1, 8_000);
@@ -262,10 +230,8 @@ async fn a_doubt_is_not_forgotten_over_a_later_refusal() {
 async fn a_read_whose_answer_is_too_slow_has_taken_nothing() {
     let fleet = Fleet::slow(secs(4)).await;
     let limiter = fleet.limiter().await;
-    let error = ask(&limiter, &limits(), &[("rph", 7)])
-        .send()
-        .await
-        .expect_err("it takes longer than 3 s");
+    let error =
+        ask(&limiter, &limits(), &[("rph", 7)]).send().await.expect_err("it takes longer than 3 s");
     assert!(
         !error.is_unknown() && error.is_transient() && error.to_string().contains("timed out"),
         "{error}"
@@ -280,10 +246,8 @@ async fn a_request_with_more_time_than_its_doubts_is_granted_after_them() {
     let fleet = Fleet::new().await;
     let limiter = fleet
         .limiter_with(|builder| {
-            let breaker = CircuitBreakerConfig {
-                failure_threshold: 0,
-                ..CircuitBreakerConfig::default()
-            };
+            let breaker =
+                CircuitBreakerConfig { failure_threshold: 0, ..CircuitBreakerConfig::default() };
             builder.timeout(millis(200)).circuit_breaker(breaker)
         })
         .await;

@@ -53,19 +53,13 @@ async fn more_under_a_lease_is_held_and_returned_with_it() {
     assert!(more(&mut grant, "tpm", 50).await.is_granted());
     let until = grant.expires_at();
     let leases = limiter.admin().leases("e-1", "gpt-4").await.unwrap().items;
-    assert!(
-        leases.iter().all(|lease| Some(lease.expires_at) == until),
-        "{leases:?}"
-    );
+    assert!(leases.iter().all(|lease| Some(lease.expires_at) == until), "{leases:?}");
     assert_eq!(grant.renew(secs(60)).await.unwrap(), Settlement::Applied);
     assert!(!more(&mut grant, "slots", 2).await.is_granted());
     assert_eq!(fleet.bucket().await.limits["slots"].available, tokens(1));
     assert_eq!(grant.release().await.unwrap(), Settlement::Applied);
     assert_eq!(fleet.bucket().await.limits["slots"].available, tokens(4));
-    assert_eq!(
-        limiter.admin().leases("e-1", "gpt-4").await.unwrap().items,
-        []
-    );
+    assert_eq!(limiter.admin().leases("e-1", "gpt-4").await.unwrap().items, []);
     // A holder that dies.
     let mut grant = leased(&limiter, &limits(), &[("slots", 1)], secs(30)).await;
     assert!(more(&mut grant, "slots", 3).await.is_granted());
@@ -83,17 +77,10 @@ async fn more_is_taken_from_every_bucket_of_the_grant_or_from_none() {
     let mut grant = take("e-1", 1).await.unwrap().granted().unwrap();
     let _other = take("team", 6).await.unwrap();
     assert!(more(&mut grant, "rpm", 2).await.is_granted());
-    assert!(
-        !more(&mut grant, "rpm", 2).await.is_granted(),
-        "the team has 1"
-    );
+    assert!(!more(&mut grant, "rpm", 2).await.is_granted(), "the team has 1");
     pass(secs(1)).await;
     let left = limiter.peek("e-1", "gpt-4").send().await.unwrap();
-    let left: Vec<_> = left
-        .limits
-        .iter()
-        .map(|limit| limit.available.whole_tokens())
-        .collect();
+    let left: Vec<_> = left.limits.iter().map(|limit| limit.available.whole_tokens()).collect();
     assert_eq!(left, [7, 1]);
 }
 
@@ -101,20 +88,11 @@ async fn more_is_taken_from_every_bucket_of_the_grant_or_from_none() {
 async fn what_cannot_be_taken_or_given_back_is_refused_with_the_remedy() {
     let (fleet, [limiter]) = Fleet::of().await;
     let says = |error: Error, text: &str| {
-        assert!(
-            matches!(&error, Error::Invalid(said) if said.contains(text)),
-            "{error}"
-        );
+        assert!(matches!(&error, Error::Invalid(said) if said.contains(text)), "{error}");
     };
     let mut grant = granted(&limiter, &limits(), &[("rpm", 3)]).await;
-    says(
-        grant.take_more("cpm", 1).await.unwrap_err(),
-        "limit \"cpm\" is not among",
-    );
-    says(
-        grant.take_more("slots", 1).await.unwrap_err(),
-        "the grant has no lease",
-    );
+    says(grant.take_more("cpm", 1).await.unwrap_err(), "limit \"cpm\" is not among");
+    says(grant.take_more("slots", 1).await.unwrap_err(), "the grant has no lease");
     says(grant.take_more("rpm", -1).await.unwrap_err(), "0 to 10^12");
     // The item keeps a limit that this request did not bring.
     let mut fewer = granted(&limiter, &limits()[..1], &[("rpm", 1)]).await;
@@ -127,44 +105,23 @@ async fn what_cannot_be_taken_or_given_back_is_refused_with_the_remedy() {
         grant.give_back("rpm", 4).await.unwrap_err(),
         "grant holds 3 of \"rpm\", 4 were to be given back",
     );
-    assert_eq!(
-        grant.give_back("rpm", 2).await.unwrap(),
-        Settlement::Applied
-    );
-    assert_eq!(
-        (grant.amount("rpm"), fleet.tk_tc("rpm").await),
-        (tokens(1), (59_000, 1_000))
-    );
+    assert_eq!(grant.give_back("rpm", 2).await.unwrap(), Settlement::Applied);
+    assert_eq!((grant.amount("rpm"), fleet.tk_tc("rpm").await), (tokens(1), (59_000, 1_000)));
     let mut late = leased(&limiter, &limits(), &[("rpm", 1), ("slots", 2)], secs(5)).await;
-    assert_eq!(
-        late.give_back("slots", 1).await.unwrap(),
-        Settlement::Applied
-    );
+    assert_eq!(late.give_back("slots", 1).await.unwrap(), Settlement::Applied);
     assert_eq!(fleet.bucket().await.limits["slots"].available, tokens(3));
     pass(secs(5)).await;
-    says(
-        late.take_more("rpm", 1).await.unwrap_err(),
-        "the lease of this grant has expired",
-    );
-    let away = fleet
-        .limiter_with(|builder| builder.on_unavailable(OnUnavailable::Allow))
-        .await;
+    says(late.take_more("rpm", 1).await.unwrap_err(), "the lease of this grant has expired");
+    let away = fleet.limiter_with(|builder| builder.on_unavailable(OnUnavailable::Allow)).await;
     fleet.dynamo.fail_reads(|_, _| Some(Fault::ServerError));
     let mut degraded = granted(&away, &limits(), &[("rpm", 1)]).await;
-    says(
-        degraded.take_more("rpm", 1).await.unwrap_err(),
-        "made without the table",
-    );
+    says(degraded.take_more("rpm", 1).await.unwrap_err(), "made without the table");
 }
 
 /// A request whose response is lost takes once, as an acquire does.
 #[tokio::test(start_paused = true)]
 async fn i7_more_is_taken_once_whatever_becomes_of_the_response() {
-    for fault in [
-        Fault::LoseAnswer,
-        Fault::LoseRequest,
-        Fault::ServerErrorApplied,
-    ] {
+    for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::ServerErrorApplied] {
         let (fleet, [limiter]) = Fleet::of().await;
         let mut grant = granted(&limiter, &limits(), &[("tpm", 100)]).await;
         fleet.fail(&[fault]);
@@ -180,10 +137,7 @@ async fn i7_more_is_taken_once_whatever_becomes_of_the_response() {
         assert!(dropped.is_err());
         pass(secs(10)).await;
         assert_eq!(fleet.tk_tc("tpm").await.1, 100_000);
-        let _ = ask(&limiter, &limits(), &[("tpm", 1)])
-            .send()
-            .await
-            .unwrap();
+        let _ = ask(&limiter, &limits(), &[("tpm", 1)]).send().await.unwrap();
     }
 }
 
@@ -240,11 +194,7 @@ async fn i1_more_that_is_denied_or_given_back_leaves_nothing_behind() {
         let one = |entity: &str| {
             let ask = limiter.acquire(entity, "gpt-4").take("rpm", 6);
             let ask = ask.take("tpm", 100);
-            if is_leased {
-                ask.lease(secs(3_600))
-            } else {
-                ask
-            }
+            if is_leased { ask.lease(secs(3_600)) } else { ask }
         };
         let both = limiter.acquire_all([one("kid"), one("alone")]).send().await;
         let both = both.unwrap().granted().unwrap().into_iter();
@@ -276,20 +226,14 @@ async fn i1_more_that_is_denied_or_given_back_leaves_nothing_behind() {
         let decision = Grant::take_more_of(&mut grants, &more).await.unwrap();
         assert_eq!(decision.is_granted(), kid != LimitMode::Enforced, "{name}");
         if decision.is_granted() {
-            assert_eq!(
-                grants[0].amount("rpm"),
-                tokens(11),
-                "{name}: the team gave it"
-            );
+            assert_eq!(grants[0].amount("rpm"), tokens(11), "{name}: the team gave it");
             let _ = grants[0].give_back("tpm", 50).await.unwrap();
             let _ = grants[0].give_back("rpm", 5).await.unwrap();
             assert_eq!(all(&grants), before.1, "{name}");
             let mut after = sums(&fleet);
             // The leases of what was taken more are empty, and end with the others.
             after.retain(|name, _| !name.ends_with(" h"));
-            after
-                .iter()
-                .for_each(|(key, sum)| assert_eq!(before.0[key], *sum, "{name}: {key}"));
+            after.iter().for_each(|(key, sum)| assert_eq!(before.0[key], *sum, "{name}: {key}"));
         }
         for grant in grants {
             let _ = grant.roll_back().await.unwrap();
@@ -333,18 +277,14 @@ async fn i7_a_token_that_is_settled_again_counts_once_in_every_bucket() {
                 "adjust" => grant.adjust("tpm", 300).await.unwrap(),
                 "give_back" => grant.give_back("tpm", 100).await.unwrap(),
                 "roll_back" => grant.roll_back().await.unwrap(),
-                _ => grant
-                    .release_with(&[("tpm", tokens(300))], &[])
-                    .await
-                    .unwrap(),
+                _ => grant.release_with(&[("tpm", tokens(300))], &[]).await.unwrap(),
             };
             if at == 0 {
                 assert_eq!(fleet.writes(), 2, "{step}: one for each bucket");
             }
             let sums = sums(&fleet);
-            let team = sums
-                .iter()
-                .find(|(key, _)| key.contains("#team#") && key.ends_with("tpm_tk"));
+            let team =
+                sums.iter().find(|(key, _)| key.contains("#team#") && key.ends_with("tpm_tk"));
             assert_eq!(*team.unwrap().1, 700_000, "{steps:?}, {at}");
         }
     }

@@ -125,21 +125,12 @@ async fn in_a_split_bucket_a_refund_goes_where_there_is_room() {
     fleet.writes();
     let other = fleet.limiter().await;
     // Views of all shards.
-    let _ = other
-        .peek("e-1", "gpt-4")
-        .limits(&limits)
-        .send()
-        .await
-        .unwrap();
+    let _ = other.peek("e-1", "gpt-4").limits(&limits).send().await.unwrap();
     refund(&other, &limits, "rpm", 50).await;
     assert_eq!(fleet.writes(), 1, "one shard has enough room");
     assert_eq!(holds(&fleet, "rpm").await, tokens(380));
     refund(&other, &limits, "rpm", 19).await;
-    assert_eq!(
-        holds(&fleet, "rpm").await,
-        tokens(399),
-        "two shards had room"
-    );
+    assert_eq!(holds(&fleet, "rpm").await, tokens(399), "two shards had room");
     refund(&other, &limits, "rpm", 30).await;
     assert_eq!(holds(&fleet, "rpm").await, tokens(400));
     let shards = shards(&fleet).await;
@@ -161,15 +152,8 @@ async fn a_refund_and_a_debit_reach_the_parents_that_an_acquire_takes_from() {
     assert!(acquire.into_debt().send().await.unwrap().is_granted());
     for name in ["e-1", "org"] {
         let balances = limiter.peek(name, "gpt-4").send().await.unwrap();
-        let own = balances
-            .limits
-            .iter()
-            .find(|status| status.entity == entity(name));
-        assert_eq!(
-            own.unwrap().available,
-            tokens(86_400 - 700 - 90_000),
-            "{name}"
-        );
+        let own = balances.limits.iter().find(|status| status.entity == entity(name));
+        assert_eq!(own.unwrap().available, tokens(86_400 - 700 - 90_000), "{name}");
     }
 }
 
@@ -256,9 +240,8 @@ async fn debit_all(fleet: &Fleet, limiter: &RateLimiter) {
 async fn beside_another_request_a_local_bucket_goes_into_debt_too() {
     let fleet = Fleet::new().await;
     let local = OnUnavailable::Local { percent: 10 };
-    let limiter = fleet
-        .limiter_with(|builder| builder.timeout(millis(200)).on_unavailable(local))
-        .await;
+    let limiter =
+        fleet.limiter_with(|builder| builder.timeout(millis(200)).on_unavailable(local)).await;
     fleet.fail_writes(Fault::ServerError);
     fleet.fail_reads(Fault::ServerError);
     for (amount, is_granted) in [(8_000, true), (8_000, false)] {

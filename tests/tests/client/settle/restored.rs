@@ -68,10 +68,7 @@ async fn i4_a_renewal_by_an_older_token_shortens_no_lease() {
     assert_eq!(bucket.limits["slots"].available, tokens(3), "still held");
     assert_eq!(bucket.due_at, until);
     // The one that it was told of can be renewed further.
-    assert_eq!(
-        second.renew(secs(3_600)).await.unwrap(),
-        Settlement::Applied
-    );
+    assert_eq!(second.renew(secs(3_600)).await.unwrap(), Settlement::Applied);
     assert!(second.expires_at() > until);
     assert_eq!(first.renew(secs(1)).await.unwrap(), Settlement::Applied);
     assert_eq!(first.expires_at(), second.expires_at());
@@ -84,9 +81,8 @@ async fn i4_a_renewal_by_an_older_token_shortens_no_lease() {
 async fn a_token_that_is_no_token_or_out_of_range_is_refused() {
     use weirgate_store::base64;
     let (_fleet, [limiter]) = Fleet::of().await;
-    let token = leased(&limiter, &limits(), &[("tpd", 5), ("slots", 1)], secs(60))
-        .await
-        .into_token();
+    let token =
+        leased(&limiter, &limits(), &[("tpd", 5), ("slots", 1)], secs(60)).await.into_token();
     let json = String::from_utf8(base64::decode(&token).unwrap()).unwrap();
     let refused = |token: &str| match limiter.restore_grant(token) {
         Err(Error::Invalid(text)) => text,
@@ -126,10 +122,7 @@ async fn a_token_of_another_table_or_namespace_is_refused() {
             let token = granted(from, &limits(), &takes).await.into_token();
             let refused = to.restore_grant(&token).unwrap_err().to_string();
             assert!(refused.contains("is of table"), "{refused}");
-            assert!(
-                refused.contains("use a limiter of the same table"),
-                "{refused}"
-            );
+            assert!(refused.contains("use a limiter of the same table"), "{refused}");
             assert!(from.restore_grant(&token).is_ok());
         }
     }
@@ -152,12 +145,8 @@ async fn a_token_of_another_table_or_namespace_is_refused() {
             assert_eq!(restored.is_ok(), is_same, "{name}: {restored:?}");
         }
     }
-    let staging = fleet
-        .limiter_with(|builder| builder.namespace("staging"))
-        .await;
-    let token = granted(&staging, &limits(), &[("tpd", 5)])
-        .await
-        .into_token();
+    let staging = fleet.limiter_with(|builder| builder.namespace("staging")).await;
+    let token = granted(&staging, &limits(), &[("tpd", 5)]).await.into_token();
     let refused = other.restore_grant(&token).unwrap_err().to_string();
     assert!(refused.contains("namespace \"staging\""), "{refused}");
 }
@@ -168,9 +157,7 @@ async fn a_token_of_another_table_or_namespace_is_refused() {
 async fn a_grant_has_a_bounded_number_of_parts_at_both_ends() {
     use weirgate_store::base64;
     let (fleet, [limiter]) = Fleet::of().await;
-    let token = granted(&limiter, &limits(), &[("tpd", 5)])
-        .await
-        .into_token();
+    let token = granted(&limiter, &limits(), &[("tpd", 5)]).await.into_token();
     let mut json: serde_json::Value =
         serde_json::from_slice(&base64::decode(&token).unwrap()).unwrap();
     let hold = json["holds"][0].clone();
@@ -223,10 +210,7 @@ async fn a_misspelt_limit_is_an_error_beside_any_other_entity() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let system = Config::of(limits().to_vec());
     set_config(&limiter, &ConfigLevel::System, &system).await;
-    let unlimited = Config {
-        status: weirgate::ConfigStatus::Unlimited,
-        ..Config::default()
-    };
+    let unlimited = Config { status: weirgate::ConfigStatus::Unlimited, ..Config::default() };
     set_config(&limiter, &ConfigLevel::Entity(entity("vip")), &unlimited).await;
     set_entity(&limiter, &child("vip", "team")).await;
     let ask = |entity: &str| limiter.acquire(entity, "gpt-4").take("tpd", 1);
@@ -243,13 +227,7 @@ async fn a_misspelt_limit_is_an_error_beside_any_other_entity() {
         for is_restored in [false, true] {
             let all = std::iter::once("a").chain(others.iter().copied());
             let requests = all.map(|entity| kind(ask(entity)));
-            let grants = limiter
-                .acquire_all(requests)
-                .send()
-                .await
-                .unwrap()
-                .granted()
-                .unwrap();
+            let grants = limiter.acquire_all(requests).send().await.unwrap().granted().unwrap();
             for mut grant in grants {
                 if is_restored {
                     grant = limiter.restore_grant(&grant.into_token()).unwrap();
@@ -263,29 +241,19 @@ async fn a_misspelt_limit_is_an_error_beside_any_other_entity() {
                     ];
                     let is_invalid =
                         |call: &Result<(), Error>| matches!(call, Err(Error::Invalid(_)));
-                    assert!(
-                        calls.iter().all(is_invalid),
-                        "{others:?} {limit}: {calls:?}"
-                    );
+                    assert!(calls.iter().all(is_invalid), "{others:?} {limit}: {calls:?}");
                 }
                 let _ = grant.adjust("tpd", 2).await.unwrap();
                 let _ = grant.roll_back().await.unwrap();
             }
         }
         for misspelt in [ask("a").take("tdp", 1), ask("a").take_up_to("tdp", 0, 1)] {
-            let all = others
-                .iter()
-                .map(|entity| kind(ask(entity)))
-                .chain([misspelt]);
+            let all = others.iter().map(|entity| kind(ask(entity))).chain([misspelt]);
             let refused = limiter.acquire_all(all.collect::<Vec<_>>()).send().await;
             assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
         }
     }
-    let refund = limiter
-        .refund("a", "gpt-4")
-        .give_back("tdp", 1)
-        .send()
-        .await;
+    let refund = limiter.refund("a", "gpt-4").give_back("tdp", 1).send().await;
     assert!(matches!(refund, Err(Error::Invalid(_))), "{refund:?}");
 }
 
@@ -297,25 +265,13 @@ async fn no_report_goes_further_into_debt_than_a_month_refills() {
     for (limit, most) in [
         (Limit::per_second("r", 10).unwrap(), 25_920_000),
         (Limit::per_day("r", 1_000).unwrap(), 30_000),
-        (
-            Limit::per_day("r", 1_000)
-                .unwrap()
-                .with_burst(50_000)
-                .unwrap(),
-            100_000,
-        ),
+        (Limit::per_day("r", 1_000).unwrap().with_burst(50_000).unwrap(), 100_000),
         (Limit::custom("r", 7, 7, year).unwrap(), 14),
-        (
-            Limit::per_second("r", 1_000_000_000_000).unwrap(),
-            1_000_000_000_000,
-        ),
+        (Limit::per_second("r", 1_000_000_000_000).unwrap(), 1_000_000_000_000),
     ] {
         let resource = format!("r{most}");
-        let ask = |limit: &Limit| {
-            limiter
-                .acquire("e-1", &resource)
-                .limits(std::slice::from_ref(limit))
-        };
+        let ask =
+            |limit: &Limit| limiter.acquire("e-1", &resource).limits(std::slice::from_ref(limit));
         let soft = limit.clone().in_mode(LimitMode::Soft);
         for amount in [most + 1, 999_999_999_999, 1_000_000_000_000] {
             if amount <= most {
@@ -331,14 +287,7 @@ async fn no_report_goes_further_into_debt_than_a_month_refills() {
                 assert!(text.contains(&format!("0 to {most} tokens")), "{text}");
                 assert!(text.contains(&format!("got {amount}")), "{text}");
             };
-            refused(
-                ask(&limit)
-                    .take("r", amount)
-                    .into_debt()
-                    .send()
-                    .await
-                    .unwrap_err(),
-            );
+            refused(ask(&limit).take("r", amount).into_debt().send().await.unwrap_err());
             refused(ask(&soft).take("r", amount).send().await.unwrap_err());
             let mut grant = taken(ask(&limit).take("r", 1)).await;
             refused(grant.adjust("r", amount).await.unwrap_err());
@@ -347,12 +296,7 @@ async fn no_report_goes_further_into_debt_than_a_month_refills() {
             assert_eq!(restored.amount("r"), tokens(1));
             let _ = restored.roll_back().await.unwrap();
         }
-        let _ = ask(&limit)
-            .take("r", most)
-            .into_debt()
-            .send()
-            .await
-            .unwrap();
+        let _ = ask(&limit).take("r", most).into_debt().send().await.unwrap();
     }
 }
 
@@ -472,11 +416,7 @@ async fn settled(step: Step, mut grant: Grant) -> String {
         Step::AdjustUp => format!("{:?}", grant.adjust("tpm", 150).await),
         Step::GiveBack => format!("{:?}", grant.give_back("tpm", 40).await),
         Step::TakeMore | Step::TakeTooMuch => {
-            let more = if matches!(step, Step::TakeMore) {
-                10
-            } else {
-                30
-            };
+            let more = if matches!(step, Step::TakeMore) { 10 } else { 30 };
             let decision = grant.take_more("tpm", more).await;
             format!("{:?}", decision.map(|decision| decision.is_granted()))
         }
@@ -497,10 +437,7 @@ async fn settled(step: Step, mut grant: Grant) -> String {
 pub(crate) fn sums(fleet: &Fleet) -> BTreeMap<String, i64> {
     let mut sums = BTreeMap::new();
     for item in fleet.dynamo.items() {
-        let Some(bucket) = item["PK"]["S"]
-            .as_str()
-            .filter(|_| item["SK"]["S"] == "#STATE")
-        else {
+        let Some(bucket) = item["PK"]["S"].as_str().filter(|_| item["SK"]["S"] == "#STATE") else {
             continue;
         };
         let bucket = bucket.rsplit_once('#').unwrap().0;

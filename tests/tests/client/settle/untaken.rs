@@ -47,10 +47,7 @@ async fn i4_what_a_lease_was_adjusted_to_returns_with_it() {
         let _ = grant.adjust("tpm", 250).await.unwrap();
         let _ = grant.adjust("slots", 2).await.unwrap();
         let lease = &limiter.admin().leases("e-1", "gpt-4").await.unwrap().items[0];
-        assert_eq!(
-            (lease.tokens["tpm"], lease.tokens["slots"]),
-            (tokens(250), tokens(2))
-        );
+        assert_eq!((lease.tokens["tpm"], lease.tokens["slots"]), (tokens(250), tokens(2)));
         if is_expired {
             std::mem::forget(grant);
             pass(secs(31)).await;
@@ -69,11 +66,7 @@ async fn i4_what_a_lease_was_adjusted_to_returns_with_it() {
 #[tokio::test(start_paused = true)]
 async fn i7_a_first_adjustment_whose_response_is_lost_counts_once() {
     use weirgate_testkit::Fault;
-    for fault in [
-        Fault::LoseAnswer,
-        Fault::LoseRequest,
-        Fault::ServerErrorApplied,
-    ] {
+    for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::ServerErrorApplied] {
         let (fleet, [limiter]) = Fleet::of().await;
         let mut grant = leased(&limiter, &limits(), &[("rpm", 1)], secs(60)).await;
         fleet.fail(&[fault]);
@@ -86,10 +79,7 @@ async fn i7_a_first_adjustment_whose_response_is_lost_counts_once() {
 async fn a_take_of_nothing_requires_that_the_limit_is_not_in_debt() {
     let (fleet, [limiter, other]) = Fleet::of().await;
     let mut grant = granted(&limiter, &limits(), &[("rpm", 1), ("tpm", 0)]).await;
-    assert_eq!(
-        (grant.amount("tpm"), fleet.tk_tc("tpm").await),
-        (tokens(0), (600_000, 0))
-    );
+    assert_eq!((grant.amount("tpm"), fleet.tk_tc("tpm").await), (tokens(0), (600_000, 0)));
     fleet.writes();
     let _ = granted(&limiter, &limits(), &[("rpm", 1), ("tpm", 0)]).await;
     assert_eq!(fleet.writes(), 1);
@@ -98,11 +88,7 @@ async fn a_take_of_nothing_requires_that_the_limit_is_not_in_debt() {
         let short = denied(limiter, &limits(), &[("rpm", 1), ("tpm", 0)]).await;
         let blocking = short.blocking().expect("it is in debt");
         assert_eq!(
-            (
-                blocking.limit.as_str(),
-                blocking.available,
-                blocking.is_requested
-            ),
+            (blocking.limit.as_str(), blocking.available, blocking.is_requested),
             ("tpm", tokens(-20), true)
         );
         // 10 tokens a second.
@@ -132,11 +118,7 @@ async fn a_take_of_nothing_finds_the_shard_that_is_not_in_debt() {
     let mut last = granted(&limiter, &limits, &[("tpm", 10)]).await;
     let _ = last.adjust("tpm", 11).await.unwrap();
     let short = denied(&fleet.limiter().await, &limits, &[("rpm", 1), ("tpm", 0)]).await;
-    assert_eq!(
-        short.blocking().unwrap().available,
-        tokens(-1),
-        "the smallest debt"
-    );
+    assert_eq!(short.blocking().unwrap().available, tokens(-1), "the smallest debt");
     // A shard of four gets a token in six minutes.
     let wait = short.retry_after.unwrap();
     assert!((secs(350)..=secs(360)).contains(&wait), "{wait:?}");
@@ -148,10 +130,7 @@ async fn a_take_of_nothing_finds_the_shard_that_is_not_in_debt() {
 #[tokio::test(start_paused = true)]
 async fn a_take_of_nothing_uses_a_shard_that_gives_nothing_else() {
     let (fleet, [limiter]) = Fleet::of().await;
-    let limits = [
-        Limit::per_hour("rpm", 20).unwrap(),
-        Limit::per_hour("tpm", 40).unwrap(),
-    ];
+    let limits = [Limit::per_hour("rpm", 20).unwrap(), Limit::per_hour("tpm", 40).unwrap()];
     split(&limiter, &limits, 2).await;
     for shard in 0..2 {
         let pk = format!("default/BUCKET#e-1#gpt-4#{shard}");
@@ -162,8 +141,5 @@ async fn a_take_of_nothing_uses_a_shard_that_gives_nothing_else() {
     }
     let reader = fleet.limiter().await;
     let grant = granted(&reader, &limits, &[("rpm", 1), ("tpm", 0)]).await;
-    assert_eq!(
-        (grant.amount("rpm"), grant.amount("tpm")),
-        (tokens(1), tokens(0))
-    );
+    assert_eq!((grant.amount("rpm"), grant.amount("tpm")), (tokens(1), tokens(0)));
 }

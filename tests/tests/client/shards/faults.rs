@@ -20,18 +20,12 @@ async fn a_manually_deleted_shard_is_gone_and_delays_no_request() {
             pass(millis(100)).await;
         }
         assert!(
-            shards(&fleet)
-                .await
-                .iter()
-                .all(|shard| shard.key.shard != gone),
+            shards(&fleet).await.iter().all(|shard| shard.key.shard != gone),
             "a process that knows other shards creates none"
         );
     }
-    let there: i64 = shards(&fleet)
-        .await
-        .iter()
-        .map(|shard| shard.limits["rpm"].available.whole_tokens())
-        .sum();
+    let there: i64 =
+        shards(&fleet).await.iter().map(|shard| shard.limits["rpm"].available.whole_tokens()).sum();
     let _ = granted(&limiter, &limits, &[("rpm", there)]).await;
     let denied = denied(&limiter, &limits, &[("rpm", 1)]).await;
     assert!(denied.retry_after.is_some());
@@ -51,16 +45,10 @@ async fn a_throttled_caller_asks_for_one_split_of_its_shard_a_minute() {
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     fleet.fail(&[Fault::Throttle { key_range: false }]);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
-    assert!(
-        fleet.bucket().await.scaling.hot_at.is_none(),
-        "the account is no reason to split"
-    );
+    assert!(fleet.bucket().await.scaling.hot_at.is_none(), "the account is no reason to split");
     fleet.fail(&[Fault::Throttle { key_range: true }]);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
-    assert!(
-        fleet.bucket().await.scaling.hot_at.is_none(),
-        "nor is a single crest"
-    );
+    assert!(fleet.bucket().await.scaling.hot_at.is_none(), "nor is a single crest");
     pass(secs(6)).await;
     fleet.fail(&[Fault::Throttle { key_range: true }; 2]);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
@@ -88,10 +76,7 @@ async fn a_throttled_caller_asks_for_one_split_of_its_shard_a_minute() {
     let ((), asked) = tokio::join!(splitting, asking);
     assert!(asked.unwrap().is_granted());
     assert!(
-        shards(&fleet)
-            .await
-            .iter()
-            .all(|shard| shard.scaling.hot_at.is_none()),
+        shards(&fleet).await.iter().all(|shard| shard.scaling.hot_at.is_none()),
         "it is not that shard any more"
     );
 }

@@ -19,15 +19,8 @@ fn millis(ms: u64) -> Duration {
 }
 
 fn add(pk: &str, conditions: Vec<Condition>) -> Update {
-    let key = ItemKey {
-        pk: pk.to_owned(),
-        sk: "#STATE".to_owned(),
-    };
-    Update {
-        key,
-        conditions,
-        changes: vec![AttributeUpdate::Add(Path::of("n"), Value::Int(1))],
-    }
+    let key = ItemKey { pk: pk.to_owned(), sk: "#STATE".to_owned() };
+    Update { key, conditions, changes: vec![AttributeUpdate::Add(Path::of("n"), Value::Int(1))] }
 }
 
 async fn write(table: &Table, pk: &str) -> Result<WriteOutcome, StoreError> {
@@ -36,9 +29,7 @@ async fn write(table: &Table, pk: &str) -> Result<WriteOutcome, StoreError> {
 
 /// How often an item was written to.
 fn written(dynamo: &Dynamo, pk: &str) -> u64 {
-    dynamo.item(pk, "#STATE")["n"]["N"]
-        .as_str()
-        .map_or(0, |number| number.parse().unwrap())
+    dynamo.item(pk, "#STATE")["n"]["N"].as_str().map_or(0, |number| number.parse().unwrap())
 }
 
 /// Partitions that take so much, and answer at once.
@@ -67,11 +58,7 @@ async fn offer(table: &Table, pks: &[&'static str], each_ms: usize, ms: u64) {
     }
     for result in writes.join_all().await {
         if let Err(error) = result {
-            assert_eq!(
-                error.kind,
-                ErrorKind::Throttled { key_range: true },
-                "{error}"
-            );
+            assert_eq!(error.kind, ErrorKind::Throttled { key_range: true }, "{error}");
         }
     }
 }
@@ -163,10 +150,7 @@ async fn transact(
     token: &WriteId,
 ) -> Result<TransactOutcome, StoreError> {
     let there = || vec![Condition::Present(Path::of("n"))];
-    let actions: Vec<_> = pks
-        .iter()
-        .map(|pk| Action::Update(add(pk, there())))
-        .collect();
+    let actions: Vec<_> = pks.iter().map(|pk| Action::Update(add(pk, there()))).collect();
     table.transact(&actions, token).await
 }
 
@@ -178,19 +162,11 @@ async fn a_transaction_costs_double_in_each_partition_also_when_it_is_cancelled(
     }
     dynamo.put(&json!({"PK": {"S": "big"}, "SK": {"S": "#STATE"}, "n": {"N": "0"}, "x": {"S": "x".repeat(2500)}}));
     let units = || ["a", "b", "big", "none"].map(|pk| partitions.partition(pk).units);
-    assert_eq!(
-        transact(&table, &["a", "big"], &id("t")).await.unwrap(),
-        TransactOutcome::Applied
-    );
+    assert_eq!(transact(&table, &["a", "big"], &id("t")).await.unwrap(), TransactOutcome::Applied);
     assert_eq!(units(), [2, 0, 6, 0]);
-    assert_eq!(
-        transact(&table, &["a", "big"], &id("t")).await.unwrap(),
-        TransactOutcome::Applied
-    );
+    assert_eq!(transact(&table, &["a", "big"], &id("t")).await.unwrap(), TransactOutcome::Applied);
     assert_eq!(units(), [2, 0, 6, 0], "asked for again, it reads");
-    let lost = transact(&table, &["b", "big", "none"], &id("u"))
-        .await
-        .unwrap();
+    let lost = transact(&table, &["b", "big", "none"], &id("u")).await.unwrap();
     assert_eq!(
         lost,
         TransactOutcome::ConditionFailed(vec![
@@ -202,12 +178,7 @@ async fn a_transaction_costs_double_in_each_partition_also_when_it_is_cancelled(
     assert_eq!(units(), [2, 2, 12, 2]);
     assert_eq!(
         partitions.counts(),
-        Counts {
-            requests: 3,
-            writes: 3,
-            units: 18,
-            ..Counts::default()
-        }
+        Counts { requests: 3, writes: 3, units: 18, ..Counts::default() }
     );
 }
 
@@ -219,36 +190,17 @@ async fn a_transaction_is_cancelled_if_one_of_its_partitions_is_spent() {
     }
     write(&table, "b").await.unwrap();
     let error = transact(&table, &["a", "b"], &id("t")).await.unwrap_err();
-    assert_eq!(
-        error.kind,
-        ErrorKind::IndexThrottled,
-        "a reason has no field for the key range"
-    );
-    assert!(
-        error.reason.starts_with("ThrottlingError at b #STATE"),
-        "{error}"
-    );
+    assert_eq!(error.kind, ErrorKind::IndexThrottled, "a reason has no field for the key range");
+    assert!(error.reason.starts_with("ThrottlingError at b #STATE"), "{error}");
     assert_eq!(["a", "b"].map(|pk| written(&dynamo, pk)), [0, 1]);
-    assert_eq!(
-        ["a", "b"].map(|pk| partitions.partition(pk).throttled),
-        [0, 1]
-    );
+    assert_eq!(["a", "b"].map(|pk| partitions.partition(pk).throttled), [0, 1]);
     assert_eq!(
         partitions.counts(),
-        Counts {
-            requests: 2,
-            writes: 2,
-            throttled: 1,
-            units: 1,
-            ..Counts::default()
-        }
+        Counts { requests: 2, writes: 2, throttled: 1, units: 1, ..Counts::default() }
     );
 
     tokio::time::sleep(millis(1)).await;
-    assert_eq!(
-        transact(&table, &["a", "b"], &id("t")).await.unwrap(),
-        TransactOutcome::Applied
-    );
+    assert_eq!(transact(&table, &["a", "b"], &id("t")).await.unwrap(), TransactOutcome::Applied);
     assert_eq!(["a", "b"].map(|pk| written(&dynamo, pk)), [1, 2]);
     let again = transact(&table, &["a", "b"], &id("t")).await.unwrap();
     assert_eq!(
@@ -263,10 +215,7 @@ async fn the_partitions_count_what_the_database_reports() {
     let partitions = Partitions::over(Dynamo::new().await, Limits::default(), 5);
     let (table, meter) = partitions.metered().await;
     let mut large = add("large", vec![]);
-    large.changes.push(AttributeUpdate::Set(
-        Path::of("x"),
-        Value::Text("x".repeat(5000)),
-    ));
+    large.changes.push(AttributeUpdate::Set(Path::of("x"), Value::Text("x".repeat(5000))));
     for update in [&add("a", vec![]), &large, &large] {
         table.update(update, ReturnValues::None).await.unwrap();
     }

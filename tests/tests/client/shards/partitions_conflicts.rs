@@ -15,10 +15,7 @@ const fn millis(ms: u64) -> Duration {
 }
 
 fn key(pk: &str) -> ItemKey {
-    ItemKey {
-        pk: pk.to_owned(),
-        sk: "#STATE".to_owned(),
-    }
+    ItemKey { pk: pk.to_owned(), sk: "#STATE".to_owned() }
 }
 
 fn add(pk: &str) -> Update {
@@ -45,20 +42,15 @@ async fn transact(
 /// A table whose conflicts last so long, and which answers at once.
 async fn table(conflict_window: Duration) -> (Dynamo, Partitions, Table) {
     let dynamo = Dynamo::new().await;
-    let limits = Limits {
-        conflict_window,
-        latency: Duration::ZERO..=Duration::ZERO,
-        ..Limits::default()
-    };
+    let limits =
+        Limits { conflict_window, latency: Duration::ZERO..=Duration::ZERO, ..Limits::default() };
     let partitions = Partitions::over(dynamo.clone(), limits, 1);
     let table = partitions.table().await;
     (dynamo, partitions, table)
 }
 
 fn n(dynamo: &Dynamo, pk: &str) -> u64 {
-    dynamo.item(pk, "#STATE")["n"]["N"]
-        .as_str()
-        .map_or(0, |number| number.parse().unwrap())
+    dynamo.item(pk, "#STATE")["n"]["N"].as_str().map_or(0, |number| number.parse().unwrap())
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,10 +61,7 @@ async fn a_transaction_is_cancelled_by_a_write_within_the_window() {
         sleep(millis(window)).await;
         let error = transact(&table, &["a", "b"], &id("t")).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Conflict, "{window} ms");
-        assert!(
-            error.reason.starts_with("TransactionConflict at a #STATE"),
-            "{error}"
-        );
+        assert!(error.reason.starts_with("TransactionConflict at a #STATE"), "{error}");
         assert!(!error.reason.contains("at b"), "{error}");
         assert_eq!([n(&dynamo, "a"), n(&dynamo, "b")], [1, 0]);
         assert_eq!(partitions.counts().conflicts, 1);
@@ -103,22 +92,12 @@ async fn a_write_to_an_item_of_a_running_transaction_conflicts() {
     sleep(millis(2)).await;
     let error = write(&table, "a").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Conflict);
-    assert!(
-        error.reason.starts_with("TransactionConflictException"),
-        "{error}"
-    );
+    assert!(error.reason.starts_with("TransactionConflictException"), "{error}");
     let other = transact(&table, &["b", "c"], &id("u")).await.unwrap_err();
-    assert!(
-        other.reason.starts_with("TransactionConflict at b #STATE"),
-        "{other}"
-    );
+    assert!(other.reason.starts_with("TransactionConflict at b #STATE"), "{other}");
     write(&table, "c").await.unwrap();
     assert_eq!(partitions.counts().conflicts, 2);
-    assert_eq!(
-        running.await.unwrap(),
-        millis(5),
-        "a transaction is answered when it has ended"
-    );
+    assert_eq!(running.await.unwrap(), millis(5), "a transaction is answered when it has ended");
     write(&table, "a").await.unwrap();
     assert_eq!(["a", "b", "c"].map(|pk| n(&dynamo, pk)), [2, 1, 1]);
 }

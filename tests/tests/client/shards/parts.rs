@@ -19,10 +19,7 @@ fn limits() -> Vec<Limit> {
 
 /// What all shards have left of both limits.
 async fn left(fleet: &Fleet) -> (i64, i64) {
-    (
-        holds(fleet, "tpm").await.whole_tokens(),
-        holds(fleet, "slots").await.whole_tokens(),
-    )
+    (holds(fleet, "tpm").await.whole_tokens(), holds(fleet, "slots").await.whole_tokens())
 }
 
 fn sum(shards: &[Shard], of: impl Fn(&Shard) -> i128) -> i128 {
@@ -33,10 +30,7 @@ fn sum(shards: &[Shard], of: impl Fn(&Shard) -> i128) -> i128 {
 async fn used(fleet: &Fleet) -> (MilliTokens, i128) {
     let shards = shards(fleet).await;
     (
-        shards
-            .iter()
-            .map(|shard| shard.limits["tpm"].consumed.bounded())
-            .sum(),
+        shards.iter().map(|shard| shard.limits["tpm"].consumed.bounded()).sum(),
         sum(&shards, |shard| shard.acquires.total),
     )
 }
@@ -54,9 +48,7 @@ fn meanwhile(fleet: &Arc<Fleet>, leave: &'static [(u32, i64)]) {
     let (others, mut is_done) = (Arc::clone(fleet), false);
     fleet.dynamo.fail_when(move |_| {
         if !std::mem::replace(&mut is_done, true) {
-            leave
-                .iter()
-                .for_each(|(shard, left)| drain(&others, *shard, "tpm", tokens(*left)));
+            leave.iter().for_each(|(shard, left)| drain(&others, *shard, "tpm", tokens(*left)));
         }
         None
     });
@@ -75,10 +67,7 @@ async fn a_request_above_a_share_costs_one_write_for_each_shard_that_gives() {
     assert_eq!((units.total, units.requests), (4.0, 4), "{units:?}");
     assert_eq!(left(&fleet).await.0, before.0 - 300);
     assert_eq!(used(&fleet).await, (tokens(301), 2));
-    assert_eq!(
-        fleet.dynamo.take_operations().get("TransactWriteItems"),
-        None
-    );
+    assert_eq!(fleet.dynamo.take_operations().get("TransactWriteItems"), None);
     let _ = grant.roll_back().await.unwrap();
     assert_eq!(left(&fleet).await, before);
 }
@@ -105,11 +94,7 @@ async fn if_they_have_not_enough_everything_goes_back_and_nothing_was_taken() {
     assert_eq!(denied.blocking().unwrap().available, tokens(607));
     settle().await;
     assert_eq!(left(&fleet).await, (607, 80));
-    assert_eq!(
-        used(&fleet).await,
-        (MilliTokens::ZERO, 0),
-        "no acquire was granted"
-    );
+    assert_eq!(used(&fleet).await, (MilliTokens::ZERO, 0), "no acquire was granted");
     let held = sum(&shards(&fleet).await, |shard| {
         i128::try_from(shard.leases.iter().flatten().count()).unwrap()
     });
@@ -135,10 +120,9 @@ async fn i4_i7_parts_in_trouble_are_taken_once() {
 /// nothing.
 #[tokio::test(start_paused = true)]
 async fn i6_i7_a_request_that_is_dropped_half_way_goes_back() {
-    for (lease, takes) in [
-        (true, [("tpm", 700), ("slots", 70)].as_slice()),
-        (false, &[("tpm", 700)]),
-    ] {
+    for (lease, takes) in
+        [(true, [("tpm", 700), ("slots", 70)].as_slice()), (false, &[("tpm", 700)])]
+    {
         for after in 1..40 {
             let fleet = Arc::new(Fleet::slow(millis(5)).await);
             split(&fleet.limiter().await, &limits(), 8).await;
@@ -146,11 +130,7 @@ async fn i6_i7_a_request_that_is_dropped_half_way_goes_back() {
             let _ = granted(&limiter, &limits(), &[("tpm", 1)]).await;
             meanwhile(&fleet, &[(2, 0), (5, 7)]);
             let request = ask(&limiter, &limits(), takes);
-            let request = if lease {
-                request.lease(secs(60))
-            } else {
-                request
-            };
+            let request = if lease { request.lease(secs(60)) } else { request };
             let sent = tokio::time::timeout(millis(after), request.send()).await;
             assert!(
                 sent.is_err() || sent.is_ok_and(|decision| !decision.unwrap().is_granted()),
@@ -165,11 +145,7 @@ async fn i6_i7_a_request_that_is_dropped_half_way_goes_back() {
                 "{there} left after {after} ms"
             );
             assert_eq!(slots, 80, "dropped after {after} ms");
-            assert_eq!(
-                used(&fleet).await.1,
-                1,
-                "acquires, dropped after {after} ms"
-            );
+            assert_eq!(used(&fleet).await.1, 1, "acquires, dropped after {after} ms");
         }
     }
 }
@@ -223,15 +199,8 @@ async fn whether_a_slot_is_free_on_any_shard_is_read_as_it_is() {
     for (limit, is_strong) in [("slots", true), ("tpm", false)] {
         pass(secs(1)).await;
         let asks = if limit == "slots" { 1 } else { 800 };
-        let _ = ask(&limiter, &limits(), &[(limit, asks)])
-            .send()
-            .await
-            .unwrap();
-        assert_eq!(
-            of_all.lock().unwrap().drain(..).next(),
-            Some(is_strong),
-            "{limit}"
-        );
+        let _ = ask(&limiter, &limits(), &[(limit, asks)]).send().await.unwrap();
+        assert_eq!(of_all.lock().unwrap().drain(..).next(), Some(is_strong), "{limit}");
     }
 }
 
@@ -244,11 +213,7 @@ async fn of_two_large_requests_at_once_one_is_granted() {
         split(&fleet.limiter().await, &limits(), 8).await;
         let (one, other) = (fleet.limiter().await, fleet.limiter().await);
         let ask = |limiter| async move {
-            ask(limiter, &limits(), &[("tpm", 500)])
-                .send()
-                .await
-                .unwrap()
-                .granted()
+            ask(limiter, &limits(), &[("tpm", 500)]).send().await.unwrap().granted()
         };
         let (one, other) = tokio::join!(ask(&one), ask(&other));
         let count = usize::from(one.is_some()) + usize::from(other.is_some());
@@ -304,11 +269,7 @@ fn from_environment(name: &str, default: u32) -> u32 {
 }
 
 async fn process(table: &Table) -> RateLimiter {
-    RateLimiter::builder("weirgate")
-        .table(table.clone())
-        .build()
-        .await
-        .unwrap()
+    RateLimiter::builder("weirgate").table(table.clone()).build().await.unwrap()
 }
 
 /// Processes that take a token 25 times a second each, `per_second` in all.
@@ -339,34 +300,19 @@ fn in_use(table: &Table, limits: &Arc<[Limit]>, per_second: u32) -> JoinSet<()> 
 /// asks for 10 % of the capacity of 64 shards, at 500 writes a second each.
 #[tokio::test(start_paused = true)]
 async fn i5_a_request_above_a_share_is_admitted_while_all_shards_are_busy() {
-    let (count, per_shard) = (
-        from_environment("SHARDS", 16),
-        from_environment("PER_SHARD", 50),
-    );
+    let (count, per_shard) = (from_environment("SHARDS", 16), from_environment("PER_SHARD", 50));
     for seed in 0..from_environment("SEEDS", 1) {
         fastrand::seed(seed.into());
-        let takes = Limits {
-            conflict_window: millis(5),
-            ..Limits::default()
-        };
-        let dynamo = Dynamo::new()
-            .await
-            .with_clock(FakeClock::at(EpochMillis(1_795_198_200_000)));
+        let takes = Limits { conflict_window: millis(5), ..Limits::default() };
+        let dynamo = Dynamo::new().await.with_clock(FakeClock::at(EpochMillis(1_795_198_200_000)));
         let partitions = Partitions::over(dynamo.clone(), takes, seed.into());
         // Four times as much as the others take flows in, and five seconds of it fit.
         let rate = i64::from(count * per_shard) * 4;
-        let limit = Limit::per_second("tpm", rate)
-            .unwrap()
-            .with_burst(rate * 5)
-            .unwrap();
+        let limit = Limit::per_second("tpm", rate).unwrap().with_burst(rate * 5).unwrap();
         let limits: Arc<[Limit]> = [limit].into();
         let operator = process(&dynamo.table().await).await;
         assert_eq!(
-            operator
-                .admin()
-                .set_shards("openai", "gpt-4", &limits, count)
-                .await
-                .unwrap(),
+            operator.admin().set_shards("openai", "gpt-4", &limits, count).await.unwrap(),
             count
         );
         let table = partitions.metered().await.0;
@@ -377,10 +323,7 @@ async fn i5_a_request_above_a_share_is_admitted_while_all_shards_are_busy() {
         let asks = rate * 5 * 64 / 10 / i64::from(count);
         let (limiter, began, before) = (process(&table).await, Instant::now(), partitions.counts());
         let ask = async |tokens| {
-            let ask = limiter
-                .acquire("openai", "gpt-4")
-                .shared_limits(&limits)
-                .take("tpm", tokens);
+            let ask = limiter.acquire("openai", "gpt-4").shared_limits(&limits).take("tpm", tokens);
             match ask.send().await.unwrap() {
                 Decision::Granted(_) => None,
                 Decision::Denied(denied) => denied.retry_after,
@@ -389,11 +332,7 @@ async fn i5_a_request_above_a_share_is_admitted_while_all_shards_are_busy() {
         };
         let most = rate * 47 / 10;
         assert_eq!(ask(most).await, None, "seed {seed}: nearly all, at once");
-        eprintln!(
-            "seed {seed}: {most} of {} tokens after {:?}",
-            rate * 5,
-            began.elapsed()
-        );
+        eprintln!("seed {seed}: {most} of {} tokens after {:?}", rate * 5, began.elapsed());
         let retry_after = ask(asks).await.expect("not there yet");
         let (began, mut tries) = (Instant::now(), 1);
         sleep(retry_after).await;
@@ -403,10 +342,7 @@ async fn i5_a_request_above_a_share_is_admitted_while_all_shards_are_busy() {
         }
         let over = began.elapsed().saturating_sub(retry_after);
         eprintln!("seed {seed}: {asks} tokens after {retry_after:?} and {over:?}, {tries} tries");
-        assert!(
-            over <= secs(1),
-            "seed {seed}: {over:?} later, {tries} tries"
-        );
+        assert!(over <= secs(1), "seed {seed}: {over:?} later, {tries} tries");
         assert_eq!(
             (partitions.counts() - before).conflicts,
             0,

@@ -12,19 +12,9 @@ async fn a_bucket_can_be_split_before_its_first_use() {
     let (fleet, [limiter]) = Fleet::of().await;
     split(&limiter, &per_minute(1000), 16).await;
     assert_eq!(holds(&fleet, "rpm").await, tokens(1000));
-    assert!(
-        shards(&fleet)
-            .await
-            .iter()
-            .all(|shard| shard.scaling.min_shards == 16)
-    );
+    assert!(shards(&fleet).await.iter().all(|shard| shard.scaling.min_shards == 16));
     split(&limiter, &per_minute(1000), 1).await;
-    assert!(
-        shards(&fleet)
-            .await
-            .iter()
-            .all(|shard| shard.scaling.min_shards == 0)
-    );
+    assert!(shards(&fleet).await.iter().all(|shard| shard.scaling.min_shards == 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -38,38 +28,19 @@ async fn shards_that_cannot_be_are_refused_with_the_reason() {
             .await
             .unwrap_err();
         assert!(
-            error.to_string().contains(&format!(
-                "shards must be a power of two from 1 to 64, got {shards}"
-            )),
+            error
+                .to_string()
+                .contains(&format!("shards must be a power of two from 1 to 64, got {shards}")),
             "{error}"
         );
     }
-    assert_eq!(
-        fleet.dynamo.take_requests(),
-        0,
-        "bad input is refused before a request is sent"
-    );
-    let error = limiter
-        .admin()
-        .set_shards("e-1", "gpt-4", &per_minute(10), 16)
-        .await
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("\"rpm\" has a capacity of 10 tokens"),
-        "{error}"
-    );
+    assert_eq!(fleet.dynamo.take_requests(), 0, "bad input is refused before a request is sent");
+    let error = limiter.admin().set_shards("e-1", "gpt-4", &per_minute(10), 16).await.unwrap_err();
+    assert!(error.to_string().contains("\"rpm\" has a capacity of 10 tokens"), "{error}");
     assert_eq!(fleet.dynamo.take_requests(), 0);
     // Nor is it begun if only the bucket itself knows.
     let _ = granted(&limiter, &per_minute(10), &[("rpm", 1)]).await;
-    assert!(
-        limiter
-            .admin()
-            .set_shards("e-1", "gpt-4", &[], 16)
-            .await
-            .is_err()
-    );
+    assert!(limiter.admin().set_shards("e-1", "gpt-4", &[], 16).await.is_err());
     let shards = shards(&fleet).await;
     assert_eq!((shards.len(), shards[0].scaling.min_shards), (1, 0));
 }
@@ -153,36 +124,20 @@ async fn i5_any_request_up_to_the_capacity_is_admitted_in_its_time() {
         let denied = denied(&limiter, &limits, &[("rpm", asks)]).await;
         let after = denied.retry_after.unwrap();
         // The denial takes a moment, in which another process could leave what it has read.
-        assert_eq!(
-            fleet.now().plus(after.into()).since(empty_at).0,
-            asks * 60,
-            "{asks}"
-        );
+        assert_eq!(fleet.now().plus(after.into()).since(empty_at).0, asks * 60, "{asks}");
         let ready = fleet.now().plus(after.into());
         pass(after - millis(1)).await;
         // It may take a moment itself, where it meets shards that are not what it knew.
-        let early = ask(&limiter, &limits, &[("rpm", asks)])
-            .send()
-            .await
-            .unwrap();
-        assert!(
-            !early.is_granted() || fleet.now() >= ready,
-            "{asks} too early"
-        );
+        let early = ask(&limiter, &limits, &[("rpm", asks)]).send().await.unwrap();
+        assert!(!early.is_granted() || fleet.now() >= ready, "{asks} too early");
         if let Some(grant) = early.granted() {
             let _ = grant.roll_back().await.unwrap();
         }
         pass(millis(1)).await;
-        assert!(
-            is_granted(&limiter, &limits, &[("rpm", asks)]).await,
-            "{asks}"
-        );
+        assert!(is_granted(&limiter, &limits, &[("rpm", asks)]).await, "{asks}");
         // Or without looking at the time at all.
-        let waited = ask(&limiter, &limits, &[("rpm", asks)])
-            .wait_up_to(secs(120))
-            .send()
-            .await
-            .unwrap();
+        let waited =
+            ask(&limiter, &limits, &[("rpm", asks)]).wait_up_to(secs(120)).send().await.unwrap();
         assert!(waited.is_granted(), "{asks}");
     }
 }
@@ -198,50 +153,30 @@ async fn what_several_shards_gave_is_adjusted_renewed_and_given_back() {
         (tokens(300), tokens(7))
     );
     assert_eq!(
-        shards(&fleet)
-            .await
-            .iter()
-            .map(|shard| shard.acquires.total)
-            .sum::<i128>(),
+        shards(&fleet).await.iter().map(|shard| shard.acquires.total).sum::<i128>(),
         1,
         "one acquire"
     );
     let _ = grant.adjust("tpm", 130).await.unwrap();
-    assert_eq!(
-        (grant.amount("tpm"), holds(&fleet, "tpm").await),
-        (tokens(130), tokens(670))
-    );
+    assert_eq!((grant.amount("tpm"), holds(&fleet, "tpm").await), (tokens(130), tokens(670)));
     let _ = grant.adjust("tpm", 200).await.unwrap();
-    assert_eq!(
-        (grant.amount("tpm"), holds(&fleet, "tpm").await),
-        (tokens(200), tokens(600))
-    );
+    assert_eq!((grant.amount("tpm"), holds(&fleet, "tpm").await), (tokens(200), tokens(600)));
     let _ = grant.renew(secs(600)).await.unwrap();
     pass(secs(300)).await;
-    let held = |shards: &[Shard]| {
-        shards
-            .iter()
-            .flat_map(|shard| shard.leases.iter().flatten())
-            .count()
-    };
+    let held =
+        |shards: &[Shard]| shards.iter().flat_map(|shard| shard.leases.iter().flatten()).count();
     assert_eq!(held(&shards(&fleet).await), 7);
     let _ = grant.release().await.unwrap();
     assert_eq!(
-        (
-            holds(&fleet, "tpm").await.whole_tokens(),
-            holds(&fleet, "slots").await
-        ),
+        (holds(&fleet, "tpm").await.whole_tokens(), holds(&fleet, "slots").await),
         (600, tokens(16))
     );
     assert_eq!(held(&shards(&fleet).await), 0);
     let grant = granted(&limiter, &limits, &[("tpm", 500)]).await;
     let _ = grant.roll_back().await.unwrap();
     assert_eq!(holds(&fleet, "tpm").await.whole_tokens(), 600);
-    let used: weirgate::MilliTotal = shards(&fleet)
-        .await
-        .iter()
-        .map(|shard| shard.limits["tpm"].consumed)
-        .sum();
+    let used: weirgate::MilliTotal =
+        shards(&fleet).await.iter().map(|shard| shard.limits["tpm"].consumed).sum();
     assert_eq!(used, tokens(200));
 }
 
@@ -278,10 +213,7 @@ async fn a_client_with_a_stale_count_goes_on() {
     for _ in 0..10 {
         let _ = granted(&stale, &limits, &[("rpm", 1)]).await;
     }
-    assert!(
-        fleet.dynamo.take_requests() <= 11,
-        "it has learnt that there is one shard again"
-    );
+    assert!(fleet.dynamo.take_requests() <= 11, "it has learnt that there is one shard again");
 }
 
 /// Its tokens are part of another shard now, and so is what it gives back.

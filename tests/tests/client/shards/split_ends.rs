@@ -27,24 +27,15 @@ async fn i2_every_slot_of_a_shard_split_while_all_were_held_comes_back() {
     split(&limiter, &limits, 2).await;
     let key = BucketKey::parse(fleet::PK).unwrap();
     let free = async || {
-        sharded::shards(&table, &key)
-            .await
-            .into_iter()
-            .map(|shard| shard.limits["slots"].available)
+        sharded::shards(&table, &key).await.into_iter().map(|shard| shard.limits["slots"].available)
     };
-    assert!(
-        free().await.all(|slots| slots == tokens(0)),
-        "all are held in the old half"
-    );
+    assert!(free().await.all(|slots| slots == tokens(0)), "all are held in the old half");
     denied(&fleet.limiter().await, &limits, &[("slots", 1)]).await;
     for grant in grants {
         let _ = grant.release().await.unwrap();
         pass(secs(1)).await;
     }
-    assert_eq!(
-        free().await.fold(tokens(0), |sum, slots| sum + slots),
-        tokens(4)
-    );
+    assert_eq!(free().await.fold(tokens(0), |sum, slots| sum + slots), tokens(4));
     // By processes that know nothing of it, one by one, and then all at once.
     let mut held = vec![];
     for _ in 0..4 {
@@ -61,10 +52,7 @@ async fn i2_every_slot_of_a_shard_split_while_all_were_held_comes_back() {
 /// exact as any, and the reconciler takes it back.
 #[tokio::test(start_paused = true)]
 async fn i6_a_late_record_splits_a_shard_once_if_it_was_hot_until_now() {
-    for (hours, is_still_hot) in [1, 6, 23]
-        .map(|hours| [(hours, true), (hours, false)])
-        .concat()
-    {
+    for (hours, is_still_hot) in [1, 6, 23].map(|hours| [(hours, true), (hours, false)]).concat() {
         let (dynamo, table, records) = marked().await;
         let before = held(&table).await;
         let now = aggregator::later(hours);
@@ -76,23 +64,13 @@ async fn i6_a_late_record_splits_a_shard_once_if_it_was_hot_until_now() {
             image["v"]["N"] = (v(image) + hot(1_000)).to_string().into();
         }
         let mut item = dynamo.items().pop().unwrap();
-        let since = if is_still_hot {
-            now.since(HOUR).0
-        } else {
-            60_000
-        };
+        let since = if is_still_hot { now.since(HOUR).0 } else { 60_000 };
         item["v"]["N"] = (v(&item) + hot(1_000 + since)).to_string().into();
         dynamo.put(&item);
         drop(dynamo.stream());
-        let deployed = Config {
-            hot_units: HOT_UNITS,
-            ..config()
-        };
+        let deployed = Config { hot_units: HOT_UNITS, ..config() };
         let deliver = async |records: &[Value]| {
-            let invocation = Invocation {
-                now,
-                deadline: Instant::now() + secs(60),
-            };
+            let invocation = Invocation { now, deadline: Instant::now() + secs(60) };
             let handled = handle(&event(records), &table, &deployed, invocation).await;
             handled.unwrap().summary.splits
         };
@@ -110,10 +88,7 @@ async fn i6_a_late_record_splits_a_shard_once_if_it_was_hot_until_now() {
         assert_eq!(sharded::counts(&table, &bucket("a", 0)).await, [(0, 1)]);
         let after = held(&table).await;
         assert!(
-            after
-                .iter()
-                .zip(&before)
-                .all(|(after, before)| after >= before),
+            after.iter().zip(&before).all(|(after, before)| after >= before),
             "{before:?} at {HOUR:?}, {after:?}"
         );
     }

@@ -18,10 +18,7 @@ use weirgate_tests::sharded::{DUE, counts, new_id, run};
 async fn begun(table: &Table, bucket: &Shard, at: EpochMillis) {
     store(table, bucket).await;
     let first = split(bucket, 0, new_id(), at);
-    assert!(matches!(
-        table.update(&first, ReturnValues::None).await,
-        Ok(WriteOutcome::Applied(_))
-    ));
+    assert!(matches!(table.update(&first, ReturnValues::None).await, Ok(WriteOutcome::Applied(_))));
 }
 
 /// What shards and escrows have of each limit.
@@ -110,31 +107,11 @@ async fn an_operator_goes_on_from_a_split_that_another_process_has_left() {
     let bucket = full("e-1", &limits());
     begun(&table, &bucket, EpochMillis(bucket.refilled_at.0 + 1)).await;
     let before = held(&table, &bucket.key, bucket.refilled_at).await;
-    assert_eq!(
-        limiter
-            .admin()
-            .set_shards("e-1", "gpt-4", &limits(), 4)
-            .await
-            .unwrap(),
-        4
-    );
-    assert_eq!(
-        counts(&table, &bucket.key).await,
-        [(0, 4), (1, 4), (2, 4), (3, 4)]
-    );
+    assert_eq!(limiter.admin().set_shards("e-1", "gpt-4", &limits(), 4).await.unwrap(), 4);
+    assert_eq!(counts(&table, &bucket.key).await, [(0, 4), (1, 4), (2, 4), (3, 4)]);
     let after = held(&table, &bucket.key, bucket.refilled_at).await;
-    assert_eq!(
-        after.keys().collect::<Vec<_>>(),
-        before.keys().collect::<Vec<_>>()
-    );
-    assert_eq!(
-        limiter
-            .admin()
-            .set_shards("e-1", "gpt-4", &limits(), 1)
-            .await
-            .unwrap(),
-        1
-    );
+    assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
+    assert_eq!(limiter.admin().set_shards("e-1", "gpt-4", &limits(), 1).await.unwrap(), 1);
 }
 
 /// Three writes, and each index entry of the new half; the first split gives shard 0 an entry in
@@ -151,21 +128,9 @@ async fn a_split_costs_three_write_units_and_the_index_entries_of_the_new_half()
         let _ = meter.take();
         weirgate_testkit::leased::split_at(&table, &shard, new_id(), EpochMillis(NOW.0 + 1)).await;
         let units = meter.take();
-        assert_eq!(
-            (units.table, units.requests),
-            (whole(facts::SPLIT_UNITS), 3),
-            "{units:?}"
-        );
+        assert_eq!((units.table, units.requests), (whole(facts::SPLIT_UNITS), 3), "{units:?}");
         let indexes = [("DueIndex", whole(due)), ("GSI2", 1.0), ("GSI3", 1.0)];
-        assert_eq!(
-            units.indexes,
-            indexes
-                .map(|(index, units)| (index.to_owned(), units))
-                .into()
-        );
-        assert_eq!(
-            units.total,
-            whole(facts::SPLIT_UNITS + facts::SPLIT_INDEX_UNITS + due - 1)
-        );
+        assert_eq!(units.indexes, indexes.map(|(index, units)| (index.to_owned(), units)).into());
+        assert_eq!(units.total, whole(facts::SPLIT_UNITS + facts::SPLIT_INDEX_UNITS + due - 1));
     }
 }

@@ -28,18 +28,14 @@ struct Use {
 /// A use of one of so many shards, up to so many hours after the former one.
 fn a_use(shards: usize, hours: i64) -> impl Strategy<Value = Use> {
     let hours = prop_oneof![3 => Just(0), 1 => 1..=hours];
-    (
-        0..shards,
-        -3_000..9_000i64,
-        prop::bool::weighted(0.8),
-        hours,
-    )
-        .prop_map(|(shard, tokens, is_take, hours)| Use {
+    (0..shards, -3_000..9_000i64, prop::bool::weighted(0.8), hours).prop_map(
+        |(shard, tokens, is_take, hours)| Use {
             shard,
             tokens: if is_take { tokens.abs() } else { tokens },
             is_take,
             hours,
-        })
+        },
+    )
 }
 
 /// The records of making the `shards` and of their `uses`.
@@ -103,14 +99,8 @@ fn faults() -> impl Strategy<Value = Faults> {
 }
 
 fn batch() -> impl Strategy<Value = Batch> {
-    (any::<Index>(), 1..15usize, any::<bool>(), faults()).prop_map(
-        |(from, size, doubled, faults)| Batch {
-            from,
-            size,
-            doubled,
-            faults,
-        },
-    )
+    (any::<Index>(), 1..15usize, any::<bool>(), faults())
+        .prop_map(|(from, size, doubled, faults)| Batch { from, size, doubled, faults })
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
@@ -122,13 +112,8 @@ fn fate() -> impl Strategy<Value = Fate> {
 }
 
 fn early() -> impl Strategy<Value = Early> {
-    (any::<Index>(), vec(any::<Index>(), 1..4), faults()).prop_map(|(after, objects, faults)| {
-        Early {
-            after,
-            objects,
-            faults,
-        }
-    })
+    (any::<Index>(), vec(any::<Index>(), 1..4), faults())
+        .prop_map(|(after, objects, faults)| Early { after, objects, faults })
 }
 
 proptest! {

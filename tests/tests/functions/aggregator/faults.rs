@@ -41,25 +41,13 @@ async fn a_bad_record_is_skipped_and_the_others_count() {
         ("b_tpm_tc", "OldImage/b_tpm_tc", json!({"S": "12"})),
         ("b_rpm_cp", "NewImage/b_rpm_cp", Value::Null),
         ("attribute rf", "NewImage/rf", Value::Null),
-        (
-            "ApproximateCreationDateTime is missing",
-            "ApproximateCreationDateTime",
-            Value::Null,
-        ),
-        (
-            "ApproximateCreationDateTime is 0",
-            "ApproximateCreationDateTime",
-            json!(0),
-        ),
+        ("ApproximateCreationDateTime is missing", "ApproximateCreationDateTime", Value::Null),
+        ("ApproximateCreationDateTime is 0", "ApproximateCreationDateTime", json!(0)),
         ("Keys has no texts", "Keys", Value::Null),
         ("eventName is", "../eventName", json!("UPDATE")),
         ("attribute uh is 600000", "NewImage/uh/N", json!("600000")),
         ("attribute uh is 600000", "OldImage/uh/N", json!("600000")),
-        (
-            "attribute birth",
-            "OldImage/birth/N",
-            json!(i64::MAX.to_string()),
-        ),
+        ("attribute birth", "OldImage/birth/N", json!(i64::MAX.to_string())),
         ("b_rpm_bh", "OldImage/b_rpm_bh/N", json!("far")),
         ("attribute uh is missing", "OldImage/uh", Value::Null),
     ];
@@ -71,20 +59,13 @@ async fn a_bad_record_is_skipped_and_the_others_count() {
         let [undecodable] = &parse::records(&text).unwrap().undecodable[..] else {
             panic!("{why}")
         };
-        assert!(
-            undecodable.index == last && undecodable.why.contains(why),
-            "{undecodable:?}"
-        );
+        assert!(undecodable.index == last && undecodable.why.contains(why), "{undecodable:?}");
         let logged = &parse::texts(&text)[last];
         assert_eq!(*logged, records[last].to_string(), "the log has it whole");
 
         let handled = deliver(&table, &records).await;
         assert_has!(handled.summary, undecodable: 1, skipped: 0; "{why}");
-        assert_eq!(
-            handled.response.unwrap(),
-            Default::default(),
-            "no retry can mend it"
-        );
+        assert_eq!(handled.response.unwrap(), Default::default(), "no retry can mend it");
         let hours = copied(&dynamo, Window::Hourly);
         let entities: Vec<_> = hours.keys().map(|(key, _)| key.entity.as_str()).collect();
         assert_eq!(entities, ["a", "b"], "{why}");
@@ -133,18 +114,11 @@ async fn a_missing_table_or_permission_fails_the_batch_and_is_named() {
     let nothing = Dynamo::empty();
     let handled = deliver(&nothing.table().await, &records).await;
     let error = handled.response.unwrap_err().to_string();
-    assert!(
-        error.contains("no such table") && error.contains("\"weirgate\""),
-        "{error}"
-    );
+    assert!(error.contains("no such table") && error.contains("\"weirgate\""), "{error}");
 
     // Nor does a missing permission lose anything.
     dynamo.fail_when(|_| Some(Fault::Forbidden));
-    let error = deliver(&table, &records)
-        .await
-        .response
-        .unwrap_err()
-        .to_string();
+    let error = deliver(&table, &records).await.response.unwrap_err().to_string();
     assert!(error.contains("not permitted"), "{error}");
     dynamo.fail_when(|_| None);
     deliver_until_done(&table, &records).await;
@@ -154,10 +128,7 @@ async fn a_missing_table_or_permission_fails_the_batch_and_is_named() {
 #[tokio::test(start_paused = true)]
 async fn a_throttled_write_is_tried_again_then_reported_and_nothing_is_lost() {
     let (dynamo, table, records) = used().await;
-    dynamo.fail_next([
-        Some(Fault::Throttle { key_range: true }),
-        Some(Fault::Conflict),
-    ]);
+    dynamo.fail_next([Some(Fault::Throttle { key_range: true }), Some(Fault::Conflict)]);
     let handled = deliver(&table, &records).await;
     assert_eq!(handled.summary.failed, 0, "a throttle that passes");
     assert_exact(&dynamo, &records);
@@ -192,10 +163,7 @@ async fn the_invocation_ends_before_its_deadline_with_what_is_left_reported() {
     let (dynamo, _, records) = used().await;
     // Each write takes 400 ms, one at a time: two fit into what is left of a second.
     let slow = slow(&dynamo, 400).await;
-    let one_by_one = weirgate_aggregator::Config {
-        write_concurrency: 1,
-        ..config()
-    };
+    let one_by_one = weirgate_aggregator::Config { write_concurrency: 1, ..config() };
     let (began, left) = (Instant::now(), Duration::from_secs(1));
     let handled = deliver_by(&slow, &event(&records), &one_by_one, HOUR, left).await;
     assert!(began.elapsed() < left);

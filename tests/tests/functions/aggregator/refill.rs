@@ -64,11 +64,7 @@ async fn i1_a_bucket_is_never_credited_above_its_share() {
     let (dynamo, table, records) = nearly_dry().await;
     // An hour late: what the image lacks has long flowed in.
     let handled = deliver_at(&table, &records, HOUR.plus(Millis(3_600_000))).await;
-    assert!(
-        number(&dynamo, "b_rps_tk") <= 100_000,
-        "{:?}",
-        handled.summary
-    );
+    assert!(number(&dynamo, "b_rps_tk") <= 100_000, "{:?}", handled.summary);
     // Another process filled the bucket since the image was made, without a new `rf`.
     let (dynamo, table, records) = nearly_dry().await;
     let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
@@ -121,13 +117,9 @@ async fn refills_end_when_callers_do() {
 #[tokio::test]
 async fn a_bucket_that_was_credited_just_now_is_left_to_its_callers() {
     let (dynamo, table, records) = nearly_dry().await;
-    let summary = deliver_at(&table, &records, HOUR.plus(Millis(199)))
-        .await
-        .summary;
+    let summary = deliver_at(&table, &records, HOUR.plus(Millis(199))).await.summary;
     assert_has!(summary, refilled: 0, refills_lost: 0);
-    let summary = deliver_at(&table, &records, HOUR.plus(Millis(200)))
-        .await
-        .summary;
+    let summary = deliver_at(&table, &records, HOUR.plus(Millis(200))).await.summary;
     assert_eq!(summary.refilled, 1);
     drop(dynamo);
 }

@@ -25,18 +25,12 @@ async fn the_sample_is_copied_once() {
         let run = run(&dynamo, SAMPLE).await;
         assert_eq!(run.copies(), expected, "{}", run.out);
     }
-    let hour = dynamo.item(
-        "default/ENTITY#user-123",
-        "#USAGE#gpt-4#hourly#2026-11-20T17:00:00Z",
-    );
+    let hour = dynamo.item("default/ENTITY#user-123", "#USAGE#gpt-4#hourly#2026-11-20T17:00:00Z");
     assert_eq!(&hour["rpm#0"]["N"], &json!("2"));
     assert_eq!(&hour["tpm#0"]["N"], &json!("1749.5"));
     assert_eq!(&hour["#0"]["N"], &json!("2"));
     assert_eq!(&hour["final"]["NS"], &json!(["0"]));
-    let gone = dynamo.item(
-        "default/ENTITY#user-456",
-        "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z",
-    );
+    let gone = dynamo.item("default/ENTITY#user-456", "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z");
     assert_eq!(&gone["tpm#0"]["N"], &json!("320"));
     assert_eq!(&gone["final"]["NS"], &json!(["0"]));
 }
@@ -50,14 +44,7 @@ async fn only_usage_is_copied_nothing_is_refilled_or_split() {
     aggregator::take_hot(&table, &bucket("hot", 0)).await;
     let limits = [Limit::per_second("rps", 100).unwrap()];
     let needs = [(aggregator::name("rps"), MilliTokens::from_tokens(90))].into();
-    take_at(
-        &table,
-        &bucket("dry", 0),
-        &limits,
-        needs,
-        HOUR.plus(Millis(-10_000)),
-    )
-    .await;
+    take_at(&table, &bucket("dry", 0), &limits, needs, HOUR.plus(Millis(-10_000))).await;
     let records = aggregator::records(&dynamo);
     let states = |dynamo: &Dynamo| {
         ["a", "hot", "dry"]
@@ -80,35 +67,20 @@ async fn only_usage_is_copied_nothing_is_refilled_or_split() {
 async fn a_dry_run_says_what_would_be_copied_and_writes_nothing() {
     let (dynamo, records) = used().await;
     let before = dynamo.items();
-    let dry = run_with(
-        &dynamo,
-        &wrapped(&records),
-        Options {
-            dry_run: true,
-            ..Options::default()
-        },
-    )
-    .await;
+    let dry =
+        run_with(&dynamo, &wrapped(&records), Options { dry_run: true, ..Options::default() })
+            .await;
     assert_eq!(dynamo.items(), before);
     assert_has!(dry.sum, planned: COPIES; "{}", dry.out);
     assert_eq!(dry.copies(), [0, 0], "{}", dry.out);
-    assert!(
-        dry.out
-            .ends_with("16 copies planned; nothing was written\n"),
-        "{}",
-        dry.out
-    );
+    assert!(dry.out.ends_with("16 copies planned; nothing was written\n"), "{}", dry.out);
     let wet = run(&dynamo, &wrapped(&records)).await;
     assert_has!(wet.sum, planned: 0; "{}", wet.out);
     assert_eq!(wet.copies(), [COPIES, 0], "{}", wet.out);
     // The amounts that it says are those that the snapshots got.
     let hour = &snapshots(&dynamo)[&hourly(&bucket("b", 0), HOUR)].shards[&1];
-    let tokens: Vec<_> = hour
-        .usage
-        .tokens
-        .iter()
-        .map(|(limit, amount)| format!(", {limit} {amount}"))
-        .collect();
+    let tokens: Vec<_> =
+        hour.usage.tokens.iter().map(|(limit, amount)| format!(", {limit} {amount}")).collect();
     let line = format!(
         "planned: final copy to default/ENTITY#b #USAGE#gpt-4#hourly#2026-11-20T18:00:00Z of shard 1 at {}{}, {} acquires\n",
         hour.write_seq,
@@ -123,11 +95,7 @@ async fn records_of_another_table_are_refused_by_name_unless_they_are_asked_for(
     let (dynamo, records) = used().await;
     let object = wrapped(&records).replace(":table/weirgate/", ":table/old/");
     let refused = run(&dynamo, &object).await;
-    assert!(
-        !refused.sum.is_complete() && refused.out.contains("\"old\""),
-        "{}",
-        refused.out
-    );
+    assert!(!refused.sum.is_complete() && refused.out.contains("\"old\""), "{}", refused.out);
     assert!(
         refused.out.contains("\"weirgate\"") && refused.out.contains("--from-table old"),
         "{}",
@@ -138,10 +106,7 @@ async fn records_of_another_table_are_refused_by_name_unless_they_are_asked_for(
         run_with(
             &dynamo,
             &object,
-            Options {
-                from_table: Some("old".to_owned()),
-                ..Options::default()
-            }
+            Options { from_table: Some("old".to_owned()), ..Options::default() }
         )
         .await
         .copies(),
@@ -151,10 +116,7 @@ async fn records_of_another_table_are_refused_by_name_unless_they_are_asked_for(
     let own = run_with(
         &dynamo,
         &wrapped(&records),
-        Options {
-            from_table: Some("old".to_owned()),
-            ..Options::default()
-        },
+        Options { from_table: Some("old".to_owned()), ..Options::default() },
     )
     .await;
     assert!(!own.sum.is_complete(), "{}", own.out);
@@ -167,11 +129,7 @@ async fn records_of_a_namesake_are_refused_with_both_and_what_to_do() {
     let object = wrapped(&records[..6]);
     let elsewhere = wrapped(&records[6..]).replace("us-east-1", "eu-west-1");
     let refused = run(&dynamo, &elsewhere).await;
-    assert!(
-        !refused.sum.is_complete() && snapshots(&dynamo).is_empty(),
-        "{}",
-        refused.out
-    );
+    assert!(!refused.sum.is_complete() && snapshots(&dynamo).is_empty(), "{}", refused.out);
     for part in [
         "arn:aws:dynamodb:eu-west-1:123456789012:table/weirgate",
         "in us-east-1",
@@ -179,30 +137,21 @@ async fn records_of_a_namesake_are_refused_with_both_and_what_to_do() {
     ] {
         assert!(refused.out.contains(part), "{}", refused.out);
     }
-    let (own, other) = (
-        "us-east-1:123456789012:table/weirgate",
-        "us-east-1:012345678901:table/weirgate",
-    );
+    let (own, other) =
+        ("us-east-1:123456789012:table/weirgate", "us-east-1:012345678901:table/weirgate");
     let namesake = wrapped(&records[6..]).replace(own, other);
     // In one object, and in two.
     let mixed = wrapped(&records).replacen(own, other, 3);
     // One that is left says nothing of those behind it.
     let first = [&mixed, "\n", &object].concat();
-    for (input, objects) in [
-        ([&object, "\n", &namesake].concat(), 2),
-        (first, 2),
-        (mixed, 1),
-    ] {
+    for (input, objects) in [([&object, "\n", &namesake].concat(), 2), (first, 2), (mixed, 1)] {
         let Run { sum, out } = run(&dynamo, &input).await;
         assert_has!(sum, objects: objects, incomplete: 1; "{out}");
         for part in [own, other, "a run of its own"] {
             assert!(out.contains(part), "{out}");
         }
     }
-    assert_ne!(
-        read(&dynamo, Window::Hourly),
-        streamed(&records, Window::Hourly)
-    );
+    assert_ne!(read(&dynamo, Window::Hourly), streamed(&records, Window::Hourly));
     run(&dynamo, &wrapped(&records[6..])).await.copies();
     assert_exact(&dynamo, &records);
 }
@@ -228,22 +177,11 @@ async fn a_window_whose_snapshot_may_be_deleted_is_left() {
         assert!(left.out.contains(part), "{}", left.out);
     }
     let windows = Window::ALL.map(|window| of(&key, window, window.start(later(long_ago))));
-    assert!(
-        windows
-            .iter()
-            .all(|key| !snapshots(&dynamo).contains_key(key))
-    );
+    assert!(windows.iter().all(|key| !snapshots(&dynamo).contains_key(key)));
     assert_eq!(
-        run_with(
-            &dynamo,
-            &wrapped(&records),
-            Options {
-                ttl_days: 3650,
-                ..Options::default()
-            }
-        )
-        .await
-        .copies(),
+        run_with(&dynamo, &wrapped(&records), Options { ttl_days: 3650, ..Options::default() })
+            .await
+            .copies(),
         [2, 2]
     );
     assert_exact(&dynamo, &records);
@@ -275,12 +213,7 @@ async fn what_cannot_be_read_is_left_and_the_rest_is_copied() {
     .join("\n");
     let Run { sum, out } = run(&dynamo, &input).await;
     assert_has!(sum, objects: 4, incomplete: 3, copied: COPIES; "{out}");
-    for why in [
-        "OldImage is missing",
-        "neither that nor Records",
-        "it is no JSON",
-        "object 4",
-    ] {
+    for why in ["OldImage is missing", "neither that nor Records", "it is no JSON", "object 4"] {
         assert!(out.contains(why), "{out}");
     }
     assert_exact(&dynamo, &records);
@@ -314,10 +247,7 @@ async fn i7_a_lost_answer_is_told_as_a_copy_that_is_there_and_a_failure_named() 
     };
     assert!(failed.out.lines().any(is_named), "{}", failed.out);
     dynamo.fail_when(|_| None);
-    assert_eq!(
-        run(&dynamo, &wrapped(&records)).await.copies(),
-        [COPIES / 2; 2]
-    );
+    assert_eq!(run(&dynamo, &wrapped(&records)).await.copies(), [COPIES / 2; 2]);
     assert_exact(&dynamo, &records);
 }
 
@@ -327,22 +257,11 @@ async fn i3_a_later_life_waits_for_the_copy_of_an_earlier_one() {
     let (dynamo, lives) = lives(3).await;
     let records = lives.concat();
     dynamo.fail_next([Some(Fault::Forbidden)]);
-    let Run { sum, out } = run_with(
-        &dynamo,
-        &wrapped(&records),
-        Options {
-            concurrency: 1,
-            ..Options::default()
-        },
-    )
-    .await;
+    let Run { sum, out } =
+        run_with(&dynamo, &wrapped(&records), Options { concurrency: 1, ..Options::default() })
+            .await;
     assert_has!(sum, copied: 0, incomplete: 1; "{out}");
-    assert_eq!(
-        out.matches("the copy before it was not made; run this again")
-            .count(),
-        5,
-        "{out}"
-    );
+    assert_eq!(out.matches("the copy before it was not made; run this again").count(), 5, "{out}");
     assert_eq!(run(&dynamo, &wrapped(&records)).await.copies(), [6, 0]);
     assert_exact(&dynamo, &records);
 }
@@ -360,27 +279,17 @@ async fn i3_a_folder_is_replayed_in_the_order_of_its_names() {
     }
     folder.write("shard-0/nothing/.keep", "");
     // Two objects of one shard by themselves, and once more with all of them.
-    let early = [
-        "shard-0/2026",
-        "shard-1/2026/11/20/2026-11-20T18.03.00.json",
-        "",
-    ];
+    let early = ["shard-0/2026", "shard-1/2026/11/20/2026-11-20T18.03.00.json", ""];
     let Run { sum, out } = run_on(&dynamo, &early.map(|path| folder.0.join(path))).await;
     assert_has!(sum, objects: 3 + 1 + 10, records: 2 * (3 + 1 + 9), incomplete: 1; "{out}");
     assert_has!(sum, copied: 2 * 9, superseded: 2 * 4; "{out}");
-    assert!(
-        out.contains(".keep: 0 records") && out.contains("it is empty"),
-        "{out}"
-    );
+    assert!(out.contains(".keep: 0 records") && out.contains("it is empty"), "{out}");
     assert_exact(&dynamo, &lives.concat());
     let error = try_run_on(&dynamo, &[folder.0.join("shard-1"), folder.0.join("gone")])
         .await
         .unwrap_err()
         .to_string();
-    assert!(
-        error.contains("gone") && error.contains("cannot be read"),
-        "{error}"
-    );
+    assert!(error.contains("gone") && error.contains("cannot be read"), "{error}");
 }
 
 /// A folder that is there as long as the test.

@@ -38,11 +38,7 @@ async fn take(table: &Table, times: usize, hours: i64) {
 /// No function sees that: a restored table has no stream.
 fn restore(dynamo: &Dynamo, between: &[Value], is_restored: impl Fn(&str) -> bool) {
     let sort_key = |item: &Value| item["SK"]["S"].as_str().unwrap().to_owned();
-    for item in dynamo
-        .items()
-        .iter()
-        .filter(|item| is_restored(&sort_key(item)))
-    {
+    for item in dynamo.items().iter().filter(|item| is_restored(&sort_key(item))) {
         dynamo.delete(item["PK"]["S"].as_str().unwrap(), &sort_key(item));
     }
     for item in between.iter().filter(|item| is_restored(&sort_key(item))) {
@@ -59,14 +55,9 @@ fn restore(dynamo: &Dynamo, between: &[Value], is_restored: impl Fn(&str) -> boo
 fn acquires(dynamo: &Dynamo) -> ([i128; 3], i128) {
     let of = |window: Window, hours| {
         let start = window.start(later(hours));
-        usage::read(dynamo, window)
-            .get(&(bucket("a", 0), start))
-            .map_or(0, |usage| usage.acquires)
+        usage::read(dynamo, window).get(&(bucket("a", 0), start)).map_or(0, |usage| usage.acquires)
     };
-    (
-        [0, 1, 2].map(|hours| of(Window::Hourly, hours)),
-        of(Window::Daily, 0),
-    )
+    ([0, 1, 2].map(|hours| of(Window::Hourly, hours)), of(Window::Daily, 0))
 }
 
 /// A restore is no cut through all items at one instant. Without the raise, the copy would be taken

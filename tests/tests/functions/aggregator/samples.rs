@@ -27,11 +27,7 @@ async fn handled(event: &str, has_bucket: bool) -> (Summary, Dynamo) {
     let summary = handled.summary;
     let skipped = summary.skipped + summary.undecodable;
     assert!(summary.batch_age_ms.is_some() || summary.records <= skipped);
-    let effects = Summary {
-        acquires: 0,
-        batch_age_ms: None,
-        ..summary
-    };
+    let effects = Summary { acquires: 0, batch_age_ms: None, ..summary };
     (effects, dynamo)
 }
 
@@ -60,22 +56,13 @@ async fn each_sample_does_what_its_name_says() {
         "rpm#1": {"N": "2"}, "tpm#1": {"N": "-250"}, "#1": {"N": "2"}, "q1": {"N": "1795195320000010"},
     });
     let next = "hourly#2026-11-20T18";
-    let of = |records, copied| Summary {
-        records,
-        copied,
-        ..Summary::default()
-    };
+    let of = |records, copied| Summary { records, copied, ..Summary::default() };
     for (event, has_bucket, expected, snapshots) in [
         // The day then knows the shard.
         (sample!("insert"), false, of(1, 1), vec![]),
         // A take with which `v` becomes a multiple of 4,096, and an adjustment, which the next copy
         // will have.
-        (
-            sample!("modify"),
-            false,
-            of(2, 2),
-            vec![(hour, busy.clone()), (day, busy)],
-        ),
+        (sample!("modify"), false, of(2, 2), vec![(hour, busy.clone()), (day, busy)]),
         (
             sample!("roll"),
             false,
@@ -91,42 +78,10 @@ async fn each_sample_does_what_its_name_says() {
         (sample!("merged"), false, of(1, 2), vec![(hour, merged)]),
         // Of another table, of another kind, and of other software, whose buckets do not count
         // their writes.
-        (
-            sample!("foreign"),
-            false,
-            Summary {
-                skipped: 3,
-                ..of(3, 0)
-            },
-            vec![],
-        ),
-        (
-            sample!("undecodable"),
-            false,
-            Summary {
-                undecodable: 7,
-                ..of(7, 0)
-            },
-            vec![],
-        ),
-        (
-            sample!("refill"),
-            true,
-            Summary {
-                refilled: 1,
-                ..of(REFILL_WRITES, 0)
-            },
-            vec![],
-        ),
-        (
-            sample!("hot"),
-            true,
-            Summary {
-                splits: 1,
-                ..of(1, 0)
-            },
-            vec![],
-        ),
+        (sample!("foreign"), false, Summary { skipped: 3, ..of(3, 0) }, vec![]),
+        (sample!("undecodable"), false, Summary { undecodable: 7, ..of(7, 0) }, vec![]),
+        (sample!("refill"), true, Summary { refilled: 1, ..of(REFILL_WRITES, 0) }, vec![]),
+        (sample!("hot"), true, Summary { splits: 1, ..of(1, 0) }, vec![]),
     ] {
         let (done, dynamo) = handled(event, has_bucket).await;
         assert_eq!(done, expected, "{event}");

@@ -29,10 +29,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Whether a shard is hot is decided as deployed.
 fn deployed() -> Config {
-    Config {
-        hot_units: HOT_UNITS,
-        ..config()
-    }
+    Config { hot_units: HOT_UNITS, ..config() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,9 +41,7 @@ async fn i6_a_marked_shard_is_split_once_and_no_token_is_made_or_lost() {
     assert_eq!(handled.response.unwrap(), Default::default());
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
     assert_eq!(held(&table).await, before);
-    let [lower, upper] = &*shards(&table).await else {
-        panic!("two shards")
-    };
+    let [lower, upper] = &*shards(&table).await else { panic!("two shards") };
     assert_eq!((lower.scaling.hot_at, upper.scaling.hot_at), (None, None));
     assert!(lower.limits.iter().all(|(name, state)| {
         let other = upper.limits[name].available;
@@ -151,10 +146,8 @@ async fn a_late_record_of_heavy_leases_splits_their_shard() {
 #[tokio::test(start_paused = true)]
 async fn a_shard_that_its_leases_make_too_large_is_split_and_again_for_more() {
     let (dynamo, table) = fresh().await;
-    let limits = [
-        Limit::per_day("rpm", 1_000_000).unwrap(),
-        Limit::concurrent("tpm", 1_000).unwrap(),
-    ];
+    let limits =
+        [Limit::per_day("rpm", 1_000_000).unwrap(), Limit::concurrent("tpm", 1_000).unwrap()];
     let held = |mut bucket: Shard, from: u32, to: u32| {
         for id in from..to {
             bucket = holding(
@@ -196,16 +189,11 @@ async fn a_shard_that_its_leases_make_too_large_is_split_and_again_for_more() {
 
 #[tokio::test(start_paused = true)]
 async fn a_bucket_has_no_more_shards_than_the_operator_allows() {
-    for (max_shards, expected) in [
-        (1, vec![(0, 1)]),
-        (2, vec![(0, 2), (1, 2)]),
-        (4, vec![(0, 4), (1, 2), (2, 4)]),
-    ] {
+    for (max_shards, expected) in
+        [(1, vec![(0, 1)]), (2, vec![(0, 2), (1, 2)]), (4, vec![(0, 4), (1, 2), (2, 4)])]
+    {
         let (dynamo, table, mut batch) = marked().await;
-        let config = Config {
-            max_shards,
-            ..config()
-        };
+        let config = Config { max_shards, ..config() };
         let mut all = batch.clone();
         for _ in 0..3 {
             assert!(deliver_with(&table, &batch, &config).await.response.is_ok());
@@ -227,14 +215,7 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
         let (dynamo, table) = fresh().await;
         let limits = &[Limit::per_day("rpm", 10).unwrap()];
         let key = &bucket("a", 0);
-        store(
-            &table,
-            &Shard {
-                refilled_at: HOUR,
-                ..full("a", limits)
-            },
-        )
-        .await;
+        store(&table, &Shard { refilled_at: HOUR, ..full("a", limits) }).await;
         let amounts = [(name("rpm"), MilliTokens::from_tokens(requests))];
         let take = Take {
             asks: Asks::of(Effect::Enforce, amounts),
@@ -270,26 +251,17 @@ async fn an_image_is_the_shard_but_for_its_leases() {
         acquires: held.acquires,
         limits: held.limits,
         departed: held.departed,
-        config_version: Some(LimitsVersion {
-            number: 5,
-            boundary: HOUR,
-        }),
+        config_version: Some(LimitsVersion { number: 5, boundary: HOUR }),
         limits_changed_at: Some(HOUR),
         ttl: Some(EpochSeconds(9)),
         leases: held.leases,
         due_at: Some(HOUR),
         last_write_id: Some(new_id()),
         edit: Some(EditId(11)),
-        pause: Some(Pause {
-            until: HOUR,
-            lasts: Millis(7),
-        }),
+        pause: Some(Pause { until: HOUR, lasts: Millis(7) }),
         scaling: Scaling {
             hot_at: Some(HOUR),
-            sample: Some(ActivitySample {
-                at: HOUR,
-                write_seq: 3,
-            }),
+            sample: Some(ActivitySample { at: HOUR, write_seq: 3 }),
             min_shards: 2,
             lease_bytes_at_split: 13,
         },
@@ -299,9 +271,7 @@ async fn an_image_is_the_shard_but_for_its_leases() {
     };
     store(&table, &shard).await;
     let records = parse::records(&event(&records(&dynamo))).unwrap().records;
-    let After::Live(image) = &records[0].after else {
-        panic!("{records:?}")
-    };
+    let After::Live(image) = &records[0].after else { panic!("{records:?}") };
     let read = load(&table, &shard.key).await.unwrap();
     let seen = Shard {
         leases: read.leases.clone(),

@@ -57,9 +57,7 @@ async fn i7_a_split_whose_answer_is_lost_happens_once() {
         Fault::Conflict,
         Fault::Throttle { key_range: true },
     ];
-    for (fault, write) in faults
-        .into_iter()
-        .flat_map(|fault| [0, 1, 2].map(|write| (fault, write)))
+    for (fault, write) in faults.into_iter().flat_map(|fault| [0, 1, 2].map(|write| (fault, write)))
     {
         let (dynamo, table, records) = known_and_marked().await;
         let before = held(&table).await;
@@ -67,26 +65,16 @@ async fn i7_a_split_whose_answer_is_lost_happens_once() {
         let handled = deliver(&table, &records[1..]).await;
         // Of an end whose answer is lost it is not known which process has made it.
         let is_lost = write == 2
-            && matches!(
-                fault,
-                Fault::LoseAnswer | Fault::ServerErrorApplied | Fault::Repeat
-            );
+            && matches!(fault, Fault::LoseAnswer | Fault::ServerErrorApplied | Fault::Repeat);
         let told = (handled.summary.splits, handled.summary.splits_lost);
         assert!(
             told == (1, 0) || is_lost && told == (0, 1),
             "{fault:?} of write {write}: {told:?}"
         );
-        assert_eq!(
-            counts(&table).await,
-            [(0, 2), (1, 2)],
-            "{fault:?} of write {write}"
-        );
+        assert_eq!(counts(&table).await, [(0, 2), (1, 2)], "{fault:?} of write {write}");
         assert_eq!(held(&table).await, before, "{fault:?} of write {write}");
         assert!(
-            shards(&table)
-                .await
-                .iter()
-                .all(|shard| shard.escrow.is_none()),
+            shards(&table).await.iter().all(|shard| shard.escrow.is_none()),
             "{fault:?} of write {write}"
         );
     }
@@ -101,9 +89,7 @@ async fn a_split_that_cannot_be_made_now_is_made_by_the_next_batch() {
         Fault::Rejected,
         Fault::LoseRequest,
     ];
-    for (fault, write) in faults
-        .into_iter()
-        .flat_map(|fault| [0, 1, 2].map(|write| (fault, write)))
+    for (fault, write) in faults.into_iter().flat_map(|fault| [0, 1, 2].map(|write| (fault, write)))
     {
         let (dynamo, table, batch) = marked_and_rolled().await;
         let before = held(&table).await;
@@ -115,38 +101,20 @@ async fn a_split_that_cannot_be_made_now_is_made_by_the_next_batch() {
         });
         let handled = deliver(&table, &batch).await;
         assert_has!(handled.summary, splits_put_off: 1, failed: 0; "{fault:?} of write {write}");
-        assert_eq!(
-            handled.response.unwrap(),
-            Default::default(),
-            "{fault:?} of write {write}"
-        );
+        assert_eq!(handled.response.unwrap(), Default::default(), "{fault:?} of write {write}");
         assert_eq!(handled.summary.copied, 2, "of the hour and the day");
         dynamo.fail_when(|_| None);
         take_in(&table, &bucket("a", 0), 10, 1).await;
         let next = records(&dynamo);
-        assert_eq!(
-            deliver(&table, &next).await.summary.splits,
-            1,
-            "{fault:?} of write {write}"
-        );
-        assert_eq!(
-            counts(&table).await,
-            [(0, 2), (1, 2)],
-            "{fault:?} of write {write}"
-        );
+        assert_eq!(deliver(&table, &next).await.summary.splits, 1, "{fault:?} of write {write}");
+        assert_eq!(counts(&table).await, [(0, 2), (1, 2)], "{fault:?} of write {write}");
         let after: Vec<_> = held(&table).await;
         assert!(
-            after
-                .iter()
-                .zip(&before)
-                .all(|(after, before)| after <= before),
+            after.iter().zip(&before).all(|(after, before)| after <= before),
             "{after:?} of {before:?}"
         );
         assert!(
-            shards(&table)
-                .await
-                .iter()
-                .all(|shard| shard.escrow.is_none()),
+            shards(&table).await.iter().all(|shard| shard.escrow.is_none()),
             "{fault:?} of write {write}"
         );
         assert_exact(&dynamo, &[batch, next].concat());
@@ -171,19 +139,12 @@ async fn copies_of_others_come_before_all_splits_which_share_one_patience() {
     for seed in 0..6 {
         let mut random = Rng::with_seed(seed);
         let (busy, hot, rolled) = (random.usize(1..60), random.usize(..4), random.usize(..8));
-        let config = Config {
-            write_concurrency: random.usize(2..12),
-            ..config()
-        };
-        let (dynamo, latency) = (
-            Dynamo::new().await,
-            Duration::from_millis(random.u64(1..10)),
-        );
+        let config = Config { write_concurrency: random.usize(2..12), ..config() };
+        let (dynamo, latency) = (Dynamo::new().await, Duration::from_millis(random.u64(1..10)));
         let table = dynamo.table().await;
         let buckets = [(Has::Busy, busy), (Has::Hot, hot), (Has::Rolled, rolled)];
-        let buckets = buckets
-            .into_iter()
-            .flat_map(|(has, count)| (0..count).map(move |at| (has, at)));
+        let buckets =
+            buckets.into_iter().flat_map(|(has, count)| (0..count).map(move |at| (has, at)));
         let buckets: Vec<_> = buckets.collect();
         // Each has a first record, and then another one.
         let mut order = [buckets.clone(), buckets].concat();
@@ -208,9 +169,7 @@ async fn copies_of_others_come_before_all_splits_which_share_one_patience() {
         dynamo.fail_when(move |body| {
             let [pk, sk] = ["PK", "SK"].map(|name| body["Key"][name]["S"].as_str().unwrap());
             let (is_split, is_busy) = (sk == "#STATE", pk.starts_with("busy/"));
-            seen.lock()
-                .unwrap()
-                .push((is_split && is_busy, is_split, Instant::now()));
+            seen.lock().unwrap().push((is_split && is_busy, is_split, Instant::now()));
             let key_range = random.bool();
             (is_split && is_busy).then_some(Fault::Throttle { key_range })
         });
@@ -220,21 +179,11 @@ async fn copies_of_others_come_before_all_splits_which_share_one_patience() {
         let (summary, ended) = (handled.summary, Instant::now());
         let at = format!("seed {seed}: {busy} busy, {hot} hot, {rolled} rolled: {summary:?}");
         let requests = requests.lock().unwrap();
-        let first = requests
-            .iter()
-            .position(|(_, is_split, _)| *is_split)
-            .unwrap();
+        let first = requests.iter().position(|(_, is_split, _)| *is_split).unwrap();
         let (copies, splits) = requests.split_at(first);
-        assert!(
-            splits.iter().all(|(_, is_split, _)| *is_split),
-            "{at}: copies first"
-        );
+        assert!(splits.iter().all(|(_, is_split, _)| *is_split), "{at}: copies first");
         let all_copies = busy + hot + 2 * rolled;
-        assert_eq!(
-            (copies.len(), summary.copied),
-            (all_copies, all_copies),
-            "{at}"
-        );
+        assert_eq!((copies.len(), summary.copied), (all_copies, all_copies), "{at}");
         let waited = ended - splits[0].2;
         assert!(waited <= Duration::from_millis(2_020), "{at}: {waited:?}");
         // Each of the concurrent ones asks once in a latency and a pause of at least 5 ms.
@@ -256,10 +205,7 @@ async fn a_split_that_no_time_is_left_for_holds_up_nothing() {
     // The copies take all there is.
     let (dynamo, _, records) = marked_and_rolled().await;
     let slow_table = slow(&dynamo, 400).await;
-    let two = Config {
-        write_concurrency: 2,
-        ..config()
-    };
+    let two = Config { write_concurrency: 2, ..config() };
     let left = Duration::from_millis(1_000);
     let handled = deliver_by(&slow_table, &event(&records), &two, HOUR, left).await;
     assert_has!(handled.summary, copied: 2, splits_put_off: 1);
@@ -276,20 +222,11 @@ async fn a_split_that_is_not_permitted_is_refused_and_says_so() {
     let handled = deliver(&table, &records).await;
     assert_has!(handled.summary, refused: 1, failed: 0, splits_put_off: 0);
     assert_eq!(handled.response.unwrap(), Default::default());
-    let [line] = &*lines.of("refused write") else {
-        panic!("one line")
-    };
-    assert!(
-        line.contains("split of") && line.contains("not permitted"),
-        "{line}"
-    );
+    let [line] = &*lines.of("refused write") else { panic!("one line") };
+    assert!(line.contains("split of") && line.contains("not permitted"), "{line}");
     dynamo.fail_when(|_| None);
     deliver_until_done(&table, &records).await;
-    assert_eq!(
-        counts(&table).await,
-        [(0, 2), (1, 2)],
-        "with the next batch"
-    );
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)], "with the next batch");
     assert_exact(&dynamo, &records);
 }
 
@@ -334,10 +271,8 @@ fn writes(table: &Table, per_second: u32) -> JoinSet<()> {
                     consumed: MilliTokens(1),
                     ..LimitDelta::default()
                 };
-                let (amounts, roll) = (
-                    BTreeMap::from([(name("tpm"), none)]),
-                    Roll::to(Hour::of(HOUR)),
-                );
+                let (amounts, roll) =
+                    (BTreeMap::from([(name("tpm"), none)]), Roll::to(Hour::of(HOUR)));
                 let write = Settle {
                     key: &key,
                     write_id: new_id(),
@@ -358,11 +293,8 @@ fn writes(table: &Table, per_second: u32) -> JoinSet<()> {
 async fn a_busy_shard_is_split_in_the_first_batch_that_asks_for_it() {
     for (per_second, seed) in [(500, 0), (1_000, 1)] {
         let dynamo = Dynamo::new().await;
-        let takes = Limits {
-            conflict_window: Duration::from_millis(10),
-            burst: 100,
-            ..Limits::default()
-        };
+        let takes =
+            Limits { conflict_window: Duration::from_millis(10), burst: 100, ..Limits::default() };
         let partitions = Partitions::over(dynamo.clone(), takes, seed);
         let table = partitions.table().await;
         take(&table, &bucket("a", 0), 1_500).await;
@@ -381,11 +313,7 @@ async fn a_busy_shard_is_split_in_the_first_batch_that_asks_for_it() {
             "{per_second}/s, seed {seed}: {:?}", handled.summary
         );
         let there = dynamo.table().await;
-        assert_eq!(
-            counts(&there).await,
-            [(0, 2), (1, 2)],
-            "{per_second}/s, seed {seed}"
-        );
+        assert_eq!(counts(&there).await, [(0, 2), (1, 2)], "{per_second}/s, seed {seed}");
         // What was taken has flowed in again by then.
         let full: Vec<_> = limits().iter().map(|limit| limit.rule().capacity).collect();
         assert_eq!(held(&there).await, full, "{per_second}/s, seed {seed}");

@@ -19,11 +19,7 @@ fn key_of(pk: &str) -> BucketKey {
 /// Takes `tokens` in one hour after [`HOUR`] and begins the next one, so that what was taken is
 /// copied.
 async fn used(table: &Table, pk: &str, tokens: &[i64], hours: i64) {
-    for (tokens, hours) in tokens
-        .iter()
-        .map(|tokens| (*tokens, hours))
-        .chain([(0, hours + 1)])
-    {
+    for (tokens, hours) in tokens.iter().map(|tokens| (*tokens, hours)).chain([(0, hours + 1)]) {
         take_in(table, &key_of(pk), tokens, hours).await;
     }
 }
@@ -32,18 +28,11 @@ async fn used(table: &Table, pk: &str, tokens: &[i64], hours: i64) {
 /// used.
 async fn shared() -> (Dynamo, Table, Vec<Value>) {
     let (dynamo, table) = fresh().await;
-    for pk in [
-        "b/BUCKET#e#gpt-4#0",
-        "a-b/BUCKET#e#gpt-4#0",
-        "A/BUCKET#e#gpt-4#0",
-    ] {
+    for pk in ["b/BUCKET#e#gpt-4#0", "a-b/BUCKET#e#gpt-4#0", "A/BUCKET#e#gpt-4#0"] {
         used(&table, pk, &[5_000, 6_000], 0).await;
     }
     let theirs = records(&dynamo);
-    deliver_text(&table, &event(&theirs), HOUR)
-        .await
-        .response
-        .unwrap();
+    deliver_text(&table, &event(&theirs), HOUR).await.response.unwrap();
     used(&table, "a/BUCKET#e#gpt-4#0", &[1_500, 2_500], 0).await;
     let mut ours = records(&dynamo);
     // Without those of the others' snapshots.
@@ -54,23 +43,11 @@ async fn shared() -> (Dynamo, Table, Vec<Value>) {
 /// What an item of `a` can say of itself and is another's.
 fn lie() -> impl Strategy<Value = (&'static str, Value)> {
     let text = |name, texts: &'static [&'static str]| {
-        prop::sample::select(texts)
-            .prop_map(move |text| (name, json!({"S": text})))
-            .boxed()
+        prop::sample::select(texts).prop_map(move |text| (name, json!({"S": text}))).boxed()
     };
     prop_oneof![
-        text(
-            "PK",
-            &["b/BUCKET#e#gpt-4#0", "b/ENTITY#e", "a-b/BUCKET#e#gpt-4#0"]
-        ),
-        text(
-            "SK",
-            &[
-                "#META",
-                "#CONFIG",
-                "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z"
-            ]
-        ),
+        text("PK", &["b/BUCKET#e#gpt-4#0", "b/ENTITY#e", "a-b/BUCKET#e#gpt-4#0"]),
+        text("SK", &["#META", "#CONFIG", "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z"]),
         text("parent_id", &["b", "b/BUCKET#e#gpt-4#0", "e"]),
         text("GSI2PK", &["b/RESOURCE#gpt-4"]),
         text("GSI3PK", &["b/ENTITY#e"]),
@@ -185,12 +162,9 @@ async fn a_full_item_delays_no_other_record() {
         let spoil = |item: &mut Value| {
             item["hot"]["BOOL"] = json!(is_hot);
             // A limit that is short beside its use, and gets more digits.
-            for (field, value) in [
-                ("tk", tokens),
-                ("cp", capacity),
-                ("ra", "9000000000000"),
-                ("tc", "100000"),
-            ] {
+            for (field, value) in
+                [("tk", tokens), ("cp", capacity), ("ra", "9000000000000"), ("tc", "100000")]
+            {
                 item[format!("b_tpm_{field}")] = json!({"N": value});
             }
             fill(item);
@@ -211,21 +185,13 @@ type Spoil = fn(&mut Value);
 /// A tenant may write to its own snapshots, too. Usage that has no place in one is told in the log.
 #[tokio::test]
 async fn a_damaged_snapshot_delays_no_other_record() {
-    let [day, hourly] = [
-        "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z",
-        "#USAGE#gpt-4#hourly#2026-11-20T23:00:00Z",
-    ];
+    let [day, hourly] =
+        ["#USAGE#gpt-4#daily#2026-11-20T00:00:00Z", "#USAGE#gpt-4#hourly#2026-11-20T23:00:00Z"];
     let spoil: [(Spoil, usize); 6] = [
         (|item| item["q0"] = json!({"S": "far"}), 1),
         // An earlier life, whose numbers cannot be carried over.
-        (
-            |item| (item["q0"], item["tpm#0"]) = (json!({"N": "1"}), json!({"S": "many"})),
-            1,
-        ),
-        (
-            |item| (item["q0"], item["tpm#c"]) = (json!({"N": "1"}), json!({"S": "many"})),
-            1,
-        ),
+        (|item| (item["q0"], item["tpm#0"]) = (json!({"N": "1"}), json!({"S": "many"})), 1),
+        (|item| (item["q0"], item["tpm#c"]) = (json!({"N": "1"}), json!({"S": "many"})), 1),
         (|item| item["final"] = json!({"S": "all"}), 1),
         (
             |item| {
@@ -240,10 +206,7 @@ async fn a_damaged_snapshot_delays_no_other_record() {
     ];
     for (case, (spoil, refused)) in spoil.iter().enumerate() {
         let (dynamo, table, ours) = shared().await;
-        deliver_text(&table, &event(&ours), HOUR)
-            .await
-            .response
-            .unwrap();
+        deliver_text(&table, &event(&ours), HOUR).await.response.unwrap();
         let good = dynamo.item("a/ENTITY#e", day);
         let mut spoiled = good.clone();
         spoil(&mut spoiled);
@@ -258,24 +221,13 @@ async fn a_damaged_snapshot_delays_no_other_record() {
         assert_has!(summary, refused: *refused, failed: 0; "{case}");
         assert_eq!(handled.response.unwrap(), Default::default(), "{case}");
         assert_eq!(tpm_of(&dynamo, "b/ENTITY#e"), "18", "{case}");
-        assert_eq!(
-            dynamo.item("a/ENTITY#e", day) == spoiled,
-            *refused == 1,
-            "{case}"
-        );
+        assert_eq!(dynamo.item("a/ENTITY#e", day) == spoiled, *refused == 1, "{case}");
         // The hour has its part, and the day has all when the records come again to a snapshot that
         // was mended.
-        assert_eq!(
-            dynamo.item("a/ENTITY#e", hourly)["tpm#0"]["N"],
-            "2",
-            "{case}"
-        );
+        assert_eq!(dynamo.item("a/ENTITY#e", hourly)["tpm#0"]["N"], "2", "{case}");
         if *refused == 1 {
             dynamo.put(&good);
-            deliver_text(&table, &event(&records), HOUR)
-                .await
-                .response
-                .unwrap();
+            deliver_text(&table, &event(&records), HOUR).await.response.unwrap();
         }
         assert_eq!(tpm_of(&dynamo, "a/ENTITY#e"), "6", "{case}");
     }
@@ -283,21 +235,15 @@ async fn a_damaged_snapshot_delays_no_other_record() {
 
 /// Makes an item as large as one may be.
 fn fill(item: &mut Value) {
-    let used: usize = item
-        .as_object()
-        .unwrap()
-        .iter()
-        .map(|(name, value)| name.len() + size(value))
-        .sum();
+    let used: usize =
+        item.as_object().unwrap().iter().map(|(name, value)| name.len() + size(value)).sum();
     item["pad"] = json!({"S": "x".repeat(400 * 1024 - "pad".len() - used)});
 }
 
 /// What a value measures in an item, as DynamoDB says.
 fn size(value: &Value) -> usize {
-    let (kind, value) = value
-        .as_object()
-        .and_then(|value| value.iter().next())
-        .expect("a value has a type");
+    let (kind, value) =
+        value.as_object().and_then(|value| value.iter().next()).expect("a value has a type");
     match (&**kind, value) {
         ("N", number) => {
             let digits = number.as_str().unwrap().trim_end_matches('0');

@@ -48,10 +48,7 @@ async fn i3_usage_equals_consumption_in_every_window() {
         let (mut ended, mut all) = (copied(&dynamo, window), streamed(&records, window));
         ended.retain(|(_, start), _| *start < now);
         all.retain(|(_, start), _| *start < now);
-        assert_eq!(
-            ended, all,
-            "a window that is over is in its snapshot: {window}"
-        );
+        assert_eq!(ended, all, "a window that is over is in its snapshot: {window}");
         assert!(!all.is_empty());
     }
     let hour = &read(&dynamo, Window::Hourly)[&(bucket("a", 0), HOUR)];
@@ -64,12 +61,9 @@ async fn i3_usage_equals_consumption_in_every_window() {
 #[tokio::test]
 async fn no_copy_makes_a_snapshot_again_that_may_be_deleted() {
     const TTL: i64 = 90 * 86_400_000;
-    for (left_ms, is_made) in [
-        (3_600_001, true),
-        (3_600_000, false),
-        (0, false),
-        (-86_400_000, false),
-    ] {
+    for (left_ms, is_made) in
+        [(3_600_001, true), (3_600_000, false), (0, false), (-86_400_000, false)]
+    {
         for window in Window::ALL {
             let (dynamo, table, records) = used().await;
             let start = window.start(HOUR);
@@ -103,10 +97,8 @@ async fn i3_a_window_in_progress_is_exact_before_anything_is_delivered() {
 /// copy.
 async fn crossing() -> (Dynamo, Table, Vec<Value>) {
     let (dynamo, table) = fresh().await;
-    let at = (0..)
-        .map(|ms| EpochMillis(HOUR.0 + ms))
-        .find(|at| at.0 * 1000 % 4096 == 4088)
-        .unwrap();
+    let at =
+        (0..).map(|ms| EpochMillis(HOUR.0 + ms)).find(|at| at.0 * 1000 % 4096 == 4088).unwrap();
     for _ in 0..10 {
         let needs = [(name("rpm"), MilliTokens::from_tokens(1))].into();
         take_at(&table, &bucket("a", 0), &limits(), needs, at).await;

@@ -29,35 +29,14 @@ impl Load {
         let clock = FakeClock::at(start);
         let dynamo = Dynamo::new().await.with_clock(clock.clone());
         let meter = CapacityMeter::default();
-        let table = dynamo
-            .table_by(clock.clone())
-            .await
-            .with_meter(meter.clone());
-        let limiter = RateLimiter::builder("weirgate")
-            .table(table.clone())
-            .build()
-            .await
-            .unwrap();
-        Self {
-            clock,
-            dynamo,
-            table,
-            meter,
-            limiter,
-        }
+        let table = dynamo.table_by(clock.clone()).await.with_meter(meter.clone());
+        let limiter = RateLimiter::builder("weirgate").table(table.clone()).build().await.unwrap();
+        Self { clock, dynamo, table, meter, limiter }
     }
 
     async fn acquire(&self, entity: &str, limits: &[Limit]) {
         let acquire = self.limiter.acquire(entity, "gpt-4").limits(limits);
-        assert!(
-            acquire
-                .take("rpm", 1)
-                .take("tpm", 700)
-                .send()
-                .await
-                .unwrap()
-                .is_granted()
-        );
+        assert!(acquire.take("rpm", 1).take("tpm", 700).send().await.unwrap().is_granted());
     }
 
     async fn aggregate(&self) {
@@ -79,10 +58,7 @@ impl Load {
     /// Write units per acquire, in thousandths, rounded up.
     fn milli_units(&self, acquires: u32) -> u64 {
         let per_acquire = self.meter.take().total * 1_000.0 / f64::from(acquires);
-        (0_u32..)
-            .find(|milli| f64::from(*milli) >= per_acquire)
-            .map(u64::from)
-            .unwrap()
+        (0_u32..).find(|milli| f64::from(*milli) >= per_acquire).map(u64::from).unwrap()
     }
 }
 
@@ -144,10 +120,8 @@ async fn many_users_at_one_acquire_a_minute() {
 /// does in an hour.
 #[tokio::test(start_paused = true)]
 async fn eight_hundred_acquires_a_second_on_one_shard() {
-    let (load, limits) = (
-        Load::begin(EpochMillis(START.0 + 50 * 60_000 - 5_000)).await,
-        limits(600_000),
-    );
+    let (load, limits) =
+        (Load::begin(EpochMillis(START.0 + 50 * 60_000 - 5_000)).await, limits(600_000));
     load.acquire("e-1", &limits).await;
     load.aggregate().await;
     let _ = load.meter.take();
@@ -184,11 +158,7 @@ async fn one_key_at_1_10_and_100_acquires_a_second_costs_what_the_page_says() {
             units += load.meter.take().total;
         }
         let (measured, acquires) = (units, f64::from(2 * seconds * rate));
-        let Numbers {
-            refills,
-            usage_units_an_hour,
-            ..
-        } = Scenario::alone(rate.into()).numbers();
+        let Numbers { refills, usage_units_an_hour, .. } = Scenario::alone(rate.into()).numbers();
         let [refills, of_hour] = [refills * 2 * u64::from(seconds), usage_units_an_hour]
             .map(|units| f64::from(u32::try_from(units).unwrap()));
         // Of an hour's copies, its end is among these seconds, and what is copied within the hour
@@ -220,28 +190,18 @@ async fn a_bucket_that_is_used_once_an_hour() {
 async fn minute(start: EpochMillis, calls_per_second: u32) -> (u64, u64) {
     fastrand::seed(7);
     let clock = FakeClock::at(EpochMillis(start.0 - 30_000));
-    let dynamo = Dynamo::new()
-        .await
-        .with_clock(clock.clone())
-        .with_latency(Duration::from_millis(5));
+    let dynamo =
+        Dynamo::new().await.with_clock(clock.clone()).with_latency(Duration::from_millis(5));
     let table = dynamo.table_by(clock.clone()).await;
     // Never full, so that only the end of the hour disturbs.
     let limits = [Limit::custom("rpm", 1_000_000_000, 1, 1_000).unwrap()];
-    let limiter = async || {
-        RateLimiter::builder("weirgate")
-            .table(table.clone())
-            .build()
-            .await
-            .unwrap()
-    };
+    let limiter =
+        async || RateLimiter::builder("weirgate").table(table.clone()).build().await.unwrap();
     let mut limiters = vec![];
     for _ in 0..1_000 {
         limiters.push(limiter().await);
     }
-    let first = limiters[0]
-        .acquire("e-1", "gpt-4")
-        .limits(&limits)
-        .take("rpm", 1_000_000);
+    let first = limiters[0].acquire("e-1", "gpt-4").limits(&limits).take("rpm", 1_000_000);
     assert!(first.send().await.unwrap().is_granted());
     let (began, pause) = (Instant::now(), SECOND * 1_000 / calls_per_second);
     let mut processes = JoinSet::new();
@@ -255,12 +215,8 @@ async fn minute(start: EpochMillis, calls_per_second: u32) -> (u64, u64) {
                 if next >= began + 30 * SECOND && before.granted == 0 {
                     before = limiter.stats();
                 }
-                let acquire = limiter
-                    .acquire("e-1", "gpt-4")
-                    .limits(&limits)
-                    .take("rpm", 1)
-                    .send()
-                    .await;
+                let acquire =
+                    limiter.acquire("e-1", "gpt-4").limits(&limits).take("rpm", 1).send().await;
                 assert!(acquire.unwrap().is_granted());
                 next += pause;
             }
@@ -271,9 +227,7 @@ async fn minute(start: EpochMillis, calls_per_second: u32) -> (u64, u64) {
     let of_all = processes.join_all().await;
     of_all
         .into_iter()
-        .fold((0, 0), |(writes, grants), (more, given)| {
-            (writes + more, grants + given)
-        })
+        .fold((0, 0), |(writes, grants), (more, given)| (writes + more, grants + given))
 }
 
 /// At 33 acquires a second, the end of an hour in that minute makes 1 % more writes at the most.
@@ -282,14 +236,8 @@ async fn a_thousand_processes_begin_an_hour_with_a_hundredth_more_writes() {
     let (ordinary, grants) = minute(START, 33).await;
     let (at_the_end, _) = minute(EpochMillis(START.0 + 50 * 60_000 - 5_000), 33).await;
     let others = ordinary - grants;
-    assert!(
-        others <= grants / 1_000,
-        "{others} writes beside {grants} grants"
-    );
-    assert!(
-        at_the_end * 100 <= ordinary * 101,
-        "{at_the_end} writes, {ordinary} in a minute"
-    );
+    assert!(others <= grants / 1_000, "{others} writes beside {grants} grants");
+    assert!(at_the_end * 100 <= ordinary * 101, "{at_the_end} writes, {ordinary} in a minute");
 }
 
 #[tokio::test]

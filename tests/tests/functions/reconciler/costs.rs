@@ -21,9 +21,7 @@ async fn paged(table: &Table, page: i32) -> Summary {
 }
 
 fn import(dynamo: &Dynamo, items: impl Iterator<Item = Value>) {
-    let items = items
-        .map(|item| serde_json::from_value(item).expect("an item"))
-        .collect();
+    let items = items.map(|item| serde_json::from_value(item).expect("an item")).collect();
     dynamo
         .db()
         .import_items("weirgate", items, dynoxide::ImportOptions::default())
@@ -36,20 +34,13 @@ async fn one_write_per_bucket_no_scan_and_only_what_is_due_is_read() {
     let dynamo = Dynamo::new().await;
     let leases = |entity: u64| {
         let bucket = full(&format!("due-{entity}"), &limits());
-        (0..20).fold(bucket, |bucket, at| {
-            holding(bucket, &format!("l{at}"), PAST, &[("quota", 1)])
-        })
+        (0..20).fold(bucket, |bucket, at| holding(bucket, &format!("l{at}"), PAST, &[("quota", 1)]))
     };
     import(&dynamo, (0..BUCKETS).map(|entity| item(&leases(entity))));
     // Others: idle ones, and some in the index whose time has not come.
     let idle = |entity: u64| item(&full(&format!("idle-{entity}"), &limits()));
     let alive = |entity: u64| {
-        item(&holding(
-            full(&format!("live-{entity}"), &limits()),
-            "a",
-            LATER,
-            &[("slots", 1)],
-        ))
+        item(&holding(full(&format!("live-{entity}"), &limits()), "a", LATER, &[("slots", 1)]))
     };
     import(&dynamo, (0..1_500).map(idle).chain((0..500).map(alive)));
 
@@ -69,30 +60,20 @@ async fn one_write_per_bucket_no_scan_and_only_what_is_due_is_read() {
     let units = meter.take();
     let per_bucket = units.indexes["DueIndex"] / 100.0;
     assert!(per_bucket <= 1.0, "{units:?}");
-    assert_eq!(
-        units.indexes.keys().collect::<Vec<_>>(),
-        ["DueIndex"],
-        "{units:?}"
-    );
+    assert_eq!(units.indexes.keys().collect::<Vec<_>>(), ["DueIndex"], "{units:?}");
 }
 
 /// `docs/scaling.md` computes an idle stack by it.
 #[tokio::test]
 async fn a_run_in_which_nothing_is_due_reads_each_partition_of_the_index_once() {
     let dynamo = Dynamo::new().await;
-    store(
-        &dynamo.table().await,
-        &holding(full("e-1", &limits()), "a", LATER, &[("slots", 1)]),
-    )
-    .await;
+    store(&dynamo.table().await, &holding(full("e-1", &limits()), "a", LATER, &[("slots", 1)]))
+        .await;
     let (table, meter) = dynamo.metered().await;
     let _ = dynamo.take_operations();
     assert_eq!(run(&table, NOW).await.buckets_seen, 0);
     let partitions = facts::DUE_PARTITIONS;
-    assert_eq!(
-        dynamo.take_operations(),
-        [("Query".to_owned(), partitions)].into()
-    );
+    assert_eq!(dynamo.take_operations(), [("Query".to_owned(), partitions)].into());
     assert_eq!(meter.take().total, 0.0);
 }
 
@@ -126,10 +107,7 @@ async fn pages_are_read_to_the_end_past_what_stays_due() {
         let (seen, restored) = if page == 1 { (120, 80) } else { (40, 0) };
         assert_has!(summary, buckets_seen: seen, leases_restored: restored; "page {page}");
         let pages = seen.div_ceil(u64::try_from(page).unwrap()) + 2 * 16;
-        assert!(
-            operations["Query"] <= pages,
-            "{operations:?}: it ends, and no page is read twice"
-        );
+        assert!(operations["Query"] <= pages, "{operations:?}: it ends, and no page is read twice");
     }
 }
 
@@ -137,9 +115,8 @@ async fn pages_are_read_to_the_end_past_what_stays_due() {
 async fn the_oldest_are_met_first() {
     let (dynamo, table) = fresh().await;
     let shard = key("e-0").due_shard();
-    let mut entities = (0..)
-        .map(|at| format!("e-{at}"))
-        .filter(|entity| key(entity).due_shard() == shard);
+    let mut entities =
+        (0..).map(|at| format!("e-{at}")).filter(|entity| key(entity).due_shard() == shard);
     for age in [5, 900, 30, 60_000, 1] {
         let due = NOW.plus(Millis(-age));
         let bucket = full(&entities.next().unwrap(), &limits());
@@ -149,11 +126,8 @@ async fn the_oldest_are_met_first() {
     let (writes, db) = (met.clone(), dynamo.clone());
     dynamo.fail_when(move |write| {
         let key = |name: &str| write["Key"][name]["S"].as_str().unwrap().to_owned();
-        let due = db.item(&key("PK"), &key("SK"))["due"]["N"]
-            .as_str()
-            .unwrap()
-            .parse::<i64>()
-            .unwrap();
+        let due =
+            db.item(&key("PK"), &key("SK"))["due"]["N"].as_str().unwrap().parse::<i64>().unwrap();
         writes.lock().unwrap().push(NOW.0 - due);
         None
     });
@@ -166,16 +140,11 @@ async fn the_oldest_are_met_first() {
 async fn a_bucket_that_the_index_shows_twice_is_read_and_counted_once() {
     let (dynamo, table) = fresh().await;
     let shard = key("e-0").due_shard();
-    let mut entities = (0..)
-        .map(|at| format!("e-{at}"))
-        .filter(|entity| key(entity).due_shard() == shard);
+    let mut entities =
+        (0..).map(|at| format!("e-{at}")).filter(|entity| key(entity).due_shard() == shard);
     for age in [50, 40] {
         let bucket = full(&entities.next().unwrap(), &limits());
-        store(
-            &table,
-            &holding(bucket, "a", NOW.plus(Millis(-age)), &[("slots", 1)]),
-        )
-        .await;
+        store(&table, &holding(bucket, "a", NOW.plus(Millis(-age)), &[("slots", 1)])).await;
     }
     // It stays due, and a caller whose clock is behind moves it past the second one while the run
     // is at that.

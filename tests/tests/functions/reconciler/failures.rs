@@ -49,11 +49,7 @@ async fn a_throttled_bucket_is_tried_again_then_left_due_beside_the_rest() {
     let mut times = 0;
     dynamo.fail_when(move |_| {
         times += 1;
-        (times < 4).then_some(if times == 2 {
-            Fault::Conflict
-        } else {
-            THROTTLE
-        })
+        (times < 4).then_some(if times == 2 { Fault::Conflict } else { THROTTLE })
     });
     let summary = run(&table).await.unwrap();
     assert_has!(summary, buckets_seen: 1, leases_restored: 1);
@@ -71,18 +67,12 @@ async fn a_partition_that_cannot_be_read_does_not_stop_the_others() {
             && request["ExpressionAttributeValues"][":hash"]["S"] == failing.as_str();
         fails.then_some(THROTTLE)
     });
-    let here = (0..64)
-        .filter(|at| key(&format!("e-{at}")).due_shard() == shard)
-        .count();
+    let here = (0..64).filter(|at| key(&format!("e-{at}")).due_shard() == shard).count();
     let summary = run(&table).await.unwrap();
     assert_eq!(summary.leases_restored, 64 - u64::try_from(here).unwrap());
     assert_eq!(summary.partitions_unfinished, 1);
     assert_eq!(summary.errors.len(), 1);
-    assert!(
-        summary.errors[0].contains(&format!("Query of {shard}")),
-        "{:?}",
-        summary.errors
-    );
+    assert!(summary.errors[0].contains(&format!("Query of {shard}")), "{:?}", summary.errors);
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,10 +126,7 @@ async fn it_stops_before_its_deadline_and_what_is_left_is_still_due() {
     let summary = run_for(&slow, NOW, 1000, left).await.unwrap();
     assert!(started.elapsed() < left, "{:?}", started.elapsed());
     assert_eq!((summary.buckets_seen, summary.errors.len()), (300, 0));
-    assert!(
-        summary.left_over > 0 && summary.leases_restored > 100,
-        "{summary:?}"
-    );
+    assert!(summary.left_over > 0 && summary.leases_restored > 100, "{summary:?}");
     assert_eq!(
         summary.leases_restored + summary.left_over,
         300,
@@ -173,11 +160,7 @@ async fn a_request_that_hangs_is_left_in_time() {
     let stuck = slow(&dynamo, 600_000).await;
     let started = tokio::time::Instant::now();
     let summary = run_for(&stuck, NOW, 100, Duration::from_secs(10)).await;
-    assert!(
-        started.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        started.elapsed()
-    );
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     assert_eq!(summary.unwrap().partitions_unfinished, 16);
 }
 
@@ -199,16 +182,8 @@ async fn the_summary_is_one_line_of_the_log_and_an_undecodable_item_another() {
     let answer = process.invoke("{}", "r-1", None).await.unwrap();
     drop(guard);
     let text = lines.text();
-    let lines: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let of = |level: &str| {
-        lines
-            .iter()
-            .filter(|line| line["level"] == level)
-            .collect::<Vec<_>>()
-    };
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |level: &str| lines.iter().filter(|line| line["level"] == level).collect::<Vec<_>>();
 
     let error = of("ERROR");
     assert_eq!(error.len(), 1, "{text}");
@@ -218,19 +193,15 @@ async fn the_summary_is_one_line_of_the_log_and_an_undecodable_item_another() {
         json!("attribute rf is \"soon\", must be a whole number within 64 bits")
     );
     for part in ["e-1", "of an operator", "b_slots_tk"] {
-        assert!(
-            error[0]["item"].as_str().unwrap().contains(part),
-            "{part}: {text}"
-        );
+        assert!(error[0]["item"].as_str().unwrap().contains(part), "{part}: {text}");
     }
     let info = of("INFO");
     assert_eq!(info.len(), 1, "{text}");
     assert_eq!(&info[0]["message"], &json!("reconciled"), "{text}");
     for (name, value) in answer.as_object().unwrap() {
         let logged = &info[0][name];
-        let parsed = logged
-            .as_str()
-            .and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        let parsed =
+            logged.as_str().and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
         let same = logged == value || parsed.as_ref() == Some(value);
         assert!(same, "{name}: {logged} is not {value}");
     }

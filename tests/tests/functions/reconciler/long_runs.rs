@@ -55,18 +55,8 @@ async fn empty(table: &Table, shard: &Shard, now: EpochMillis) {
 /// Net consumption of all items of the bucket, live and merged away.
 fn consumed(dynamo: &Dynamo) -> MilliTokens {
     let items = dynamo.items();
-    let of = |item: &Value| {
-        item["b_rps_tc"]["N"]
-            .as_str()?
-            .parse()
-            .ok()
-            .map(MilliTokens)
-    };
-    let is_own = |item: &&Value| {
-        item["PK"]["S"]
-            .as_str()
-            .is_some_and(|pk| pk.contains("#e-1#"))
-    };
+    let of = |item: &Value| item["b_rps_tc"]["N"].as_str()?.parse().ok().map(MilliTokens);
+    let is_own = |item: &&Value| item["PK"]["S"].as_str().is_some_and(|pk| pk.contains("#e-1#"));
     items.iter().filter(is_own).filter_map(of).sum()
 }
 
@@ -74,10 +64,7 @@ async fn play(seed: u64) {
     let mut random = Rng::with_seed(seed);
     let (clock, dynamo) = (Clock(Instant::now()), Dynamo::new().await);
     let latency = Duration::from_millis(random.u64(1..5_000).min(2_900));
-    let (others, slow) = (
-        dynamo.table().await,
-        dynamo.clone().with_latency(latency).table().await,
-    );
+    let (others, slow) = (dynamo.table().await, dynamo.clone().with_latency(latency).table().await);
     let mut whole = full("e-1", &[rate()]);
     for lease in 0..random.i64(0..4) {
         let expires = NOW.plus(Millis(random.i64(1..60_000)));
@@ -101,10 +88,7 @@ async fn play(seed: u64) {
         let is_sample =
             names.is_some_and(|names| names.values().any(|name| name == attr::SAMPLE_AT));
         let now = clock.now();
-        let values = write["ExpressionAttributeValues"]
-            .as_object()
-            .into_iter()
-            .flatten();
+        let values = write["ExpressionAttributeValues"].as_object().into_iter().flatten();
         let instants = values.filter_map(|(_, value)| value["N"].as_str()?.parse::<i64>().ok());
         // The only values of an update near the present are its times.
         let newest = instants.filter(|at| *at <= now.0).max().unwrap_or_default();
@@ -117,10 +101,7 @@ async fn play(seed: u64) {
     // Some runs have the bucket to themselves between their read and their write.
     let pause = random.choice([4_000, 20_000]).unwrap();
     let run = tokio::spawn(async move {
-        let config = Config {
-            table_name: "weirgate".to_owned(),
-            page: 1,
-        };
+        let config = Config { table_name: "weirgate".to_owned(), page: 1 };
         while clock.0.elapsed() < LASTS {
             let deadline = Deadline::after(Duration::from_secs(50));
             let _ = reconcile(&slow, &config, &|| clock.now(), deadline).await;
@@ -145,22 +126,14 @@ async fn play(seed: u64) {
         let rule = *rate().rule();
         let entitled = rule.capacity + refill_between(&rule, ShardIndex::UNSPLIT, NOW, now);
         let live = shards(&others, &key).await;
-        let left = live
-            .iter()
-            .map(|shard| shard.balance(&shard.limits["rps"], now));
+        let left = live.iter().map(|shard| shard.balance(&shard.limits["rps"], now));
         let (used, left) = (consumed(&dynamo), left.sum());
-        assert!(
-            used + left <= entitled,
-            "seed {seed} at {now:?}: {used} and {left} of {entitled}"
-        );
+        assert!(used + left <= entitled, "seed {seed} at {now:?}: {used} and {left} of {entitled}");
     }
     run.abort();
     let late = late.lock().unwrap();
     let most = Millis::from(latency * 2);
-    assert!(
-        late.iter().all(|late| *late <= most),
-        "seed {seed}: {late:?}"
-    );
+    assert!(late.iter().all(|late| *late <= most), "seed {seed}: {late:?}");
     assert!(REVIEW_INTERVAL < Millis::from(LASTS), "there were reviews");
 }
 

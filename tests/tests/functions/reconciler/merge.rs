@@ -42,10 +42,7 @@ async fn i6_a_cold_bucket_goes_to_one_shard_in_one_run_with_all_its_tokens() {
         assert_has!(whole, shard_count: 1, due_at: None);
         assert_eq!(whole.scaling.sample.unwrap().at, DUE);
         assert_eq!(both(&table, &key, DUE).await, before);
-        assert_eq!(
-            whole.limits["quota"].available,
-            limits()[0].rule().capacity - taken
-        );
+        assert_eq!(whole.limits["quota"].available, limits()[0].rule().capacity - taken);
         let _ = dynamo.take_operations();
         let items = dynamo.items();
         let again = run(&table, later(DUE, 60_000)).await;
@@ -82,11 +79,7 @@ async fn shards_are_merged_below_a_quarter_of_what_one_partition_takes() {
                 let look = shard.scaling.sample.unwrap();
                 // One that rests waits for the other.
                 let rests = [lower, upper][usize::try_from(shard.key.shard).unwrap()] == 0;
-                let wait = if rests {
-                    REST_INTERVAL
-                } else {
-                    REVIEW_INTERVAL
-                };
+                let wait = if rests { REST_INTERVAL } else { REVIEW_INTERVAL };
                 assert_has!(look, at: DUE, write_seq: shard.write_seq);
                 assert_eq!(shard.due_at, Some(DUE.plus(wait)));
             }
@@ -187,10 +180,7 @@ async fn shards_that_would_be_too_large_together_are_not_merged() {
     let key = key("e-1");
     split_to(&table, &key, 2, NOW).await;
     assert_has!(run(&table, DUE).await, shards_merged: 0; "it would be split again at once");
-    change(&table, &key, 0, |shard| {
-        shard.leases = Some(Default::default())
-    })
-    .await;
+    change(&table, &key, 0, |shard| shard.leases = Some(Default::default())).await;
     assert_has!(run(&table, DUE.plus(REVIEW_INTERVAL)).await, shards_merged: 1);
 }
 

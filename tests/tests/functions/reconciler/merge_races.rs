@@ -76,11 +76,7 @@ async fn i7_a_merge_whose_answer_is_lost_happens_once_and_a_refused_one_is_due()
         assert_has!(summary, shards_merged: 15, lost_races: 0, left_over: 0; "{fault:?}");
         assert_eq!(both(&table, &key, DUE).await, (1_600, 64), "{fault:?}");
     }
-    for fault in [
-        Fault::Conflict,
-        Fault::Throttle { key_range: false },
-        Fault::LoseRequest,
-    ] {
+    for fault in [Fault::Conflict, Fault::Throttle { key_range: false }, Fault::LoseRequest] {
         let (dynamo, table, key) = with_shards(4).await;
         dynamo.fail_transactions(move |_| Some(fault));
         let summary = run(&table, DUE).await;
@@ -88,11 +84,7 @@ async fn i7_a_merge_whose_answer_is_lost_happens_once_and_a_refused_one_is_due()
         assert_eq!(summary.errors.len(), 1);
         dynamo.fail_transactions(|_| None);
         assert_eq!(run(&table, DUE).await.shards_merged, 3, "{fault:?}");
-        assert_eq!(
-            total(&table, &key, "slots", DUE).await,
-            tokens(64),
-            "{fault:?}"
-        );
+        assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64), "{fault:?}");
     }
 }
 
@@ -125,10 +117,7 @@ async fn a_busy_shard_is_sampled() {
         before.limits["quota"].available - tokens(1),
         "what was taken stays taken"
     );
-    assert_eq!(
-        after.limits["quota"].consumed,
-        before.limits["quota"].consumed + tokens(1)
-    );
+    assert_eq!(after.limits["quota"].consumed, before.limits["quota"].consumed + tokens(1));
 }
 
 #[tokio::test]

@@ -33,11 +33,7 @@ async fn shown_and_done(dynamo: &Dynamo, table: &Table, now: EpochMillis) -> Pre
     assert!(count(shown.due.len()) >= done.buckets_seen);
     for (limit, restored) in &done.tokens_restored {
         let returned = work.iter().flat_map(|work| work.released.tokens.get(limit));
-        assert_eq!(
-            returned.copied().sum::<weirgate_shared::MilliTokens>(),
-            *restored,
-            "{limit}"
-        );
+        assert_eq!(returned.copied().sum::<weirgate_shared::MilliTokens>(), *restored, "{limit}");
     }
     let again = preview(table, now, 1000).await.expect("DynamoDB works");
     assert_eq!(again.due, [], "the run has done it all");
@@ -49,28 +45,14 @@ async fn expired_leases_are_shown_longest_due_first_with_what_they_return() {
     let (dynamo, table) = fresh().await;
     for (entity, age) in [("young", 1_000), ("old", 9_000), ("middle", 5_000)] {
         let expired = later(NOW, -age);
-        let bucket = holding(
-            full(entity, &limits()),
-            "a",
-            expired,
-            &[("quota", 5), ("slots", 1)],
-        );
-        store(
-            &table,
-            &holding(bucket, "b", later(NOW, 60_000), &[("slots", 2)]),
-        )
-        .await;
+        let bucket = holding(full(entity, &limits()), "a", expired, &[("quota", 5), ("slots", 1)]);
+        store(&table, &holding(bucket, "b", later(NOW, 60_000), &[("slots", 2)])).await;
     }
     let shown = shown_and_done(&dynamo, &table, NOW).await;
-    let entities: Vec<_> = shown
-        .due
-        .iter()
-        .map(|due| due.shard.as_ref().unwrap().entity.as_str())
-        .collect();
+    let entities: Vec<_> =
+        shown.due.iter().map(|due| due.shard.as_ref().unwrap().entity.as_str()).collect();
     assert_eq!(entities, ["old", "middle", "young"]);
-    let [oldest, ..] = &*shown.due else {
-        panic!("three")
-    };
+    let [oldest, ..] = &*shown.due else { panic!("three") };
     assert_eq!(oldest.due_at, later(NOW, -9_000));
     let released = &oldest.work.as_ref().unwrap().released;
     assert_eq!((released.leases, released.tokens["slots"]), (1, tokens(1)));
@@ -81,11 +63,7 @@ async fn only_the_longest_due_are_shown_if_there_are_more() {
     let (dynamo, table) = fresh().await;
     for number in 0..20 {
         let bucket = full(&format!("e-{number}"), &limits());
-        store(
-            &table,
-            &holding(bucket, "a", later(NOW, -number), &[("slots", 1)]),
-        )
-        .await;
+        store(&table, &holding(bucket, "a", later(NOW, -number), &[("slots", 1)])).await;
     }
     let _ = dynamo.take_operations();
     let shown = preview(&table, NOW, 3).await.expect("DynamoDB works");
@@ -95,12 +73,7 @@ async fn only_the_longest_due_are_shown_if_there_are_more() {
     let operations = dynamo.take_operations();
     assert_eq!(operations["Query"], 16, "{operations:?}");
     assert_eq!(operations["BatchGetItem"], 1, "{operations:?}");
-    assert!(
-        !preview(&table, NOW, 20)
-            .await
-            .expect("DynamoDB works")
-            .has_more
-    );
+    assert!(!preview(&table, NOW, 20).await.expect("DynamoDB works").has_more);
 }
 
 #[tokio::test]
@@ -108,10 +81,7 @@ async fn a_cold_bucket_is_shown_with_the_shards_that_would_be_merged_once() {
     let (dynamo, table) = fresh().await;
     sharded(&table, 8).await;
     let shown = shown_and_done(&dynamo, &table, DUE).await;
-    let merged = shown
-        .due
-        .iter()
-        .map(|due| due.work.as_ref().unwrap().reshaped.merged);
+    let merged = shown.due.iter().map(|due| due.work.as_ref().unwrap().reshaped.merged);
     let merged: Vec<_> = merged.filter(|merged| *merged > 0).collect();
     assert_eq!((merged, shown.due.len()), (vec![7], 8));
 }
@@ -141,14 +111,7 @@ async fn an_item_that_a_run_would_postpone_is_shown_with_the_reason() {
     dynamo.put(&item);
     dynamo.put(&json!({"PK": {"S": "default/ENTITY#e"}, "SK": {"S": "#META"}, "due": {"N": "5"}, "due_shard": {"S": "DUE#03"}}));
     let shown = shown_and_done(&dynamo, &table, NOW).await;
-    let reasons: Vec<_> = shown
-        .due
-        .iter()
-        .map(|due| due.work.as_ref().unwrap_err())
-        .collect();
+    let reasons: Vec<_> = shown.due.iter().map(|due| due.work.as_ref().unwrap_err()).collect();
     assert_eq!(reasons[0], "the key is no bucket's");
-    assert!(
-        reasons[1].contains("b_slots_cp") && reasons[1].contains("many"),
-        "{reasons:?}"
-    );
+    assert!(reasons[1].contains("b_slots_cp") && reasons[1].contains("many"), "{reasons:?}");
 }

@@ -21,12 +21,7 @@ const STEP: Duration = Duration::from_millis(10);
 
 /// Half an hour's tokens and two slots, expired; with a live slot beside it.
 async fn expired(table: &Table) {
-    let bucket = holding(
-        full("e-1", &limits()),
-        "a",
-        PAST,
-        &[("quota", 10), ("slots", 2)],
-    );
+    let bucket = holding(full("e-1", &limits()), "a", PAST, &[("quota", 10), ("slots", 2)]);
     store(table, &holding(bucket, "b", LATER, &[("slots", 1)])).await;
 }
 
@@ -59,14 +54,8 @@ async fn i4_a_release_that_comes_first_is_the_only_one() {
     assert_eq!(after.limits["quota"].consumed, MilliTotal::from(tokens(10)));
     assert_has!(after, due_at: Some(LATER); "planned again from the old image, in the same run");
     // And one that comes after the expiry can give nothing back.
-    let again = table
-        .update(&end(&after, &id("a"), None, 2), ReturnValues::None)
-        .await
-        .unwrap();
-    assert!(
-        matches!(again, WriteOutcome::ConditionFailed(_)),
-        "{again:?}"
-    );
+    let again = table.update(&end(&after, &id("a"), None, 2), ReturnValues::None).await.unwrap();
+    assert!(matches!(again, WriteOutcome::ConditionFailed(_)), "{again:?}");
     assert_eq!(load(&table, &key("e-1")).await.unwrap(), after);
 }
 
@@ -140,21 +129,11 @@ async fn a_write_that_no_try_got_an_answer_for_is_left_over_and_named() {
     dynamo.fail_when(|_| Some(Fault::LoseRequest));
     let summary = run(&table, NOW).await;
     assert_has!(summary, left_over: 1, leases_restored: 0);
-    let [error] = &summary.errors[..] else {
-        panic!("{:?}", summary.errors)
-    };
-    assert!(
-        error.contains("e-1") && error.contains("no answer"),
-        "{error}"
-    );
+    let [error] = &summary.errors[..] else { panic!("{:?}", summary.errors) };
+    assert!(error.contains("e-1") && error.contains("no answer"), "{error}");
     // The last of them arrived after all: the item says so.
     dynamo.fail_when(|_| None);
-    let faults = [
-        Fault::LoseRequest,
-        Fault::LoseRequest,
-        Fault::LoseRequest,
-        Fault::LoseAnswer,
-    ];
+    let faults = [Fault::LoseRequest, Fault::LoseRequest, Fault::LoseRequest, Fault::LoseAnswer];
     dynamo.fail_next(faults.map(Some));
     let summary = run(&table, NOW).await;
     assert_has!(summary, left_over: 0, leases_restored: 1);

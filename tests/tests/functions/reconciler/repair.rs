@@ -30,10 +30,7 @@ async fn run_until_still(table: &Table, key: &BucketKey, from: EpochMillis) -> E
     for _ in 0..12 {
         run(table, at).await;
         at = at.plus(REVIEW_INTERVAL);
-        assert!(
-            total(table, key, "slots", at).await <= tokens(64),
-            "a slot was made"
-        );
+        assert!(total(table, key, "slots", at).await <= tokens(64), "a slot was made");
     }
     at
 }
@@ -68,21 +65,9 @@ async fn a_missing_shard_is_made_again_with_the_slots_that_are_missing() {
         // Of a half that is missing whole, one shard is made.
         let expected = if gone == [1, 3] { 1 } else { gone.len() };
         assert_has!(summary, shards_repaired: u64::try_from(expected).unwrap(); "{count} {gone:?}");
-        assert!(
-            is_complete(&table, &key).await,
-            "{:?}",
-            counts(&table, &key).await
-        );
-        assert_eq!(
-            total(&table, &key, "slots", DUE).await,
-            tokens(64),
-            "{count} {gone:?}"
-        );
-        assert_eq!(
-            total(&table, &key, "quota", DUE).await,
-            rates,
-            "its tokens are unknown"
-        );
+        assert!(is_complete(&table, &key).await, "{:?}", counts(&table, &key).await);
+        assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64), "{count} {gone:?}");
+        assert_eq!(total(&table, &key, "quota", DUE).await, rates, "its tokens are unknown");
         for shard in shards(&table, &key).await {
             assert_eq!(shard.limits["slots"].available.0 % 1000, 0, "whole slots");
             assert!(shard.due_at.is_some());
@@ -115,10 +100,7 @@ async fn a_shard_made_again_beside_older_limits_makes_no_slot_when_they_change()
                 acquires: 1,
                 ..Take::nothing(&key, &limits, new_id(), at)
             };
-            let done = table
-                .update(&take.plan(&view, at), ReturnValues::None)
-                .await
-                .unwrap();
+            let done = table.update(&take.plan(&view, at), ReturnValues::None).await.unwrap();
             assert_eq!(done, WriteOutcome::Applied(None));
         };
         learn(3, NOW).await;
@@ -129,11 +111,7 @@ async fn a_shard_made_again_beside_older_limits_makes_no_slot_when_they_change()
                 learn(shard, later(DUE, 1)).await;
             }
         }
-        assert_eq!(
-            total(&table, &key, "slots", DUE).await,
-            tokens(new),
-            "from {old}"
-        );
+        assert_eq!(total(&table, &key, "slots", DUE).await, tokens(new), "from {old}");
     }
 }
 
@@ -146,10 +124,7 @@ async fn create(table: &Table, key: &BucketKey, at: EpochMillis) {
         ..Take::nothing(key, &limits, new_id(), at)
     };
     assert_eq!(
-        table
-            .update(&take.create(at), ReturnValues::None)
-            .await
-            .unwrap(),
+        table.update(&take.create(at), ReturnValues::None).await.unwrap(),
         WriteOutcome::Applied(None)
     );
 }
@@ -174,9 +149,7 @@ async fn a_recreated_shard_zero_replaces_the_whole_bucket() {
     for at in [end, end.plus(REVIEW_INTERVAL)] {
         run(&table, at).await;
     }
-    let [whole] = &*shards(&table, &key).await else {
-        panic!("one shard")
-    };
+    let [whole] = &*shards(&table, &key).await else { panic!("one shard") };
     assert_eq!(whole.shard_count, 1);
     assert_eq!(whole.limits["slots"].available, tokens(64));
     assert_eq!(whole.limits["quota"].available, tokens(1_599));
@@ -230,15 +203,8 @@ async fn what_seems_broken_as_it_was_read_in_two_moments_stays_as_it_is() {
         for torn in 1..31_u32 {
             let seen: Vec<_> = (0..8)
                 .filter_map(|shard| {
-                    let moment = if torn >> shard & 1 == 1 {
-                        &after
-                    } else {
-                        &before
-                    };
-                    moment
-                        .iter()
-                        .find(|bucket| bucket.key.shard == shard)
-                        .cloned()
+                    let moment = if torn >> shard & 1 == 1 { &after } else { &before };
+                    moment.iter().find(|bucket| bucket.key.shard == shard).cloned()
                 })
                 .collect();
             if seen == after || seen == before {
@@ -265,15 +231,8 @@ async fn a_bucket_broken_in_any_way_becomes_whole_and_has_no_slot_too_many() {
         let mut random = fastrand::Rng::with_seed(seed);
         let (dynamo, table, key) = with_shards(1).await;
         for id in 0..random.u32(0..20) {
-            lease(
-                &table,
-                &key,
-                0,
-                &format!("l{id}"),
-                later(NOW, random.i64(10_000..200_000)),
-                NOW,
-            )
-            .await;
+            lease(&table, &key, 0, &format!("l{id}"), later(NOW, random.i64(10_000..200_000)), NOW)
+                .await;
         }
         for _ in 0..random.u32(1..9) {
             let shards = shards(&table, &key).await;
@@ -297,25 +256,15 @@ async fn a_bucket_broken_in_any_way_becomes_whole_and_has_no_slot_too_many() {
             run(&table, at).await;
             at = at.plus(REVIEW_INTERVAL);
             if !is_made_anew {
-                assert!(
-                    total(&table, &key, "slots", at).await <= tokens(64),
-                    "seed {seed}"
-                );
+                assert!(total(&table, &key, "slots", at).await <= tokens(64), "seed {seed}");
             }
         }
         if left.is_empty() {
             continue;
         }
         assert_eq!(counts(&table, &key).await, [(0, 1)], "seed {seed}");
-        assert_eq!(
-            total(&table, &key, "slots", at).await,
-            tokens(64),
-            "seed {seed}"
-        );
-        assert!(
-            total(&table, &key, "quota", at).await <= tokens(1_600),
-            "seed {seed}"
-        );
+        assert_eq!(total(&table, &key, "slots", at).await, tokens(64), "seed {seed}");
+        assert!(total(&table, &key, "quota", at).await <= tokens(1_600), "seed {seed}");
     }
 }
 
@@ -330,10 +279,7 @@ async fn a_namespace_gets_nothing_back_while_everything_is_stopped() {
         lease(&table, &key, 1, "live", later(DUE, 600_000), NOW).await;
         for shard in 0..4 {
             // Warm, so that nothing is merged.
-            change(&table, &key, shard, |shard| {
-                shard.write_seq += 1_000_000_000
-            })
-            .await;
+            change(&table, &key, shard, |shard| shard.write_seq += 1_000_000_000).await;
         }
         for shard in &gone {
             delete(&dynamo, &key, *shard);

@@ -22,10 +22,7 @@ fn with_slots(slots: i64) -> Vec<Limit> {
 /// An acquire that brings these limits, as a process without a view of other shards makes it.
 async fn acquire(table: &Table, key: &BucketKey, limits: &[Limit], now: EpochMillis) {
     let take = Take {
-        asks: Asks::of(
-            Effect::Enforce,
-            [(LimitName::new("quota").unwrap(), MilliTokens(1))],
-        ),
+        asks: Asks::of(Effect::Enforce, [(LimitName::new("quota").unwrap(), MilliTokens(1))]),
         acquires: 1,
         ..Take::nothing(key, limits, new_id(), now)
     };
@@ -98,17 +95,10 @@ async fn a_bucket_at_rest_is_merged_repaired_and_expires_whatever_happened() {
         }
         let end = rest(&table, &key, at, 40).await;
         let left = shards(&table, &key).await;
-        let [whole] = &*left else {
-            panic!("seed {seed}: one shard of {left:#?}")
-        };
+        let [whole] = &*left else { panic!("seed {seed}: one shard of {left:#?}") };
         assert_has!(whole, shard_count: 1, due_at: None; "seed {seed}");
-        assert!(
-            end <= at.plus(REST_INTERVAL).plus(REVIEW_INTERVAL),
-            "seed {seed}"
-        );
-        let ttl = whole
-            .ttl
-            .unwrap_or_else(|| panic!("seed {seed}: it expires"));
+        assert!(end <= at.plus(REST_INTERVAL).plus(REVIEW_INTERVAL), "seed {seed}");
+        let ttl = whole.ttl.unwrap_or_else(|| panic!("seed {seed}: it expires"));
         let full = whole.balance(&whole.limits["quota"], EpochMillis(ttl.0 * 1_000));
         assert_eq!(full, whole.limits["quota"].rule.capacity, "seed {seed}");
     }
@@ -127,11 +117,7 @@ async fn a_bucket_that_an_operator_keeps_split_costs_each_shard_a_write_a_day() 
     let end = NOW.plus(weirgate_shared::Millis(days * REST_INTERVAL.0));
     let mut at = NOW;
     while at < end {
-        let due = shards(&table, &key)
-            .await
-            .iter()
-            .filter_map(|shard| shard.due_at)
-            .min();
+        let due = shards(&table, &key).await.iter().filter_map(|shard| shard.due_at).min();
         at = due.expect("it is reviewed again");
         run(&table, at).await;
     }

@@ -12,10 +12,7 @@ const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_minute("rpm", 10).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ]
+    [Limit::per_minute("rpm", 10).unwrap(), Limit::concurrent("slots", 4).unwrap()]
 }
 
 fn answer(summary: &Summary) -> Value {
@@ -33,16 +30,9 @@ async fn i4_all_expired_leases_of_a_bucket_come_back_in_one_write() {
     let _ = dynamo.take_operations();
 
     let summary = run(&table, NOW).await;
-    assert_eq!(
-        dynamo.take_operations()["UpdateItem"],
-        1,
-        "one write per bucket, not per lease"
-    );
+    assert_eq!(dynamo.take_operations()["UpdateItem"], 1, "one write per bucket, not per lease");
     assert_has!(summary, buckets_seen: 1, leases_restored: 2, oldest_due_age_ms: 1_000);
-    assert_eq!(
-        answer(&summary)["tokens_restored"],
-        json!({"rpm": 5, "slots": 2})
-    );
+    assert_eq!(answer(&summary)["tokens_restored"], json!({"rpm": 5, "slots": 2}));
 
     let after = load(&table, &key("e-1")).await.unwrap();
     let (rpm, slots) = (after.limits["rpm"], after.limits["slots"]);
@@ -52,10 +42,7 @@ async fn i4_all_expired_leases_of_a_bucket_come_back_in_one_write() {
         "a slot counts when it is taken, once"
     );
     let leases = after.leases.unwrap();
-    assert_eq!(
-        leases.keys().map(ToString::to_string).collect::<Vec<_>>(),
-        ["c"]
-    );
+    assert_eq!(leases.keys().map(ToString::to_string).collect::<Vec<_>>(), ["c"]);
     assert_eq!(after.due_at, Some(LATER), "due moves to the next expiry");
     assert_eq!(after.write_seq, bucket.write_seq + 1);
     assert_eq!(
@@ -69,11 +56,7 @@ async fn i4_all_expired_leases_of_a_bucket_come_back_in_one_write() {
     assert!(again.tokens_restored.is_empty());
     assert_eq!(dynamo.items(), before);
     let operations = dynamo.take_operations();
-    assert_eq!(
-        operations,
-        [("Query".to_owned(), 16)].into(),
-        "no bucket is read"
-    );
+    assert_eq!(operations, [("Query".to_owned(), 16)].into(), "no bucket is read");
 }
 
 /// Some 3 MB of leases, of which the review of a bucket reads a part: all have their turn in one run.
@@ -99,12 +82,7 @@ async fn i4_leases_come_back_also_where_a_review_leaves_shards_out() {
 #[tokio::test]
 async fn rate_tokens_come_back_up_to_the_share_and_slots_all() {
     let (_, table) = fresh().await;
-    let mut bucket = holding(
-        full("e-1", &limits()),
-        "a",
-        PAST,
-        &[("rpm", 6), ("slots", 4)],
-    );
+    let mut bucket = holding(full("e-1", &limits()), "a", PAST, &[("rpm", 6), ("slots", 4)]);
     // Refilled meanwhile, and a second shard halves what this one may hold.
     bucket.limits.get_mut("rpm").unwrap().available = tokens(3);
     bucket.shard_count = 2;
@@ -150,16 +128,8 @@ async fn tokens_in_the_answer_are_exact_decimal_numbers() {
     }
     let text = serde_json::to_string(&run(&table, NOW).await).unwrap();
     // As a float it would be 1000000000001.0, and 1000000000000.9999 with another rounding.
-    assert!(
-        text.contains(r#""tokens_restored":{"tpd":1000000000001}"#),
-        "{text}"
-    );
-    let names: Vec<_> = answer(&Summary::default())
-        .as_object()
-        .unwrap()
-        .keys()
-        .cloned()
-        .collect();
+    assert!(text.contains(r#""tokens_restored":{"tpd":1000000000001}"#), "{text}");
+    let names: Vec<_> = answer(&Summary::default()).as_object().unwrap().keys().cloned().collect();
     let expected = "buckets_seen errors leases_restored left_over lost_races oldest_due_age_ms \
                     partitions_unfinished postponed shards_merged shards_repaired tokens_restored undecodable";
     assert_eq!(names.join(" "), expected);
@@ -253,9 +223,6 @@ async fn the_schedulers_event_starts_a_run_and_so_does_any_other() {
         let process = Process::start(weirgate_reconciler::function, table, &lines);
         let answer = process.invoke(event, "r-1", None).await.unwrap();
         assert_eq!(answer["leases_restored"], 1);
-        assert!(
-            answer["oldest_due_age_ms"].as_i64() > Some(0),
-            "the clock is this machine's"
-        );
+        assert!(answer["oldest_due_age_ms"].as_i64() > Some(0), "the clock is this machine's");
     }
 }

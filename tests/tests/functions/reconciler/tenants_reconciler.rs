@@ -19,48 +19,28 @@ fn key_of(pk: &str) -> BucketKey {
 }
 
 fn of(pk: &str, bucket: Shard) -> Shard {
-    Shard {
-        key: key_of(pk),
-        ..bucket
-    }
+    Shard { key: key_of(pk), ..bucket }
 }
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_minute("rpm", 10).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ]
+    [Limit::per_minute("rpm", 10).unwrap(), Limit::concurrent("slots", 4).unwrap()]
 }
 
 /// All tenants share the partitions of the index. An entry leads to its own item, and nowhere else.
 #[tokio::test]
 async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
     let (dynamo, table) = fresh().await;
-    let expired = holding(
-        full("e", &limits()),
-        "a1",
-        EpochMillis(NOW.0 - 1),
-        &[("rpm", 3), ("slots", 1)],
-    );
+    let expired =
+        holding(full("e", &limits()), "a1", EpochMillis(NOW.0 - 1), &[("rpm", 3), ("slots", 1)]);
     for pk in ["b/BUCKET#e#gpt-4#0", "a-b/BUCKET#e#gpt-4#0"] {
         // Expired too, and not due: no function may read them.
-        store(
-            &table,
-            &Shard {
-                due_at: None,
-                ..of(pk, expired.clone())
-            },
-        )
-        .await;
+        store(&table, &Shard { due_at: None, ..of(pk, expired.clone()) }).await;
     }
     store(&table, &of("a/BUCKET#e#gpt-4#0", expired)).await;
     let theirs = dynamo.item("b/BUCKET#e#gpt-4#0", "#STATE");
     let mut ours = dynamo.item("a/BUCKET#e#gpt-4#0", "#STATE");
     for (name, text) in [
-        (
-            "due_shard",
-            key_of("b/BUCKET#e#gpt-4#0").due_shard().as_str(),
-        ),
+        ("due_shard", key_of("b/BUCKET#e#gpt-4#0").due_shard().as_str()),
         ("GSI2PK", "b/RESOURCE#gpt-4"),
         ("GSI3PK", "b/ENTITY#e"),
     ] {
@@ -68,11 +48,9 @@ async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
     }
     dynamo.put(&ours);
     // Items that are due and no buckets, and say that they are those of others.
-    for (pk, sk) in [
-        ("a/BUCKET#e#gpt-4#1", "#STATE2"),
-        ("a/x", "#STATE"),
-        ("a/b/BUCKET#e#gpt-4#0", "#STATE"),
-    ] {
+    for (pk, sk) in
+        [("a/BUCKET#e#gpt-4#1", "#STATE2"), ("a/x", "#STATE"), ("a/b/BUCKET#e#gpt-4#0", "#STATE")]
+    {
         let mut item = ours.clone();
         (item["PK"], item["SK"]) = (json!({"S": pk}), json!({"S": sk}));
         dynamo.put(&item);
@@ -92,11 +70,8 @@ async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
 async fn a_merge_joins_shards_of_one_namespace_only() {
     let (dynamo, table) = fresh().await;
     let shard = |pk: &str| {
-        let mut bucket = Shard {
-            shard_count: 2,
-            due_at: Some(NOW),
-            ..of(pk, full("e", &limits()))
-        };
+        let mut bucket =
+            Shard { shard_count: 2, due_at: Some(NOW), ..of(pk, full("e", &limits())) };
         bucket.scaling.sample = Some(ActivitySample {
             at: EpochMillis(NOW.0 - REVIEW_INTERVAL.0),
             write_seq: bucket.write_seq,
@@ -112,28 +87,17 @@ async fn a_merge_joins_shards_of_one_namespace_only() {
         "a/BUCKET#e#gpt-4x#1",
         "a/BUCKET#ex#gpt-4#1",
     ] {
-        store(
-            &table,
-            &Shard {
-                due_at: None,
-                ..shard(pk)
-            },
-        )
-        .await;
+        store(&table, &Shard { due_at: None, ..shard(pk) }).await;
     }
     let kept = |dynamo: &Dynamo| {
-        dynamo
-            .items()
-            .into_iter()
-            .filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#0")
+        dynamo.items().into_iter().filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#0")
     };
     let before: Vec<_> = kept(&dynamo).collect();
     let summary = run(&table, NOW).await;
     // The missing half is created again.
     assert_eq!(summary.shards_merged, 0);
-    let after: Vec<_> = kept(&dynamo)
-        .filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#1")
-        .collect();
+    let after: Vec<_> =
+        kept(&dynamo).filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#1").collect();
     assert_eq!(after, before);
 
     // And with its own half it is merged.
@@ -151,15 +115,8 @@ fn honest() -> Shard {
 
 fn honest_in(due_shard: &str) -> Shard {
     let mut names = (0..).map(|at| format!("good/BUCKET#e-{at}#gpt-4#0"));
-    let pk = names
-        .find(|pk| key_of(pk).due_shard() == due_shard)
-        .expect("a hash has each value");
-    let expired = holding(
-        full("e", &limits()),
-        "a1",
-        EpochMillis(NOW.0 - 1),
-        &[("slots", 1)],
-    );
+    let pk = names.find(|pk| key_of(pk).due_shard() == due_shard).expect("a hash has each value");
+    let expired = holding(full("e", &limits()), "a1", EpochMillis(NOW.0 - 1), &[("slots", 1)]);
     of(&pk, expired)
 }
 
@@ -183,9 +140,7 @@ fn until_written(dynamo: &Dynamo, fault: Option<Fault>) -> Arc<OnceLock<u64>> {
     });
     dynamo.fail_when(move |write| {
         let request = counted.fetch_add(1, Ordering::Relaxed);
-        let is_honest = write["Key"]["PK"]["S"]
-            .as_str()
-            .is_some_and(|pk| pk.starts_with("good/"));
+        let is_honest = write["Key"]["PK"]["S"].as_str().is_some_and(|pk| pk.starts_with("good/"));
         if is_honest {
             let _ = seen.set(request);
         }
@@ -256,22 +211,12 @@ async fn what_is_no_bucket_is_not_read_and_leaves_the_index() {
     let summary = run(&table, NOW).await;
     assert_has!(summary, undecodable: 4, postponed: 4, left_over: 0; "{summary:?}");
     let operations = dynamo.take_operations();
-    assert!(
-        operations["BatchGetItem"] <= 2,
-        "only the full one is read: {operations:?}"
-    );
+    assert!(operations["BatchGetItem"] <= 2, "only the full one is read: {operations:?}");
     for (pk, sk) in keys {
-        assert_eq!(
-            dynamo.item(pk, sk)["due"]["N"],
-            (NOW.0 + 3_600_000).to_string(),
-            "{pk} {sk}"
-        );
+        assert_eq!(dynamo.item(pk, sk)["due"]["N"], (NOW.0 + 3_600_000).to_string(), "{pk} {sk}");
     }
     assert!(
-        dynamo
-            .item("evil/BUCKET#e-0#r#0", "#STATE")
-            .get("due")
-            .is_none(),
+        dynamo.item("evil/BUCKET#e-0#r#0", "#STATE").get("due").is_none(),
         "there is no room for 13 digits"
     );
 }
@@ -287,14 +232,7 @@ async fn entries_that_stay_keep_no_other_tenant_from_its_turn() {
     let summary = run(&table, NOW).await;
     assert!(written.get().is_some());
     assert_eq!(summary.leases_restored, 1, "{summary:?}");
-    assert!(
-        dynamo
-            .items()
-            .iter()
-            .filter(|item| item["due"]["N"] == "0")
-            .count()
-            == 2_000
-    );
+    assert!(dynamo.items().iter().filter(|item| item["due"]["N"] == "0").count() == 2_000);
 }
 
 /// A look at one shard reads the places of all 64, so it counts as much.
@@ -304,11 +242,7 @@ async fn looks_at_sharded_buckets_count_towards_the_same_share() {
     let table = slow(&dynamo, 5).await;
     let sharded = (0..300).map(|at| {
         let bucket = of(&format!("evil/BUCKET#e-{at}#r#0"), full("e", &limits()));
-        let mut item = item(&Shard {
-            shard_count: 64,
-            due_at: Some(EpochMillis(0)),
-            ..bucket
-        });
+        let mut item = item(&Shard { shard_count: 64, due_at: Some(EpochMillis(0)), ..bucket });
         item["due_shard"] = json!({"S": "DUE#00"});
         item
     });
@@ -328,21 +262,12 @@ async fn i8_entries_at_both_ends_of_a_partition_keep_none_between_from_its_turn(
     let (dynamo, table) = fresh().await;
     let entry = |at: usize| {
         let mut item = hostile(at, "DUE#00");
-        item["due"]["N"] = (if at.is_multiple_of(2) { 0 } else { NOW.0 - 1 })
-            .to_string()
-            .into();
+        item["due"]["N"] = (if at.is_multiple_of(2) { 0 } else { NOW.0 - 1 }).to_string().into();
         item
     };
     import(&dynamo, (0..66_000).map(entry));
     let honest = honest();
-    store(
-        &table,
-        &Shard {
-            due_at: Some(EpochMillis(NOW.0 - 2)),
-            ..honest
-        },
-    )
-    .await;
+    store(&table, &Shard { due_at: Some(EpochMillis(NOW.0 - 2)), ..honest }).await;
     let written = until_written(&dynamo, Some(Fault::Throttle { key_range: true }));
     let _ = run(&table, NOW).await;
     let requests = *written.get().expect("the lease is returned");
@@ -367,10 +292,7 @@ async fn entries_in_all_partitions_make_no_lease_of_another_tenant_late() {
     let dynamo = Dynamo::new().await;
     let table = slow(&dynamo, 5).await;
     let shards: Vec<_> = due_shards().collect();
-    import(
-        &dynamo,
-        (0..entries).map(|at| hostile(at, &shards[at % 16])),
-    );
+    import(&dynamo, (0..entries).map(|at| hostile(at, &shards[at % 16])));
     for due_shard in &shards {
         store(&table, &honest_in(due_shard)).await;
     }

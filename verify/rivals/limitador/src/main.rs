@@ -48,18 +48,13 @@ impl Caller {
     async fn take(&self, namespace: &str, user: String) -> bool {
         let values = HashMap::from([("user_id".to_owned(), user)]);
         let (namespace, context) = (Namespace::from(namespace), Context::from(values));
-        let checked = self
-            .limiter
-            .check_rate_limited_and_update(&namespace, &context, 1);
+        let checked = self.limiter.check_rate_limited_and_update(&namespace, &context, 1);
         !checked.await.expect("Redis answers").limited
     }
 
     async fn call(&self) {
         match self.scenario.as_str() {
-            "denied" => assert!(
-                !self.take("near", "near".to_owned()).await,
-                "more than there is"
-            ),
+            "denied" => assert!(!self.take("near", "near".to_owned()).await, "more than there is"),
             "many-buckets" => {
                 let user = format!("many-{}", fastrand::u8(..BUCKETS));
                 assert!(self.take("far", user).await);
@@ -108,15 +103,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [url, scenario, callers] = &arguments[..] else {
         return Err("usage: drive-limitador URL SCENARIO CALLERS".into());
     };
-    let (caller, callers) = (
-        Arc::new(Caller::new(url, scenario).await?),
-        callers.parse()?,
-    );
+    let (caller, callers) = (Arc::new(Caller::new(url, scenario).await?), callers.parse()?);
     if scenario == "denied" {
-        assert!(
-            caller.take("near", "near".to_owned()).await,
-            "the first is denied"
-        );
+        assert!(caller.take("near", "near".to_owned()).await, "the first is denied");
     }
     println!("\"ready\"");
     for line in io::stdin().lock().lines() {

@@ -43,11 +43,7 @@ fn main() -> ExitCode {
         let (found, files) = (found.unwrap_or("NOT FOUND".to_owned()), files(&guard));
         println!("{}: {} in {files}: {found}", guard.invariant, guard.guard);
     }
-    if is_each_found {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if is_each_found { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn files(guard: &Guard) -> String {
@@ -66,24 +62,15 @@ impl Copy {
     fn of_what_is_committed() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let target = env::current_exe().expect("this program has a place");
-        let target = target
-            .ancestors()
-            .nth(2)
-            .expect("it is in a target folder")
-            .join("guards");
-        let copy = Self {
-            source: target.join("source"),
-            target: target.join("build"),
-        };
+        let target = target.ancestors().nth(2).expect("it is in a target folder").join("guards");
+        let copy = Self { source: target.join("source"), target: target.join("build") };
         if !copy.source.exists() {
             let source = copy.source.to_str().expect("the folder's name is text");
             ran(Command::new("git")
                 .current_dir(&root)
                 .args(["worktree", "add", "--detach", "--force", source]));
         }
-        let head = ran(Command::new("git")
-            .current_dir(&root)
-            .args(["rev-parse", "HEAD"]));
+        let head = ran(Command::new("git").current_dir(&root).args(["rev-parse", "HEAD"]));
         copy.git(&[
             "checkout",
             "--quiet",
@@ -104,9 +91,7 @@ impl Copy {
         for text in &guard.texts {
             let path = self.source.join(&text.file);
             let source = fs::read_to_string(&path).expect("the guard's file can be read");
-            let removed = text
-                .removed(&source)
-                .expect("the guard's text is there once");
+            let removed = text.removed(&source).expect("the guard's text is there once");
             fs::write(&path, removed).expect("the guard's file can be written");
         }
     }
@@ -130,14 +115,9 @@ impl Copy {
 
 /// Runs a command to its end.
 fn ran(command: &mut Command) -> Output {
-    let output = command
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?} does not run: {error}"));
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output =
+        command.output().unwrap_or_else(|error| panic!("{command:?} does not run: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     output
 }
 
@@ -145,21 +125,12 @@ fn ran(command: &mut Command) -> Output {
 fn failure(copy: &Copy, test: &Test) -> Option<String> {
     let suite = ["test", "--locked", "--workspace", "--test", &test.suite];
     ran(copy.cargo(&suite).arg("--no-run"));
-    let run = copy
-        .cargo(&suite)
-        .args(["--", "--exact", &test.name])
-        .env("RUST_BACKTRACE", "0")
-        .output();
+    let run =
+        copy.cargo(&suite).args(["--", "--exact", &test.name]).env("RUST_BACKTRACE", "0").output();
     let run = run.expect("the test runs");
     let text = String::from_utf8_lossy(&run.stdout);
-    assert!(
-        text.contains("running 1 test"),
-        "the test {} is there: {text}",
-        test.name
-    );
-    let mut lines = text
-        .lines()
-        .skip_while(|line| !line.contains("panicked at"));
+    assert!(text.contains("running 1 test"), "the test {} is there: {text}", test.name);
+    let mut lines = text.lines().skip_while(|line| !line.contains("panicked at"));
     let says = lines.nth(1).unwrap_or("it ends otherwise");
     (!run.status.success()).then(|| format!("{}: {says}", test.name))
 }
@@ -168,10 +139,7 @@ fn failure(copy: &Copy, test: &Test) -> Option<String> {
 fn first_failure(copy: &Copy, seeds: u32) -> Option<String> {
     let seeds = seeds.to_string();
     let mut sim = Command::new(copy.simulation());
-    let run = sim
-        .args(["--threads", "1", "--seeds", &seeds])
-        .env("RUST_BACKTRACE", "0")
-        .output();
+    let run = sim.args(["--threads", "1", "--seeds", &seeds]).env("RUST_BACKTRACE", "0").output();
     let run = String::from_utf8_lossy(&run.expect("the simulation runs").stdout).into_owned();
     let found = run.lines().find(|line| line.starts_with("seed "))?;
     Some(found.chars().take(140).collect())

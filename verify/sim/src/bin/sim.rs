@@ -35,47 +35,31 @@ fn main() -> ExitCode {
         let outcome = run(seed, true);
         report(&outcome);
         println!("seed {seed} ran as {:016x}", outcome.hash);
-        return if outcome.violations.is_empty() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        };
+        return if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    let threads = args
-        .threads
-        .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let threads =
+        args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
     let (mut seeds, mut writes, mut failed) = (0, 0, vec![]);
     let (mut counts, mut events) = (Counts::default(), Counts::default());
-    run_all(
-        args.from..args.from.saturating_add(args.seeds),
-        threads,
-        |outcome| {
-            seeds += 1;
-            writes += outcome.writes;
-            counts.merge(&outcome.counts);
-            events.merge(&outcome.events);
-            if seeds % 1000 == 0 {
-                println!("{seeds} seeds");
-            }
-            if outcome.violations.is_empty() {
-                return true;
-            }
-            report(&outcome);
-            failed.push(outcome.seed);
-            args.all
-        },
-    );
+    run_all(args.from..args.from.saturating_add(args.seeds), threads, |outcome| {
+        seeds += 1;
+        writes += outcome.writes;
+        counts.merge(&outcome.counts);
+        events.merge(&outcome.events);
+        if seeds % 1000 == 0 {
+            println!("{seeds} seeds");
+        }
+        if outcome.violations.is_empty() {
+            return true;
+        }
+        report(&outcome);
+        failed.push(outcome.seed);
+        args.all
+    });
     failed.sort_unstable();
-    println!(
-        "\n{seeds} seeds, {writes} writes, {} failed {failed:?}",
-        failed.len()
-    );
+    println!("\n{seeds} seeds, {writes} writes, {} failed {failed:?}", failed.len());
     println!("\nwhat went wrong, how often:\n{counts}\nwhat happened, how often:\n{events}");
-    if failed.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn report(outcome: &Outcome) {

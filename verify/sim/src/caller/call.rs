@@ -26,11 +26,7 @@ impl Call {
         let capacity = plan.limits[0].rule().capacity.whole_tokens();
         // Sometimes a large part of the capacity.
         let is_large = rng.u32(..10) == 0 || comes_in_a_burst && rng.bool();
-        let most = if is_large {
-            capacity
-        } else {
-            (capacity / 4).max(1)
-        };
+        let most = if is_large { capacity } else { (capacity / 4).max(1) };
         let takes_slots = plan.limits.len() > 1 && rng.bool();
         let slots = if takes_slots {
             rng.i64(1..=plan.limits[1].rule().capacity.whole_tokens().min(2))

@@ -21,11 +21,7 @@ pub fn admitted(world: &World, ledger: &Ledger) {
     let gone = world.stream_check().gone.clone();
     let held = world.stream_check().held.clone();
     // How early a lease may be taken for expired.
-    let early = if world.scenario().has_wrong_clocks() {
-        2 * CLOCKS_MS
-    } else {
-        0
-    };
+    let early = if world.scenario().has_wrong_clocks() { 2 * CLOCKS_MS } else { 0 };
     for (of, mut claims) in ledger.by_limit() {
         claims.retain(|claim| !claim.is_bypass);
         let rules = rules(world.scenario(), of);
@@ -46,28 +42,15 @@ pub fn admitted(world: &World, ledger: &Ledger) {
         let slack = slack(world.scenario(), &rules);
         let plan = &world.scenario().buckets[of.0];
         let name = (plan.entity.clone(), plan.limits[of.1].name().to_string());
-        let mut backs: Vec<_> = claims
-            .iter()
-            .flat_map(|claim| backs(claim, early, &gone))
-            .collect();
+        let mut backs: Vec<_> =
+            claims.iter().flat_map(|claim| backs(claim, early, &gone)).collect();
         backs.extend(ledger.additions(of).iter().cloned());
         // An unreported lease returns its tokens too.
-        let known: BTreeSet<_> = claims
-            .iter()
-            .filter_map(|claim| claim.lease.as_ref())
-            .collect();
-        backs.extend(
-            held.iter()
-                .filter(|(id, _)| !known.contains(id))
-                .filter_map(|(id, held)| {
-                    let (amount, (from, until)) = (*held.get(&name)?, *gone.get(id)?);
-                    Some(Back {
-                        from,
-                        until: Some(until),
-                        amount,
-                    })
-                }),
-        );
+        let known: BTreeSet<_> = claims.iter().filter_map(|claim| claim.lease.as_ref()).collect();
+        backs.extend(held.iter().filter(|(id, _)| !known.contains(id)).filter_map(|(id, held)| {
+            let (amount, (from, until)) = (*held.get(&name)?, *gone.get(id)?);
+            Some(Back { from, until: Some(until), amount })
+        }));
         for from in claims.iter().map(|claim| claim.sent) {
             if let Some(over) = over(&claims, &backs, from, &rules, slack) {
                 world.violated(format!(
@@ -136,11 +119,7 @@ pub(super) fn rules(scenario: &Scenario, (bucket, limit): LimitIndex) -> Vec<Ref
 
 /// Returns the tokens that may be granted beyond capacity and refill, in millitokens.
 fn slack(scenario: &Scenario, rules: &[RefillRule]) -> i64 {
-    let capacity = rules
-        .iter()
-        .map(|rule| rule.capacity.0)
-        .max()
-        .unwrap_or_default();
+    let capacity = rules.iter().map(|rule| rule.capacity.0).max().unwrap_or_default();
     // Tokens that concurrent processes have prefetched before the interval, as documented at
     // `Prefetch`.
     let ahead = i64::from(scenario.prefetching) * capacity * i64::from(SHARE) / 100;
@@ -167,20 +146,13 @@ pub(crate) fn refill_in(rule: &RefillRule, ms: i64) -> i64 {
     if rule.refill_amount.0 == 0 {
         return 0;
     }
-    let (amount, period) = (
-        i128::from(rule.refill_amount.0),
-        i128::from(rule.refill_period_ms),
-    );
+    let (amount, period) = (i128::from(rule.refill_amount.0), i128::from(rule.refill_period_ms));
     let flowed = (amount * i128::from(ms) + period - 1) / period;
     i64::try_from(flowed).unwrap_or(i64::MAX)
 }
 
 fn most_flowed(rules: &[RefillRule], ms: i64) -> i64 {
-    rules
-        .iter()
-        .map(|rule| refill_in(rule, ms))
-        .max()
-        .unwrap_or_default()
+    rules.iter().map(|rule| refill_in(rule, ms)).max().unwrap_or_default()
 }
 
 /// Returns what may have been returned of a claim: by its holder, or when its lease was found
@@ -191,11 +163,7 @@ pub(super) fn backs(claim: &Claim, early: i64, gone: &BTreeMap<String, (i64, i64
         |expires: &i64| !claim.is_settled && gone.is_none_or(|(_, last)| last >= expires - early);
     let by_lease = claim.expires.filter(is_by_lease).map(|expires| {
         let from = gone.map_or(expires - early, |(first, _)| first.max(expires - early));
-        Back {
-            from,
-            until: gone.map(|(_, last)| last),
-            amount: claim.amount - claim.back(),
-        }
+        Back { from, until: gone.map(|(_, last)| last), amount: claim.amount - claim.back() }
     });
     // If there is a lease, nothing is returned after it is removed.
     let by_holder = claim.backs.iter().cloned().map(|back| match gone {
@@ -218,21 +186,14 @@ fn over(
     rules: &[RefillRule],
     slack: i64,
 ) -> Option<String> {
-    let capacity = rules
-        .iter()
-        .map(|rule| rule.capacity.0)
-        .max()
-        .unwrap_or_default();
+    let capacity = rules.iter().map(|rule| rule.capacity.0).max().unwrap_or_default();
     let admitted = claims
         .iter()
         .filter(|claim| claim.sent >= from)
         .map(|claim| (claim.answered, claim.amount));
-    let back = backs
-        .iter()
-        .filter(|back| back.until.is_none_or(|until| until >= from));
-    let mut changes: Vec<_> = admitted
-        .chain(back.map(|back| (back.from.max(from), -back.amount)))
-        .collect();
+    let back = backs.iter().filter(|back| back.until.is_none_or(|until| until >= from));
+    let mut changes: Vec<_> =
+        admitted.chain(back.map(|back| (back.from.max(from), -back.amount))).collect();
     // At one instant, returns come before grants.
     changes.sort_unstable();
     let mut admitted = 0;
@@ -240,9 +201,7 @@ fn over(
         admitted += amount;
         let there = capacity + most_flowed(rules, at - from) + slack;
         if admitted > there {
-            return Some(format!(
-                "from {from} to {at}: {admitted} admitted of {there}"
-            ));
+            return Some(format!("from {from} to {at}: {admitted} admitted of {there}"));
         }
     }
     None
@@ -272,9 +231,7 @@ fn slots_held(
     for (at, change) in changes {
         now += change;
         if now > slots {
-            world.violated(format!(
-                "I1: {now} of {slots} slots of {of:?} are held at {at}"
-            ));
+            world.violated(format!("I1: {now} of {slots} slots of {of:?} are held at {at}"));
             return;
         }
     }

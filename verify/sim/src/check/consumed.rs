@@ -18,9 +18,7 @@ pub fn consumed(world: &World, ledger: &Ledger) {
     for (of, claims) in ledger.by_limit() {
         let plan = &world.scenario().buckets[of.0];
         let limit = &plan.limits[of.1];
-        let mut same = plan
-            .all_limits()
-            .filter(|other| other.name() == limit.name());
+        let mut same = plan.all_limits().filter(|other| other.name() == limit.name());
         if same.any(|limit| limit.rule().kind().is_held()) {
             continue;
         }

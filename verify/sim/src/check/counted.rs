@@ -29,18 +29,13 @@ pub fn counted_since(world: &World, since: EpochMillis) {
     let mut snapshots = BTreeMap::<String, Snapshots>::new();
     for item in &items {
         let text = |name: &str| item[name]["S"].as_str().unwrap_or_default().to_owned();
-        let key = ItemKey {
-            pk: text("PK"),
-            sk: text("SK"),
-        };
+        let key = ItemKey { pk: text("PK"), sk: text("SK") };
         if is_hostile(&key.pk) {
             continue;
         }
         if key.sk == BUCKET_SK {
             let shard = weirgate_testkit::live(item);
-            live.entry(shard.key.entity.to_string())
-                .or_default()
-                .push(shard);
+            live.entry(shard.key.entity.to_string()).or_default().push(shard);
         } else if let Some(key) = SnapshotKey::parse(&key) {
             snapshots
                 .entry(key.entity.to_string())
@@ -80,11 +75,8 @@ pub fn counted_since(world: &World, since: EpochMillis) {
         let at = UsageHorizon::of_stream(world.now(), RETENTION);
         let read = weirgate_shared::usage(*window, *start, snapshots, items, &at);
         let (is_final, WindowUsage { usage, .. }) = (read.is_final(), read);
-        let mut counted: BTreeMap<_, _> = usage
-            .tokens
-            .iter()
-            .map(|(name, amount)| (name.to_string(), amount.0))
-            .collect();
+        let mut counted: BTreeMap<_, _> =
+            usage.tokens.iter().map(|(name, amount)| (name.to_string(), amount.0)).collect();
         counted.insert(ACQUIRES.to_owned(), usage.acquires * 1000);
         let mut consumed = consumed.get(of).cloned().unwrap_or_default();
         [&mut counted, &mut consumed]

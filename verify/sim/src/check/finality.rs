@@ -34,9 +34,7 @@ pub async fn read(world: &World, reader: &RateLimiter) {
         let read = match reader.usage(&entity, "api", window, start).await {
             Ok(read) => read,
             Err(error) => {
-                world.violated(format!(
-                    "I3: nothing goes wrong, and usage of {entity}: {error}"
-                ));
+                world.violated(format!("I3: nothing goes wrong, and usage of {entity}: {error}"));
                 continue;
             }
         };

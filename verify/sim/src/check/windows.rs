@@ -22,11 +22,7 @@ pub fn windows(world: &World, ledger: &Ledger) {
     let history = stream.windows.history.clone();
     let edited = stream.windows.edited.clone();
     drop(stream);
-    let early = if scenario.has_wrong_clocks() {
-        300_000
-    } else {
-        CLOCKS_MS
-    };
+    let early = if scenario.has_wrong_clocks() { 300_000 } else { CLOCKS_MS };
     for (of, claims) in ledger.by_limit() {
         if !rules(scenario, of).iter().all(is_quota) {
             continue;
@@ -43,9 +39,7 @@ pub fn windows(world: &World, ledger: &Ledger) {
         }
         for (end, claims) in by_window {
             let window = (entity.clone(), limit.clone(), end);
-            let there = known
-                .get(&window)
-                .map_or(0, |sums| sums.capacity + sums.added);
+            let there = known.get(&window).map_or(0, |sums| sums.capacity + sums.added);
             let backs = claims.iter().flat_map(|claim| backs(claim, early, &gone));
             let mut changes: Vec<_> = backs.map(|back| (back.from, -back.amount)).collect();
             changes.extend(claims.iter().map(|claim| (claim.answered, claim.amount)));

@@ -15,12 +15,7 @@ use crate::model::table::{Row, Table, counted};
 impl Protocol {
     /// Applies a request that arrives. Returns whether its conditions held.
     pub(crate) fn write(&self, state: &mut State, sent: &Sent) -> bool {
-        let Sent {
-            kind,
-            clock,
-            admitted,
-            ..
-        } = *sent;
+        let Sent { kind, clock, admitted, .. } = *sent;
         let mut actions = sent.actions.clone();
         guard::strip(&mut actions, kind, self.bounds.without);
         let before = state.table.clone();
@@ -62,16 +57,9 @@ impl Protocol {
         state.ledger.takes += i64::from(matches!(kind, Kind::Take | Kind::Create));
         if self.bounds.limit.rule().kind().refills() {
             let tk = |table: &Table| {
-                table
-                    .shards()
-                    .map(|row| row.limit().available)
-                    .sum::<MilliTokens>()
+                table.shards().map(|row| row.limit().available).sum::<MilliTokens>()
             };
-            let back = if kind == Kind::RollBack {
-                tk(&state.table) - tk(&before)
-            } else {
-                unused
-            };
+            let back = if kind == Kind::RollBack { tk(&state.table) - tk(&before) } else { unused };
             state.ledger.enter(clock, admitted, back);
         }
         if self.bounds.limit.rule().kind().has_window() {
@@ -80,9 +68,7 @@ impl Protocol {
         if is_edit(kind) {
             self.enter_edit(state, sent, &before);
         }
-        let last = before
-            .shards()
-            .filter_map(|row| row.bucket().last_write_id.as_ref());
+        let last = before.shards().filter_map(|row| row.bucket().last_write_id.as_ref());
         state.is_repeated |= last.into_iter().any(|op| sent.ops.contains(op));
         let moves = matches!(kind, Kind::Split | Kind::Make | Kind::Clear | Kind::Merge);
         state.is_uneven |= moves && !self.is_even(&before, &state.table);
@@ -98,19 +84,12 @@ impl Protocol {
     /// Ends the leases of a deleted or erased item. Its holders do not know. A deleted one is created
     /// again by a later clock.
     fn lose(&self, state: &mut State, kind: Kind) {
-        for grant in state
-            .clients
-            .iter_mut()
-            .filter_map(|client| client.grant.as_mut())
-        {
+        for grant in state.clients.iter_mut().filter_map(|client| client.grant.as_mut()) {
             grant.is_lost = state.table.rows()[grant.shard].is_none();
         }
         if kind == Kind::Delete && !self.bounds.keeps_stream {
             state.now += 1;
-            let open = state
-                .clients
-                .iter_mut()
-                .filter_map(|client| client.open.as_mut());
+            let open = state.clients.iter_mut().filter_map(|client| client.open.as_mut());
             open.for_each(|open| open.sent = open.sent.map(|_| state.now));
         }
     }
@@ -118,16 +97,9 @@ impl Protocol {
     /// Enters the takes and returns of a write in the windows of its items, and checks that a balance
     /// grew only by what came back into the window that it was taken from.
     fn enter_windows(&self, state: &mut State, sent: &Sent, before: &Table) {
-        let moves = matches!(
-            sent.kind,
-            Kind::Split | Kind::Make | Kind::Clear | Kind::Merge
-        );
+        let moves = matches!(sent.kind, Kind::Split | Kind::Make | Kind::Clear | Kind::Merge);
         let takes = matches!(sent.kind, Kind::Take | Kind::Create);
-        let taken = if takes {
-            sent.admitted
-        } else {
-            MilliTokens::ZERO
-        };
+        let taken = if takes { sent.admitted } else { MilliTokens::ZERO };
         let rows = before.items.iter().zip(state.table.items.clone());
         let rows: Vec<_> = rows.filter(|(was, is)| **was != *is).collect();
         let live = |row: &Option<Arc<Row>>| row.clone().filter(|row| !row.is_merged());
@@ -140,14 +112,9 @@ impl Protocol {
             let row = live(&is).unwrap_or_else(|| Arc::clone(&first));
             let new = row.limit();
             let held = |row: &Option<Arc<Row>>| {
-                let leases = row
-                    .iter()
-                    .flat_map(|row| row.bucket().leases.iter().flatten());
+                let leases = row.iter().flat_map(|row| row.bucket().leases.iter().flatten());
                 let held = |(id, lease): (&WriteId, &Lease)| {
-                    (
-                        id.clone(),
-                        lease.tokens.values().copied().sum::<MilliTokens>(),
-                    )
+                    (id.clone(), lease.tokens.values().copied().sum::<MilliTokens>())
                 };
                 leases.map(held).collect::<Vec<_>>()
             };
@@ -222,11 +189,7 @@ impl Protocol {
 
     /// Notes what a write has done, or would have done.
     fn note(&self, kind: Kind, actions: &[Action], is_applied: bool) {
-        self.coverage.note(if is_applied {
-            Event::Done(kind)
-        } else {
-            Event::Lost(kind)
-        });
+        self.coverage.note(if is_applied { Event::Done(kind) } else { Event::Lost(kind) });
         if is_applied && actions.iter().any(guard::rolls) {
             self.coverage.note(Event::Done(Kind::Roll));
         }
@@ -242,10 +205,7 @@ fn kind_of_take(actions: &[Action]) -> Event {
     };
     let is_set = |change: &AttributeUpdate| matches!(change, AttributeUpdate::Set(path, _) if path.0[0].ends_with("_tk"));
     let is_plain = |condition: &Condition| matches!(condition, Condition::Present(path) if path.0[0] == attr::REFILLED_AT);
-    match (
-        update.changes.iter().any(is_set),
-        update.conditions.iter().any(is_plain),
-    ) {
+    match (update.changes.iter().any(is_set), update.conditions.iter().any(is_plain)) {
         (true, _) => Event::Full,
         (false, false) => Event::Credit,
         (false, true) => Event::Plain,
@@ -255,17 +215,9 @@ fn kind_of_take(actions: &[Action]) -> Event {
 /// Returns the tokens of the leases that are gone.
 fn gone(before: &Table, after: &Table) -> MilliTokens {
     let is_there = |id: &WriteId| {
-        after.shards().any(|row| {
-            row.bucket()
-                .leases
-                .iter()
-                .flatten()
-                .any(|(other, _)| other == id)
-        })
+        after.shards().any(|row| row.bucket().leases.iter().flatten().any(|(other, _)| other == id))
     };
-    let leases = before
-        .shards()
-        .flat_map(|row| row.bucket().leases.iter().flatten());
+    let leases = before.shards().flat_map(|row| row.bucket().leases.iter().flatten());
     leases
         .filter(|(id, _)| !is_there(id))
         .flat_map(|(_, lease)| lease.tokens.values())
@@ -276,15 +228,8 @@ fn gone(before: &Table, after: &Table) -> MilliTokens {
 /// What shards have of the limit at `at`, with what their leases hold: of rates, those that last.
 fn sum(limit: &Limit, table: &Table, at: EpochMillis) -> MilliTokens {
     let of = |bucket: &Shard| {
-        let lasting = bucket
-            .leases
-            .iter()
-            .flatten()
-            .filter(|(_, lease)| lease.expires_at > at);
-        let held: MilliTokens = lasting
-            .flat_map(|(_, lease)| lease.tokens.values())
-            .copied()
-            .sum();
+        let lasting = bucket.leases.iter().flatten().filter(|(_, lease)| lease.expires_at > at);
+        let held: MilliTokens = lasting.flat_map(|(_, lease)| lease.tokens.values()).copied().sum();
         bucket.balance_at(limit.name(), at) + held
     };
     table.buckets().into_iter().map(of).sum()

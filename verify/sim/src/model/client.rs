@@ -74,10 +74,7 @@ pub struct OpenRequest {
 impl Client {
     /// Returns whether a view shows a second shard.
     pub(crate) fn knows_of_two(&self) -> bool {
-        self.views
-            .iter()
-            .flatten()
-            .any(|row| row.bucket().shard_count > 1)
+        self.views.iter().flatten().any(|row| row.bucket().shard_count > 1)
     }
 
     /// Returns the lease that no other process may have ended.

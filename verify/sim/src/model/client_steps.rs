@@ -27,10 +27,7 @@ const CALENDAR: Calendar = Calendar::new(|code, now| {
 });
 
 fn limits_of(limits: &[Limit]) -> VersionedLimits<'_> {
-    VersionedLimits {
-        calendar: CALENDAR,
-        ..limits.into()
-    }
+    VersionedLimits { calendar: CALENDAR, ..limits.into() }
 }
 
 impl Protocol {
@@ -43,25 +40,15 @@ impl Protocol {
         let sent = Some(state.now);
         let (writes, round, since) = (1, 0, state.now);
         let is_cut = false;
-        client.open = Some(OpenRequest {
-            kind,
-            shard,
-            sent,
-            writes,
-            round,
-            since,
-            is_cut,
-        });
+        client.open = Some(OpenRequest { kind, shard, sent, writes, round, since, is_cut });
         Self::look(state, index);
     }
 
     /// Reads the shard of a take that the client has not seen. It may only create shard 0.
     fn look(state: &mut State, index: usize) {
         let client = &mut state.clients[index];
-        let Some(open) = client
-            .open
-            .as_mut()
-            .filter(|open| matches!(open.kind, RequestKind::Take(_)))
+        let Some(open) =
+            client.open.as_mut().filter(|open| matches!(open.kind, RequestKind::Take(_)))
         else {
             return;
         };
@@ -83,10 +70,7 @@ impl Protocol {
 
     fn id(&self, state: &State, index: usize, part: u8) -> WriteId {
         let client = &state.clients[index];
-        let (index, left) = (
-            u64::try_from(index).unwrap_or_default(),
-            u64::from(client.left),
-        );
+        let (index, left) = (u64::try_from(index).unwrap_or_default(), u64::from(client.left));
         WriteId::from_bits((index + 1) * 10_000 + left * 100 + u64::from(part))
     }
 
@@ -107,31 +91,18 @@ impl Protocol {
         let name = self.bounds.limit.name();
         let view = client.views[open.shard].as_ref().map(|row| row.bucket());
         // The second client takes for granted that the first one rolls, until it learns better.
-        let roll = Roll {
-            hour: Hour::of(clock),
-            by_others: index == 1 && open.writes == 1,
-        };
+        let roll = Roll { hour: Hour::of(clock), by_others: index == 1 && open.writes == 1 };
         if let RequestKind::Take(need) = open.kind {
-            let ops: Vec<_> = (open.round..open.writes)
-                .map(|part| self.id(state, index, part + 1))
-                .collect();
+            let ops: Vec<_> =
+                (open.round..open.writes).map(|part| self.id(state, index, part + 1)).collect();
             let brings = self.bounds.brings.as_ref().filter(|_| index == 1);
             let own = self.limit_of(index);
             let more = brings.filter(|brings| brings.name() != name);
             let terms: Vec<_> = std::iter::once(own).chain(more).cloned().collect();
-            let needs: BTreeMap<_, _> = terms
-                .iter()
-                .map(|limit| (limit.name().clone(), need))
-                .collect();
+            let needs: BTreeMap<_, _> =
+                terms.iter().map(|limit| (limit.name().clone(), need)).collect();
             let lease = self.lease(state, index, open).map(|(id, expires)| {
-                (
-                    id,
-                    Lease {
-                        expires_at: expires,
-                        tokens: needs.clone(),
-                        ..Lease::default()
-                    },
-                )
+                (id, Lease { expires_at: expires, tokens: needs.clone(), ..Lease::default() })
             });
             let take = Take {
                 asks: Asks::of(Effect::Enforce, needs),
@@ -140,12 +111,7 @@ impl Protocol {
                 roll,
                 unconfirmed: &ops,
                 windows_begun: roll.by_others,
-                ..Take::nothing(
-                    key,
-                    limits_of(&terms),
-                    self.id(state, index, open.writes),
-                    clock,
-                )
+                ..Take::nothing(key, limits_of(&terms), self.id(state, index, open.writes), clock)
             };
             let (kind, update) = match view {
                 Some(view) => (Kind::Take, take.plan(view, clock)),
@@ -163,18 +129,13 @@ impl Protocol {
         let limit = self.limit_of(index).rule().kind();
         let is_held = limit.is_held();
         let (kind, change, settled) = match open.kind {
-            RequestKind::Renew => (
-                Kind::Renew,
-                LeaseChange::Renew(grant.expires.plus(self.bounds.tick)),
-                None,
-            ),
+            RequestKind::Renew => {
+                (Kind::Renew, LeaseChange::Renew(grant.expires.plus(self.bounds.tick)), None)
+            }
             _ if is_held => (
                 Kind::Release,
                 LeaseChange::End,
-                Some(LimitDelta {
-                    available: grant.amount,
-                    ..LimitDelta::default()
-                }),
+                Some(LimitDelta { available: grant.amount, ..LimitDelta::default() }),
             ),
             RequestKind::RollBack => {
                 let (tk, tc) = (grant.amount, -grant.amount);
@@ -183,26 +144,16 @@ impl Protocol {
                 (
                     Kind::RollBack,
                     LeaseChange::End,
-                    Some(LimitDelta {
-                        available: tk,
-                        consumed: tc,
-                        ceiling,
-                        window,
-                    }),
+                    Some(LimitDelta { available: tk, consumed: tc, ceiling, window }),
                 )
             }
             _ => (Kind::Release, LeaseChange::End, None),
         };
-        let amounts = settled
-            .map(|settled| (name.clone(), settled))
-            .into_iter()
-            .collect();
+        let amounts = settled.map(|settled| (name.clone(), settled)).into_iter().collect();
         // Ending a lease returns its tokens, so it must contain what its holder has recorded.
         let held = BTreeMap::from([(name.to_string(), Value::Int(grant.amount.0))]);
-        let held = Condition::Equals(
-            Path::lease(&grant.id).then(attr::LEASE_TOKENS),
-            Value::Map(held),
-        );
+        let held =
+            Condition::Equals(Path::lease(&grant.id).then(attr::LEASE_TOKENS), Value::Map(held));
         let held = (change == LeaseChange::End).then_some(held);
         let op = self.id(state, index, 90);
         let settle = Settle {
@@ -228,10 +179,7 @@ impl Protocol {
         open: &OpenRequest,
     ) -> Option<(WriteId, EpochMillis)> {
         let lasts = self.bounds.lease?;
-        Some((
-            self.id(state, index, 50 + open.round),
-            self.at(open.since + lasts),
-        ))
+        Some((self.id(state, index, 50 + open.round), self.at(open.since + lasts)))
     }
 
     /// The client's write arrives, or what else becomes of it.
@@ -245,20 +193,13 @@ impl Protocol {
         if matches!(fate, Fate::Answered | Fate::Doubled) {
             self.receive(state, index, applied);
         } else {
-            state.clients[index]
-                .open
-                .as_mut()
-                .expect("a write was under way")
-                .sent = None;
+            state.clients[index].open.as_mut().expect("a write was under way").sent = None;
         }
     }
 
     /// The answer, which shows the item.
     fn receive(&self, state: &mut State, index: usize, applied: bool) {
-        let mut open = state.clients[index]
-            .open
-            .take()
-            .expect("a write was under way");
+        let mut open = state.clients[index].open.take().expect("a write was under way");
         let row = state.table.rows()[open.shard].cloned();
         state.clients[index].views[open.shard].clone_from(&row);
         state.clients[index].open = match open.kind {
@@ -266,11 +207,7 @@ impl Protocol {
             kind => {
                 let grant = state.clients[index].grant.as_mut().expect("it has a lease");
                 let is_held = row.is_some_and(|row| {
-                    row.bucket()
-                        .leases
-                        .iter()
-                        .flatten()
-                        .any(|(id, _)| *id == grant.id)
+                    row.bucket().leases.iter().flatten().any(|(id, _)| *id == grant.id)
                 });
                 if kind == RequestKind::Renew && is_held && applied {
                     grant.expires = grant.expires.plus(self.bounds.tick);
@@ -317,20 +254,12 @@ impl Protocol {
             .any(|part| row.bucket().last_write_id == Some(self.id(state, index, part + 1)));
         let lease = self.lease(state, index, &open);
         let is_held = |(id, _): &(WriteId, EpochMillis)| {
-            row.bucket()
-                .leases
-                .iter()
-                .flatten()
-                .any(|(other, _)| other == id)
+            row.bucket().leases.iter().flatten().any(|(other, _)| other == id)
         };
         let by_lease = lease.as_ref().is_some_and(is_held);
         if applied || by_id || by_lease {
             if !applied {
-                self.coverage.note(if by_id {
-                    Event::FoundById
-                } else {
-                    Event::FoundLease
-                });
+                self.coverage.note(if by_id { Event::FoundById } else { Event::FoundLease });
             }
             let ceiling = row.bucket().share(row.limit());
             // By the shard, if no other take came since, otherwise by the lease.

@@ -88,10 +88,7 @@ impl Copying {
         let function = next.functions[number].as_mut()?;
         let batch = &self.cases[last.case].batches[function.batch];
         let copy = &batch.copies[function.done];
-        let after = function
-            .seen
-            .as_ref()
-            .and_then(|seen| copy.after(&seen.snapshot()));
+        let after = function.seen.as_ref().and_then(|seen| copy.after(&seen.snapshot()));
         let mut actions = [Action::Update(after.unwrap_or_else(|| copy.first()))];
         guard::strip(&mut actions, Kind::Copy, self.without);
         let [Action::Update(update)] = actions else {
@@ -102,10 +99,7 @@ impl Copying {
         } else if !is_heard {
             return None;
         } else if let Some(update) = copy.after(&last.snapshot.snapshot()) {
-            function
-                .seen
-                .iter()
-                .for_each(|_| self.coverage.note(Event::CarryLost));
+            function.seen.iter().for_each(|_| self.coverage.note(Event::CarryLost));
             function.seen = (update != copy.first()).then(|| Arc::clone(&last.snapshot));
             return Some(next);
         } else {
@@ -123,11 +117,7 @@ impl Copying {
 
     /// Returns whether a copy has replaced a newer one.
     fn is_older(&self, was: &Item, is: &Item, copy: &UsageCopy) -> bool {
-        self.coverage.note(if copy.is_final {
-            Event::Final
-        } else {
-            Event::Interim
-        });
+        self.coverage.note(if copy.is_final { Event::Final } else { Event::Interim });
         let (was, is) = (was.snapshot(), is.snapshot());
         let (Some(was), Some(is)) = (was.shards.get(&copy.shard), is.shards.get(&copy.shard))
         else {
@@ -160,21 +150,15 @@ impl Copying {
             return true;
         }
         let known = |moment: &&Moment| moment.ends & !state.ended == 0;
-        let mut moments = self.cases[state.case].moments[state.writes..]
-            .iter()
-            .filter(known);
+        let mut moments = self.cases[state.case].moments[state.writes..].iter().filter(known);
         moments.all(|moment| is_same(&self.read(state, moment, Millis(0)).usage, &moment.truth))
     }
 
     /// Returns whether the final copies contain the usage at the end of the run.
     fn is_marked_right(&self, state: &Copies) -> bool {
         let lives = &self.cases[state.case].lives;
-        let mut finals = state
-            .snapshot
-            .snapshot()
-            .shards
-            .into_iter()
-            .filter(|(_, copied)| copied.is_final);
+        let mut finals =
+            state.snapshot.snapshot().shards.into_iter().filter(|(_, copied)| copied.is_final);
         finals.all(|(shard, copied)| {
             let life = lives.range(..=(shard, copied.write_seq)).next_back();
             life.is_some_and(|(_, used)| is_same(used, &copied.usage))
@@ -209,26 +193,14 @@ impl Model for Copying {
     type Action = Step;
 
     fn init_states(&self) -> Vec<Copies> {
-        (0..self.cases.len())
-            .map(|case| Copies {
-                case,
-                ..Copies::default()
-            })
-            .collect()
+        (0..self.cases.len()).map(|case| Copies { case, ..Copies::default() }).collect()
     }
 
     fn actions(&self, state: &Copies, steps: &mut Vec<Step>) {
-        for (number, _) in state
-            .functions
-            .iter()
-            .enumerate()
-            .filter(|(_, function)| function.is_some())
+        for (number, _) in
+            state.functions.iter().enumerate().filter(|(_, function)| function.is_some())
         {
-            steps.extend([
-                Step::Write(number),
-                Step::WriteUnheard(number),
-                Step::Kill(number),
-            ]);
+            steps.extend([Step::Write(number), Step::WriteUnheard(number), Step::Kill(number)]);
         }
         let Some(free) = state.functions.iter().position(Option::is_none) else {
             return;
@@ -250,21 +222,13 @@ impl Model for Copying {
                 next.is_overtaken |= batches[batch].follows & !next.ended != 0;
                 match batches[batch].copies.is_empty() {
                     true => next.ended |= batches[batch].ends,
-                    false => {
-                        next.functions[number] = Some(Function {
-                            batch,
-                            done: 0,
-                            seen: None,
-                        })
-                    }
+                    false => next.functions[number] = Some(Function { batch, done: 0, seen: None }),
                 }
             }
         }
         // Both are alike, so it does not matter which is the first.
         next.functions.sort_by_key(|function| {
-            function
-                .as_ref()
-                .map(|it| (it.batch, it.done, it.seen.is_some()))
+            function.as_ref().map(|it| (it.batch, it.done, it.seen.is_some()))
         });
         Some(next)
     }
@@ -275,10 +239,7 @@ impl Model for Copying {
                 "I3: a window whose ends were copied reads as what was used",
                 Self::is_exact,
             ),
-            Property::always(
-                "I3: what is marked as final was used",
-                Self::is_marked_right,
-            ),
+            Property::always("I3: what is marked as final was used", Self::is_marked_right),
             Property::always("I3: what reads as final was used", Self::is_final_right),
             Property::always("I3: no copy replaces a newer one", |_, state: &Copies| {
                 !state.is_older

@@ -59,26 +59,16 @@ pub(crate) struct Coverage(RwLock<HashSet<Event>>);
 impl Coverage {
     pub(crate) fn note(&self, event: Event) {
         if !self.has(event) {
-            self.0
-                .write()
-                .expect("no thread panics with it")
-                .insert(event);
+            self.0.write().expect("no thread panics with it").insert(event);
         }
     }
 
     fn has(&self, event: Event) -> bool {
-        self.0
-            .read()
-            .expect("no thread panics with it")
-            .contains(&event)
+        self.0.read().expect("no thread panics with it").contains(&event)
     }
 
     /// Returns those of `events` that have not happened.
     pub(crate) fn missing(&self, events: &[Event]) -> Vec<Event> {
-        events
-            .iter()
-            .filter(|event| !self.has(**event))
-            .copied()
-            .collect()
+        events.iter().filter(|event| !self.has(**event)).copied().collect()
     }
 }

@@ -17,11 +17,7 @@ use crate::model::table::Row;
 impl Protocol {
     /// Returns the jobs that a function may begin in `state`.
     pub(crate) fn jobs(&self, state: &State) -> Vec<Job> {
-        let counts: Vec<_> = state
-            .table
-            .shards()
-            .map(|row| row.bucket().shard_count)
-            .collect();
+        let counts: Vec<_> = state.table.shards().map(|row| row.bucket().shard_count).collect();
         let may = |kind, row: &Row| match kind {
             Kind::Expire => row.bucket().leases.iter().flatten().next().is_some(),
             Kind::Look => counts.len() > 1,
@@ -42,12 +38,8 @@ impl Protocol {
         let of = |row: &Arc<Row>| {
             let shard = usize::try_from(row.bucket().key.shard).expect("one of three");
             let unfinished = row.bucket().escrow.as_ref().map(|_| (Kind::Make, shard));
-            let jobs = self
-                .bounds
-                .jobs
-                .iter()
-                .filter(|kind| may(**kind, row))
-                .map(|kind| (*kind, shard));
+            let jobs =
+                self.bounds.jobs.iter().filter(|kind| may(**kind, row)).map(|kind| (*kind, shard));
             jobs.chain(unfinished).collect::<Vec<_>>()
         };
         state.table.shards().flat_map(of).collect()
@@ -65,10 +57,7 @@ impl Protocol {
             return;
         };
         let clock = self.at(if is_late { state.now } else { work.read });
-        let sent = work
-            .sent
-            .clone()
-            .or_else(|| self.planned(&work, clock).map(Arc::new));
+        let sent = work.sent.clone().or_else(|| self.planned(&work, clock).map(Arc::new));
         let Some(sent) = sent else { return };
         self.write(state, &sent);
         if answer_is_lost {
@@ -84,18 +73,13 @@ impl Protocol {
         let next = match work.job {
             (Kind::Split, shard) => Some(begin_run(state, (Kind::Make, shard))),
             // Uses the same image: the response shows the outcome of the first write.
-            (Kind::Make, shard) => Some(FunctionRun {
-                job: (Kind::Clear, shard),
-                sent: None,
-                ..work.clone()
-            }),
+            (Kind::Make, shard) => {
+                Some(FunctionRun { job: (Kind::Clear, shard), sent: None, ..work.clone() })
+            }
             _ => None,
         };
-        let next = next.filter(|next| {
-            next.rows[0]
-                .as_ref()
-                .is_some_and(|row| row.bucket().escrow.is_some())
-        });
+        let next = next
+            .filter(|next| next.rows[0].as_ref().is_some_and(|row| row.bucket().escrow.is_some()));
         match next {
             Some(next) if self.bounds.splits_at_once => {
                 if let Some(sent) = self.planned(&next, self.at(state.now)) {
@@ -110,26 +94,16 @@ impl Protocol {
     /// Returns the write of a split or of an operator, to arrive later.
     pub(crate) fn pending_write(&self, state: &State) -> Option<Arc<Sent>> {
         let work = state.work.as_ref()?;
-        let is_late = matches!(
-            work.job.0,
-            Kind::Split | Kind::Make | Kind::Clear | Kind::Erase
-        );
+        let is_late = matches!(work.job.0, Kind::Split | Kind::Make | Kind::Clear | Kind::Erase);
         let planned = || self.planned(work, self.at(work.read)).map(Arc::new);
-        if is_late || is_edit(work.job.0) {
-            work.sent.clone().or_else(planned)
-        } else {
-            None
-        }
+        if is_late || is_edit(work.job.0) { work.sent.clone().or_else(planned) } else { None }
     }
 
     /// Another function finishes the split of shard 0, at once.
     pub(crate) fn finish(&self, state: &mut State) {
         let read = begin_run(state, (Kind::Make, 0));
         for kind in [Kind::Make, Kind::Clear] {
-            let next = FunctionRun {
-                job: (kind, 0),
-                ..read.clone()
-            };
+            let next = FunctionRun { job: (kind, 0), ..read.clone() };
             if let Some(sent) = self.planned(&next, self.at(state.now)) {
                 self.write(state, &sent);
             }
@@ -152,12 +126,7 @@ impl Protocol {
                 )]);
                 vec![Action::Update(refill(image(shard)?, &consumed, clock)?)]
             }
-            Kind::Split => vec![Action::Update(split(
-                image(0)?,
-                0,
-                WriteId::from_bits(7),
-                clock,
-            ))],
+            Kind::Split => vec![Action::Update(split(image(0)?, 0, WriteId::from_bits(7), clock))],
             Kind::Make => vec![Action::Update(finish_writes(image(0)?)?[0].clone())],
             Kind::Clear => vec![Action::Update(finish_writes(image(0)?)?[1].clone())],
             Kind::Merge => {
@@ -191,14 +160,8 @@ impl Protocol {
         let id = EditId::new(clock, 0, rows().filter_map(|row| row.bucket().edit).max());
         let update = |row: &Arc<Row>| {
             let changes = BTreeMap::from([(limit.clone(), change(row.bucket()))]);
-            change_balances(
-                row.bucket(),
-                id,
-                &changes,
-                weirgate_shared::Calendar::default(),
-                clock,
-            )
-            .map(Action::Update)
+            change_balances(row.bucket(), id, &changes, weirgate_shared::Calendar::default(), clock)
+                .map(Action::Update)
         };
         rows().map(update).collect()
     }
@@ -208,9 +171,7 @@ impl Protocol {
     fn erase(&self, work: &FunctionRun, clock: EpochMillis) -> Vec<Action> {
         let rows = || work.rows.iter().flatten();
         let live = rows().filter(|row| !row.is_merged());
-        let halves: Vec<_> = live
-            .filter_map(|row| row.bucket().escrow.as_deref())
-            .collect();
+        let halves: Vec<_> = live.filter_map(|row| row.bucket().escrow.as_deref()).collect();
         let all = rows().map(|row| row.meter.write_seq);
         let all = all.chain(halves.iter().map(|half| half.write_seq));
         let v = all.max().unwrap_or_default() + 1;
@@ -247,10 +208,5 @@ fn begin_run(state: &State, job: Job) -> FunctionRun {
         Kind::Erase => state.table.items.clone(),
         _ => state.table.rows().map(|row| row.cloned()),
     };
-    FunctionRun {
-        job,
-        read: state.now,
-        rows,
-        sent: None,
-    }
+    FunctionRun { job, read: state.now, rows, sent: None }
 }

@@ -64,17 +64,14 @@ pub fn name(condition: &Condition) -> String {
 /// The attribute, with neither the limit's name nor the lease's id.
 fn place(path: &Path) -> String {
     match &*path.0 {
-        [map, _id, rest @ ..] => [
-            &[map.as_ref(), "id"],
-            &*rest.iter().map(AsRef::as_ref).collect::<Vec<_>>(),
-        ]
-        .concat()
-        .join("."),
+        [map, _id, rest @ ..] => {
+            [&[map.as_ref(), "id"], &*rest.iter().map(AsRef::as_ref).collect::<Vec<_>>()]
+                .concat()
+                .join(".")
+        }
         [one] => match one.rsplit_once('_') {
             Some((limit, field)) if limit.starts_with("b_") => field.to_owned(),
-            _ => one
-                .trim_end_matches(|digit: char| digit.is_ascii_digit())
-                .to_owned(),
+            _ => one.trim_end_matches(|digit: char| digit.is_ascii_digit()).to_owned(),
         },
         [] => String::new(),
     }
@@ -94,10 +91,7 @@ pub(crate) fn rolls(action: &Action) -> bool {
     let Action::Update(update) = action else {
         return false;
     };
-    update
-        .changes
-        .iter()
-        .any(|change| matches!(change, AttributeUpdate::Copy(..)))
+    update.changes.iter().any(|change| matches!(change, AttributeUpdate::Copy(..)))
 }
 
 /// Asks that the number is not the one after those that are allowed, instead of below it.
@@ -114,18 +108,14 @@ fn weaken(condition: &mut Condition) {
 /// Removes the condition from writes of its kind.
 pub(crate) fn strip(actions: &mut [Action], kind: Kind, without: Option<Guard>) {
     let Some((of, missing)) = without else { return };
-    for action in actions
-        .iter_mut()
-        .filter(|action| of == kind || of == Kind::Roll && rolls(action))
+    for action in
+        actions.iter_mut().filter(|action| of == kind || of == Kind::Roll && rolls(action))
     {
         let (Action::Update(Update { conditions, .. })
         | Action::Delete(_, conditions)
         | Action::Check(_, conditions)) = action;
         if let Some(weakened) = missing.strip_suffix(" as <>") {
-            conditions
-                .iter_mut()
-                .filter(|condition| name(condition) == weakened)
-                .for_each(weaken);
+            conditions.iter_mut().filter(|condition| name(condition) == weakened).for_each(weaken);
         }
         let is_missing = |condition: &Condition| match missing.strip_suffix('*') {
             Some(start) => name(condition).starts_with(start),

@@ -37,11 +37,7 @@ impl Ledger {
     /// Enters a write that was planned at `clock`. An interval begins with a take.
     pub fn enter(&mut self, clock: EpochMillis, admitted: MilliTokens, back: MilliTokens) {
         if admitted > MilliTokens::ZERO {
-            self.spans.push(Span {
-                from: clock,
-                to: clock,
-                net: 0,
-            });
+            self.spans.push(Span { from: clock, to: clock, net: 0 });
         }
         for span in &mut self.spans {
             span.from = span.from.min(clock);

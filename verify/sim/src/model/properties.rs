@@ -33,12 +33,7 @@ impl Protocol {
             self.limit(bucket).available
                 + refill_between(rule, bucket.shard(), bucket.refilled_at, last)
         };
-        let all = state
-            .table
-            .buckets()
-            .into_iter()
-            .map(left)
-            .sum::<MilliTokens>()
+        let all = state.table.buckets().into_iter().map(left).sum::<MilliTokens>()
             + MilliTokens(state.ledger.used - state.ledger.edited);
         // The bucket is made at the first tick, or later: then the credit is less.
         all > rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, self.bounds.start, last)
@@ -72,10 +67,7 @@ impl Protocol {
         if !state.table.shards().all(is_held) {
             return true;
         }
-        let is_free = state
-            .table
-            .shards()
-            .all(|row| row.limit().available >= MilliTokens::ZERO);
+        let is_free = state.table.shards().all(|row| row.limit().available >= MilliTokens::ZERO);
         let held: MilliTokens = state.table.shards().map(|row| row.held()).sum();
         let sum = state
             .table
@@ -101,10 +93,9 @@ impl Protocol {
     /// Returns the invariants by name.
     pub(crate) fn invariants(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(
-                "I1: no interval admits too much",
-                |model: &Self, state: &State| state.ledger.is_within(model.bounds.limit.rule()),
-            ),
+            Property::always("I1: no interval admits too much", |model: &Self, state: &State| {
+                state.ledger.is_within(model.bounds.limit.rule())
+            }),
             Property::always(
                 "I1: no window admits more than the quota",
                 |model: &Self, state: &State| {
@@ -112,10 +103,9 @@ impl Protocol {
                     state.ledger.is_within_windows(quota)
                 },
             ),
-            Property::always(
-                "I1: tokens return to their own window only",
-                |_, state: &State| !state.is_misreturned,
-            ),
+            Property::always("I1: tokens return to their own window only", |_, state: &State| {
+                !state.is_misreturned
+            }),
             Property::always("I1: a take is of an open window", |_, state: &State| {
                 !state.is_of_ended
             }),
@@ -130,10 +120,7 @@ impl Protocol {
                 "I1: an operator's change is made once, to all shards",
                 |_, state: &State| !state.is_misedited,
             ),
-            Property::always(
-                "I1, I4, I6: every slot is free, or held once",
-                Self::has_all_slots,
-            ),
+            Property::always("I1, I4, I6: every slot is free, or held once", Self::has_all_slots),
             Property::always("I4: slots stay slots", |_, state: &State| {
                 !state.table.has_other_kind
             }),
@@ -158,34 +145,23 @@ impl Protocol {
             Property::always(
                 "I4: a lease is its holder's until it expires",
                 |model: &Self, state: &State| {
-                    state
-                        .clients
-                        .iter()
-                        .all(|client| model.is_held_for(state, client))
+                    state.clients.iter().all(|client| model.is_held_for(state, client))
                 },
             ),
-            Property::always(
-                "I4: in the end no lease is left",
-                |model: &Self, state: &State| {
-                    let mut steps = vec![];
-                    let is_free = state
-                        .table
-                        .shards()
-                        .all(|row| row.held() == MilliTokens::ZERO);
-                    is_free || {
-                        model.actions(state, &mut steps);
-                        !steps.is_empty()
-                    }
-                },
-            ),
-            Property::always(
-                "I7: a take that is repeated happens once",
-                |_, state: &State| !state.is_repeated,
-            ),
-            Property::always(
-                "I6: splits and merges keep the tokens",
-                |_, state: &State| !state.is_uneven,
-            ),
+            Property::always("I4: in the end no lease is left", |model: &Self, state: &State| {
+                let mut steps = vec![];
+                let is_free = state.table.shards().all(|row| row.held() == MilliTokens::ZERO);
+                is_free || {
+                    model.actions(state, &mut steps);
+                    !steps.is_empty()
+                }
+            }),
+            Property::always("I7: a take that is repeated happens once", |_, state: &State| {
+                !state.is_repeated
+            }),
+            Property::always("I6: splits and merges keep the tokens", |_, state: &State| {
+                !state.is_uneven
+            }),
         ]
     }
 }

@@ -23,11 +23,7 @@ impl Protocol {
             resource: Resource::new("r").expect("a name"),
             shard,
         };
-        Self {
-            bounds,
-            coverage: Coverage::default(),
-            keys: [key(0), key(1), key(2)],
-        }
+        Self { bounds, coverage: Coverage::default(), keys: [key(0), key(1), key(2)] }
     }
 
     /// Returns what should have happened in some state, and did not.

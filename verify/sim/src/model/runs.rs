@@ -54,11 +54,8 @@ pub(crate) struct Moment {
 /// Returns all windows of all runs of `protocol` that differ.
 pub(crate) fn cases(protocol: &Protocol) -> Vec<Case> {
     let mut known = HashSet::new();
-    let all = streams(protocol)
-        .into_iter()
-        .flat_map(|stream| windows(&stream));
-    all.filter(|case| known.insert(format!("{case:?}")))
-        .collect()
+    let all = streams(protocol).into_iter().flat_map(|stream| windows(&stream));
+    all.filter(|case| known.insert(format!("{case:?}"))).collect()
 }
 
 /// Returns the streams of all runs. A deleted item is created again later than its last write, by
@@ -90,26 +87,13 @@ fn windows(stream: &Stream) -> Vec<Case> {
             Some(row) if row.is_merged() => After::Merged(row.meter.clone()),
             Some(row) => After::Live(Box::new(row.bucket().clone())),
         };
-        (
-            Record {
-                index,
-                at: EpochMillis::default(),
-                before,
-                after,
-            },
-            live,
-        )
+        (Record { index, at: EpochMillis::default(), before, after }, live)
     };
     let (records, live): (Vec<_>, Vec<_>) = stream.iter().enumerate().map(write).unzip();
-    let meters = stream
-        .iter()
-        .filter_map(|(_, row)| Some(&row.as_ref()?.meter));
-    let all: BTreeSet<_> = meters
-        .flat_map(|meter| Window::ALL.map(|window| (window, meter.start(window))))
-        .collect();
-    all.into_iter()
-        .map(|(window, start)| case(stream, &records, &live, window, start))
-        .collect()
+    let meters = stream.iter().filter_map(|(_, row)| Some(&row.as_ref()?.meter));
+    let all: BTreeSet<_> =
+        meters.flat_map(|meter| Window::ALL.map(|window| (window, meter.start(window)))).collect();
+    all.into_iter().map(|(window, start)| case(stream, &records, &live, window, start)).collect()
 }
 
 fn case(
@@ -123,11 +107,7 @@ fn case(
     let life = |meter: &Meter| (meter.key.shard, meter.birth_seq);
     let (mut moments, mut lives) = (vec![], BTreeMap::<_, Usage>::new());
     let (mut truth, mut ends, mut deletions) = (Usage::default(), 0, 0);
-    moments.push(Moment {
-        truth: truth.clone(),
-        live: vec![],
-        ends,
-    });
+    moments.push(Moment { truth: truth.clone(), live: vec![], ends });
     for (at, (Record { before, .. }, (_, after))) in records.iter().zip(stream).enumerate() {
         let before = before.as_ref();
         let after_in = after.as_ref().map(|row| &row.meter).filter(is_in);
@@ -140,18 +120,11 @@ fn case(
             truth.add(&counted);
             lives.entry(life(after)).or_default().add(&counted);
         }
-        moments.push(Moment {
-            truth: truth.clone(),
-            live: live[at].clone(),
-            ends,
-        });
+        moments.push(Moment { truth: truth.clone(), live: live[at].clone(), ends });
     }
     let mut batches: Vec<Batch> = vec![];
     for shard in 0..2 {
-        let of: Vec<_> = records
-            .iter()
-            .filter(|record| stream[record.index].0 == shard)
-            .collect();
+        let of: Vec<_> = records.iter().filter(|record| stream[record.index].0 == shard).collect();
         let bits = |of: &[&Record]| of.iter().map(|record| 1 << record.index).sum::<u32>();
         for (from, to) in
             (0..of.len()).flat_map(|from| (from + 1..=of.len()).map(move |to| (from, to)))
@@ -170,20 +143,9 @@ fn case(
             match batches.iter_mut().find(is_same) {
                 Some(known) => known.last = known.last.min(last),
                 None if copies.is_empty() && ends == 0 => {}
-                None => batches.push(Batch {
-                    copies,
-                    ends,
-                    follows,
-                    last,
-                }),
+                None => batches.push(Batch { copies, ends, follows, last }),
             }
         }
     }
-    Case {
-        window,
-        start,
-        batches,
-        moments,
-        lives,
-    }
+    Case { window, start, batches, moments, lives }
 }

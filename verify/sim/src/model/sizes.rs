@@ -19,10 +19,7 @@ fn of(limit: Result<Limit, weirgate_shared::LimitError>) -> Limit {
 /// Returns the events that must happen: writes that are applied, writes whose condition fails, and
 /// others.
 fn happens(done: &[Kind], lost: &[Kind], more: &[Event]) -> Vec<Event> {
-    let (done, lost) = (
-        done.iter().map(|kind| Done(*kind)),
-        lost.iter().map(|kind| Lost(*kind)),
-    );
+    let (done, lost) = (done.iter().map(|kind| Done(*kind)), lost.iter().map(|kind| Lost(*kind)));
     done.chain(lost).chain(more.iter().copied()).collect()
 }
 
@@ -82,11 +79,7 @@ pub fn slots() -> Bounds {
         lease: Some(1),
         works: 0,
         jobs: vec![],
-        happens: happens(
-            &[Create, Roll, Expire, Release],
-            &[Release],
-            &[Plain, Reclaimed],
-        ),
+        happens: happens(&[Create, Roll, Expire, Release], &[Release], &[Plain, Reclaimed]),
         ..rate()
     }
 }
@@ -126,12 +119,7 @@ pub fn late_splits() -> Bounds {
 /// Shards that are looked at while they are used.
 pub fn looks() -> Bounds {
     let (start, jobs) = (HOUR.plus(Millis(-1000)), vec![Split, Look]);
-    Bounds {
-        start,
-        jobs,
-        happens: happens(&[Split, Look, Roll], &[], &[FoundById]),
-        ..rate()
-    }
+    Bounds { start, jobs, happens: happens(&[Split, Look, Roll], &[], &[FoundById]), ..rate() }
 }
 
 /// A rate whose leases are renewed, and rolled back.
@@ -140,11 +128,7 @@ pub fn renewals() -> Bounds {
         renews: true,
         rolls_back: true,
         faults: 0,
-        happens: happens(
-            &[Create, RollBack, Renew, Roll],
-            &[Renew, Release, Expire],
-            &[],
-        ),
+        happens: happens(&[Create, RollBack, Renew, Roll], &[Renew, Release, Expire], &[]),
         ..leases()
     }
 }
@@ -308,11 +292,7 @@ pub fn deleted() -> Bounds {
         requests: [3, 0],
         works: 2,
         jobs: vec![Split, Merge, Delete],
-        happens: happens(
-            &[],
-            &[],
-            &[Interim, Final, Replaced, Superseded, Carried, CarryLost],
-        ),
+        happens: happens(&[], &[], &[Interim, Final, Replaced, Superseded, Carried, CarryLost]),
         ..recorded()
     }
 }
@@ -334,14 +314,7 @@ pub fn quota() -> Bounds {
         happens: happens(
             &[Create, Roll, RollBack, Expire],
             &[Take, RollBack],
-            &[
-                Plain,
-                Begun,
-                Reclaimed,
-                FoundById,
-                FoundLease,
-                ReturnedToNoWindow,
-            ],
+            &[Plain, Begun, Reclaimed, FoundById, FoundLease, ReturnedToNoWindow],
         ),
         ..rate()
     }

@@ -91,12 +91,6 @@ impl Hash for Sent {
 impl Sent {
     /// A write that takes nothing.
     pub(crate) const fn of(kind: Kind, actions: Vec<Action>, clock: EpochMillis) -> Self {
-        Self {
-            kind,
-            actions,
-            clock,
-            admitted: MilliTokens::ZERO,
-            ops: vec![],
-        }
+        Self { kind, actions, clock, admitted: MilliTokens::ZERO, ops: vec![] }
     }
 }

@@ -110,11 +110,7 @@ impl Protocol {
                 let shards = if client.knows_of_two() { 0..2 } else { 0..1 };
                 for shard in shards {
                     let ask = |need: &i64| {
-                        Step::Ask(
-                            index,
-                            shard,
-                            RequestKind::Take(MilliTokens::from_tokens(*need)),
-                        )
+                        Step::Ask(index, shard, RequestKind::Take(MilliTokens::from_tokens(*need)))
                     };
                     steps.extend(self.bounds.needs.iter().map(ask));
                 }
@@ -141,11 +137,7 @@ impl Protocol {
             None => {}
             Some(work) => {
                 // A write that is fixed already is the same whenever it is made.
-                let clocks = if work.read < state.now && work.sent.is_none() {
-                    0..2
-                } else {
-                    0..1
-                };
+                let clocks = if work.read < state.now && work.sent.is_none() { 0..2 } else { 0..1 };
                 let fates = if state.faults > 0 { 0..2 } else { 0..1 };
                 for is_late in clocks.map(|clock| clock == 1) {
                     steps.extend(fates.clone().map(|fate| Step::Work(is_late, fate == 1)));
@@ -164,19 +156,11 @@ impl Protocol {
                     let credited =
                         |shard: &usize| self.planned_now(state, (Kind::Refill, *shard)).is_some();
                     let does = self.bounds.jobs.contains(&Kind::Refill);
-                    steps.extend(
-                        (0..3)
-                            .filter(|shard| does && credited(shard))
-                            .map(Step::Credit),
-                    );
+                    steps.extend((0..3).filter(|shard| does && credited(shard)).map(Step::Credit));
                 }
             }
         }
-        steps.extend(
-            (0..3)
-                .filter(|shard| self.is_due(state, *shard))
-                .map(Step::Restore),
-        );
+        steps.extend((0..3).filter(|shard| self.is_due(state, *shard)).map(Step::Restore));
     }
 }
 
@@ -185,22 +169,9 @@ impl Model for Protocol {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        let Bounds {
-            requests,
-            faults,
-            works,
-            ..
-        } = self.bounds;
-        let clients = requests.map(|left| Client {
-            left,
-            ..Client::default()
-        });
-        vec![State {
-            clients,
-            faults,
-            works,
-            ..State::default()
-        }]
+        let Bounds { requests, faults, works, .. } = self.bounds;
+        let clients = requests.map(|left| Client { left, ..Client::default() });
+        vec![State { clients, faults, works, ..State::default() }]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
@@ -223,26 +194,15 @@ impl Model for Protocol {
             Step::GiveUp(index) => self.give_up(&mut next, index),
             Step::Crash(index) => {
                 next.faults -= 1;
-                if next.clients[index]
-                    .open
-                    .as_ref()
-                    .is_some_and(|open| open.sent.is_some())
-                {
+                if next.clients[index].open.as_ref().is_some_and(|open| open.sent.is_some()) {
                     next.late = Some(Arc::new(self.sent(&next, index)));
                 }
-                next.clients[index] = Client {
-                    is_gone: true,
-                    ..Client::default()
-                };
+                next.clients[index] = Client { is_gone: true, ..Client::default() };
             }
             Step::ArriveLate => {
                 let sent = next.late.take()?;
                 let is_applied = self.write(&mut next, &sent);
-                self.coverage.note(if is_applied {
-                    Event::LateDone
-                } else {
-                    Event::LateLost
-                });
+                self.coverage.note(if is_applied { Event::LateDone } else { Event::LateLost });
             }
             Step::Read(job) => self.read(&mut next, job),
             Step::Work(is_late, answer_is_lost) => {

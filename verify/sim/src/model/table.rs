@@ -30,12 +30,7 @@ impl Row {
         let live = (!item.is_merged()).then(|| item.bucket());
         let meter = live.as_ref().map_or_else(|| item.live(), Shard::meter);
         let digest = digest(&item);
-        Self {
-            item,
-            meter,
-            live,
-            digest,
-        }
+        Self { item, meter, live, digest }
     }
 
     /// Returns the shard, which must not be merged.
@@ -65,11 +60,7 @@ impl Row {
 
     /// The limit that clients compete for.
     pub fn limit(&self) -> &LimitState {
-        self.bucket()
-            .limits
-            .values()
-            .next()
-            .expect("the bucket has its limit")
+        self.bucket().limits.values().next().expect("the bucket has its limit")
     }
 
     /// Returns the sum of its leases.
@@ -120,12 +111,8 @@ impl Table {
     pub fn transact(&mut self, actions: &[Action]) -> bool {
         let none = Item::default();
         let holds = |action: &Action| {
-            let item = self.items[number(action)]
-                .as_ref()
-                .map_or(&none, |row| &row.item);
-            conditions(action)
-                .iter()
-                .all(|condition| item.holds(condition))
+            let item = self.items[number(action)].as_ref().map_or(&none, |row| &row.item);
+            conditions(action).iter().all(|condition| item.holds(condition))
         };
         if !actions.iter().all(holds) {
             return false;
@@ -142,9 +129,7 @@ impl Table {
 
     fn update(&mut self, number: usize, update: &Update) {
         let before = self.items[number].take();
-        let mut item = before
-            .as_ref()
-            .map_or_else(Item::default, |row| row.item.clone());
+        let mut item = before.as_ref().map_or_else(Item::default, |row| row.item.clone());
         assert!(item.apply(update), "its conditions held a moment ago");
         let row = Row::of(item);
         self.is_miscounted |=
@@ -172,16 +157,13 @@ impl Table {
     /// The shards, and halves that are yet to be made of an escrow.
     pub fn buckets(&self) -> Vec<&Shard> {
         let is_made = |half: &&Shard| {
-            let item = usize::try_from(half.key.shard)
-                .ok()
-                .and_then(|shard| self.items[shard].as_ref());
+            let item =
+                usize::try_from(half.key.shard).ok().and_then(|shard| self.items[shard].as_ref());
             item.is_some_and(|row| row.meter.write_seq >= half.write_seq)
         };
         let live: Vec<_> = self.shards().map(|row| row.bucket()).collect();
-        let halves = live
-            .iter()
-            .filter_map(|bucket| bucket.escrow.as_deref())
-            .filter(|half| !is_made(half));
+        let halves =
+            live.iter().filter_map(|bucket| bucket.escrow.as_deref()).filter(|half| !is_made(half));
         live.iter().copied().chain(halves).collect()
     }
 
@@ -193,11 +175,8 @@ impl Table {
 
 /// Returns what a write counted.
 pub fn counted(before: Option<&Meter>, after: &Meter) -> Usage {
-    let had = |name| {
-        before
-            .and_then(|before| before.limits.get(name))
-            .map_or(0, |counter| counter.total)
-    };
+    let had =
+        |name| before.and_then(|before| before.limits.get(name)).map_or(0, |counter| counter.total);
     let used = after
         .limits
         .iter()
@@ -214,10 +193,7 @@ fn is_counted(before: Option<&Meter>, after: &Meter) -> bool {
     Window::ALL.into_iter().all(|window| {
         let is_same = |before: &&Meter| before.start(window) == after.start(window);
         let mut usage = counted(before, after);
-        before
-            .filter(is_same)
-            .into_iter()
-            .for_each(|before| usage.add(&before.usage(window)));
+        before.filter(is_same).into_iter().for_each(|before| usage.add(&before.usage(window)));
         usage == after.usage(window)
     })
 }
@@ -225,8 +201,6 @@ fn is_counted(before: Option<&Meter>, after: &Meter) -> bool {
 fn number(action: &Action) -> usize {
     let (Action::Update(Update { key, .. }) | Action::Delete(key, _) | Action::Check(key, _)) =
         action;
-    let shard = BucketKey::parse(&key.pk)
-        .expect("only buckets are written to")
-        .shard;
+    let shard = BucketKey::parse(&key.pk).expect("only buckets are written to").shard;
     usize::try_from(shard).expect("one of three")
 }

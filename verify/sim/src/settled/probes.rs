@@ -17,17 +17,11 @@ use crate::world::World;
 
 /// I4, I6, I7: checks that every token and every slot is available after a rest.
 pub(super) async fn all_tokens_are_available(world: &World, limiter: &RateLimiter, plan: &Plan) {
-    let balances = limiter
-        .peek(&plan.entity, &plan.resource)
-        .limits(&plan.limits)
-        .send()
-        .await;
+    let balances = limiter.peek(&plan.entity, &plan.resource).limits(&plan.limits).send().await;
     let balances = balances.expect("nothing goes wrong any more");
     for limit in &plan.limits {
         let name = limit.name().as_str();
-        let available = balances
-            .limit(name)
-            .map_or(MilliTokens::ZERO, |status| status.available);
+        let available = balances.limit(name).map_or(MilliTokens::ZERO, |status| status.available);
         if available != limit.rule().capacity {
             let all = limit.rule().capacity;
             world.violated(format!(
@@ -53,10 +47,8 @@ pub(super) async fn a_full_bucket_grants_its_balance(world: &World, plan: &Plan)
     let from = world.now();
     let mut given = 0;
     for tokens in [all - 1, all / 9, 1, 1] {
-        let is_given = tokens > 0
-            && take(world, &newcomer(world).await, plan, tokens)
-                .await
-                .is_ok();
+        let is_given =
+            tokens > 0 && take(world, &newcomer(world).await, plan, tokens).await.is_ok();
         given += if is_given { tokens } else { 0 };
     }
     let there = rule.capacity.0 + refill_in(&rule, world.now().since(from).0);
@@ -77,11 +69,8 @@ pub(super) async fn resharding_keeps_tokens(world: &World, plan: &Plan) {
     }
     let of = |name| async move { limiter(&Network::new(world, name), &world.clock(), false).await };
     let (operator, caller) = (of(OPERATOR).await, of("calm").await);
-    let reshard = |shards| {
-        operator
-            .admin()
-            .set_shards(&plan.entity, &plan.resource, &plan.limits, shards)
-    };
+    let reshard =
+        |shards| operator.admin().set_shards(&plan.entity, &plan.resource, &plan.limits, shards);
     let calls = async || {
         for _ in 0..8 {
             let _ = take(world, &caller, plan, 1).await;
@@ -111,12 +100,7 @@ pub(super) async fn a_lost_response_takes_once(world: &World, plan: &Plan) {
         let of = |((entity, limit, _), amount): (&(String, String, i64), &i64)| {
             (*entity == plan.entity && limit == "rate").then_some(*amount)
         };
-        world
-            .stream_check()
-            .consumed
-            .iter()
-            .filter_map(of)
-            .sum::<i64>()
+        world.stream_check().consumed.iter().filter_map(of).sum::<i64>()
     };
     // A take from a full bucket requires an unchanged shard, so it cannot be applied twice. This
     // take makes the bucket less than full.
@@ -142,23 +126,15 @@ pub(super) async fn a_renewed_lease_stays(world: &World, plan: &Plan) {
     let (holder, other) = (newcomer(world).await, newcomer(world).await);
     let request = ask(world, &holder, plan).take("rate", 1).lease(LEASE);
     let Ok(Decision::Granted(mut grant)) = request.send().await else {
-        world.violated(format!(
-            "I2: nothing goes wrong, and a full {} gives no token",
-            plan.entity
-        ));
+        world
+            .violated(format!("I2: nothing goes wrong, and a full {} gives no token", plan.entity));
         return;
     };
     let _ = take(world, &other, plan, 1).await;
     world.pass(LEASE + Duration::from_millis(1)).await;
     let renewed = grant.renew(10 * LEASE).await;
     // More than the balance, so the process looks for expired leases.
-    let _ = take(
-        world,
-        &other,
-        plan,
-        plan.limits[0].rule().capacity.whole_tokens() - 1,
-    )
-    .await;
+    let _ = take(world, &other, plan, plan.limits[0].rule().capacity.whole_tokens() - 1).await;
     let released = grant.release().await;
     if matches!(renewed, Ok(Settlement::Applied)) && !matches!(released, Ok(Settlement::Applied)) {
         world.violated(format!(
@@ -174,24 +150,17 @@ pub(super) async fn retry_after_suffices(world: &World, limiter: &RateLimiter, p
     let rule = plan.limits[0].rule();
     let all = rule.capacity.whole_tokens();
     if take(world, limiter, plan, all).await.is_err() {
-        world.violated(format!(
-            "I2: all {all} of a rested {} are not to be had",
-            plan.entity
-        ));
+        world.violated(format!("I2: all {all} of a rested {} are not to be had", plan.entity));
     }
     let (need, from) = (world.rng().i64(1..=all), world.now());
     match take(world, limiter, plan, need).await {
         Ok(()) if need * 1000 > refill_in(rule, world.now().since(from).0) => {
-            world.violated(format!(
-                "I1: {need} of {} were given after all of it",
-                plan.entity
-            ));
+            world.violated(format!("I1: {need} of {} were given after all of it", plan.entity));
         }
         Ok(()) => {}
-        Err(None) => world.violated(format!(
-            "I5: {} says that {need} of {all} never come",
-            plan.entity
-        )),
+        Err(None) => {
+            world.violated(format!("I5: {} says that {need} of {all} never come", plan.entity))
+        }
         Err(Some(wait)) => {
             world.pass(wait).await;
             if let Err(more) = take(world, limiter, plan, need).await {
@@ -253,9 +222,7 @@ pub(super) async fn refill_is_granted(world: &World, limiter: &RateLimiter, plan
     };
     let (given, available) =
         futures_util::join!(join_all((0..rivals).map(rival)), available_at_end);
-    let (given, late) = given
-        .into_iter()
-        .fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+    let (given, late) = given.into_iter().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     // The last request of each process may be in flight.
     let granted = (given - late + rivals) * 1000;
     let entitled = refill_in(rule, end.since(from).0);

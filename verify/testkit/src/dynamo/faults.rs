@@ -83,10 +83,7 @@ impl Faults {
                 Some(next) => next,
                 None => self.decide.as_mut().and_then(|decide| decide(request)),
             },
-            TRANSACTION => self
-                .decide_transactions
-                .as_mut()
-                .and_then(|decide| decide(request)),
+            TRANSACTION => self.decide_transactions.as_mut().and_then(|decide| decide(request)),
             _ => {
                 if READS.contains(&operation) {
                     require_listed(&shape(operation, request));
@@ -108,18 +105,12 @@ impl Fault {
     ) -> Result<(u16, String), ConnectorError> {
         let lost = || ConnectorError::io("the connection was reset".into());
         let refused = |kind| Ok(error(kind, &json!({"message": "injected"})));
-        let failed = || {
-            Ok((
-                500,
-                error("InternalServerError", &json!({"message": "injected"})).1,
-            ))
-        };
+        let failed = || Ok((500, error("InternalServerError", &json!({"message": "injected"})).1));
         let is_transaction = operation == TRANSACTION;
         let cancelled = |code| {
             let parts = request["TransactItems"].as_array().map_or(0, Vec::len);
-            let codes: Vec<_> = (0..parts)
-                .map(|part| if part == 0 { code } else { "None" })
-                .collect();
+            let codes: Vec<_> =
+                (0..parts).map(|part| if part == 0 { code } else { "None" }).collect();
             Ok(cancelled(&codes))
         };
         match self {
@@ -162,9 +153,7 @@ fn refusing(request: &Value) -> Value {
 
 /// Whether the request was refused for now: throttled, or beside a transaction.
 fn is_refusal((_, body): &(u16, String)) -> bool {
-    ["Throttling", "TransactionConflict"]
-        .iter()
-        .any(|reason| body.contains(reason))
+    ["Throttling", "TransactionConflict"].iter().any(|reason| body.contains(reason))
 }
 
 /// DynamoDB's own words for a throttled write to a table on demand.
@@ -186,10 +175,7 @@ pub(crate) fn throttled(key_range: bool) -> (u16, String) {
 /// The answer to a request that is throttled for this reason, at a table or an index.
 pub(crate) fn throttled_by(reason: &str, resource: &str) -> (u16, String) {
     let reasons = json!([{"reason": reason, "resource": format!("arn:aws:dynamodb:::{resource}")}]);
-    error(
-        "ThrottlingException",
-        &json!({"message": THROTTLED, "throttlingReasons": reasons}),
-    )
+    error("ThrottlingException", &json!({"message": THROTTLED, "throttlingReasons": reasons}))
 }
 
 /// The answer to a single write to an item of a running transaction.
@@ -212,10 +198,7 @@ pub(crate) fn cancelled(codes: &[&str]) -> (u16, String) {
     let text = "Transaction cancelled, please refer cancellation reasons for specific reasons";
     let text = format!("{text} [{}]", codes.join(", "));
     // This exception spells its message with a capital.
-    error(
-        "TransactionCanceledException",
-        &json!({"Message": text, "CancellationReasons": reasons}),
-    )
+    error("TransactionCanceledException", &json!({"Message": text, "CancellationReasons": reasons}))
 }
 
 /// The answer to a request that was `signed` more than five minutes from `now`, in the words of
@@ -232,9 +215,7 @@ pub(super) fn untimely(signed: &str, now: EpochMillis) -> Option<(u16, String)> 
         .expect("the SDK dates what it signs")
         .secs();
     let text = |seconds: i64| {
-        let text = DateTime::from_secs(seconds)
-            .fmt(Format::DateTime)
-            .expect("a date of our time");
+        let text = DateTime::from_secs(seconds).fmt(Format::DateTime).expect("a date of our time");
         text.replace(['-', ':'], "")
     };
     let told = if at < now - WINDOW_SECONDS {

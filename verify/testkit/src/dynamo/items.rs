@@ -35,12 +35,7 @@ impl Dynamo {
             }
             let (_, answer) = self.run("Scan", &request);
             let mut answer: Value = serde_json::from_str(&answer).expect("an answer is JSON");
-            items.extend(
-                answer["Items"]
-                    .as_array_mut()
-                    .map(std::mem::take)
-                    .unwrap_or_default(),
-            );
+            items.extend(answer["Items"].as_array_mut().map(std::mem::take).unwrap_or_default());
             start = answer["LastEvaluatedKey"].take();
             if start.is_null() {
                 items.retain(|item| item["PK"]["S"] != MARKED);
@@ -57,9 +52,7 @@ impl Dynamo {
                 .join(" ")
         };
         let items = self.items().into_iter().map(|item| (key(&item), item));
-        items
-            .filter(|(key, _)| !key.starts_with(&format!("{namespace}/")))
-            .collect()
+        items.filter(|(key, _)| !key.starts_with(&format!("{namespace}/"))).collect()
     }
 
     /// Writes an item given as DynamoDB JSON.
@@ -71,9 +64,7 @@ impl Dynamo {
     /// Deletes an item, as TTL or an operator does.
     pub fn delete(&self, pk: &str, sk: &str) {
         let key = json!({"PK": {"S": pk}, "SK": {"S": sk}});
-        let gone = self
-            .db
-            .delete_item(from(json!({"TableName": TABLE, "Key": key})));
+        let gone = self.db.delete_item(from(json!({"TableName": TABLE, "Key": key})));
         assert!(gone.is_ok(), "the item is deleted");
     }
 

@@ -25,13 +25,8 @@ pub(crate) async fn connected(
 ) -> Connection {
     let http_client = Some(SharedHttpClient::new(transport));
     let local_endpoint = Some("http://dynamo.invalid".to_owned());
-    connect(ConnectOptions {
-        http_client,
-        local_endpoint,
-        clock,
-        ..ConnectOptions::default()
-    })
-    .await
+    connect(ConnectOptions { http_client, local_endpoint, clock, ..ConnectOptions::default() })
+        .await
 }
 
 /// A request as it arrives.
@@ -49,27 +44,17 @@ impl Request {
     /// Reads what the SDK sends.
     pub fn read(request: &HttpRequest) -> Self {
         let header = |name| request.headers().get(name).unwrap_or_default();
-        let operation = header("x-amz-target")
-            .rsplit('.')
-            .next()
-            .unwrap_or_default()
-            .to_owned();
+        let operation = header("x-amz-target").rsplit('.').next().unwrap_or_default().to_owned();
         let body = serde_json::from_slice(request.body().bytes().unwrap_or_default())
             .expect("the SDK sends JSON");
-        Self {
-            operation,
-            body,
-            signed: header("x-amz-date").to_owned(),
-        }
+        Self { operation, body, signed: header("x-amz-date").to_owned() }
     }
 }
 
 /// An answer as the SDK reads it, dated if there is a clock to date it by.
 pub(super) fn response((status, body): (u16, String), now: Option<EpochMillis>) -> HttpResponse {
-    let mut response = HttpResponse::new(
-        status.try_into().expect("a status is a status"),
-        SdkBody::from(body),
-    );
+    let mut response =
+        HttpResponse::new(status.try_into().expect("a status is a status"), SdkBody::from(body));
     if let Some(now) = now {
         let date = DateTime::from_secs(now.0.div_euclid(1000))
             .fmt(Format::HttpDate)

@@ -42,11 +42,7 @@ impl Spent {
             Of::Table => ("Table", "table/weirgate".to_owned()),
             Of::Index(name) => ("Index", format!("table/weirgate/index/{name}")),
         };
-        let kind = if self.kind == Kind::Read {
-            "Read"
-        } else {
-            "Write"
-        };
+        let kind = if self.kind == Kind::Read { "Read" } else { "Write" };
         throttled_by(&format!("{of}{kind}KeyRangeThroughputExceeded"), &resource)
     }
 }
@@ -88,22 +84,14 @@ const BILLION: i128 = 1_000_000_000;
 
 impl Balance {
     fn full(per_second: u32, burst: u32) -> Self {
-        Self {
-            left: i128::from(burst) * BILLION,
-            per_second,
-            burst,
-            at: Instant::now(),
-        }
+        Self { left: i128::from(burst) * BILLION, per_second, burst, at: Instant::now() }
     }
 
     fn is_below(&mut self, halves: u64) -> bool {
         let now = Instant::now();
         let passed = i128::try_from(now.duration_since(self.at).as_nanos()).unwrap_or(i128::MAX);
         let flowed = passed.saturating_mul(i128::from(self.per_second));
-        self.left = self
-            .left
-            .saturating_add(flowed)
-            .min(i128::from(self.burst) * BILLION);
+        self.left = self.left.saturating_add(flowed).min(i128::from(self.burst) * BILLION);
         self.at = now;
         self.left < i128::from(halves) * BILLION / 2
     }
@@ -115,19 +103,13 @@ impl Balance {
 
 impl Balances {
     pub fn new(limits: &Limits) -> Self {
-        Self {
-            limits: limits.clone(),
-            partitions: BTreeMap::new(),
-            split: BTreeSet::new(),
-        }
+        Self { limits: limits.clone(), partitions: BTreeMap::new(), split: BTreeSet::new() }
     }
 
     pub fn counts(&self, of: Of, pk: &str) -> Counts {
         let name = self.name(of, pk);
         let partition = self.partitions.get(&of).and_then(|of| of.get(&*name));
-        partition
-            .map(|partition| partition.counts)
-            .unwrap_or_default()
+        partition.map(|partition| partition.counts).unwrap_or_default()
     }
 
     /// Changes what was counted of a partition.
@@ -179,10 +161,7 @@ impl Balances {
     /// Whether any write to an index may be throttled now.
     pub fn may_throttle_indexes(&mut self) -> bool {
         let is_below = |balance: &mut Balance| balance.is_below(2);
-        let partitions = self
-            .partitions
-            .iter_mut()
-            .filter(|(of, _)| **of != Of::Table);
+        let partitions = self.partitions.iter_mut().filter(|(of, _)| **of != Of::Table);
         let mut partitions =
             partitions.flat_map(|(_, of)| of.values_mut().map(|partition| &mut partition.writes));
         partitions.any(is_below)
@@ -210,9 +189,7 @@ impl Balances {
             };
             partitions.insert(name.clone().into_owned(), fresh);
         }
-        partitions
-            .get_mut(&*name)
-            .expect("it was put there if it was missing")
+        partitions.get_mut(&*name).expect("it was put there if it was missing")
     }
 
     /// The name of a key's partition: the key, or a number by its hash, with a digit for each split
@@ -264,11 +241,7 @@ pub(super) fn half_read_units(item: &Value, is_consistent: bool) -> u64 {
 }
 
 pub(super) fn size(item: &Value) -> u64 {
-    let item = if item.is_null() {
-        json!({})
-    } else {
-        item.clone()
-    };
+    let item = if item.is_null() { json!({}) } else { item.clone() };
     let item: dynoxide::Item = serde_json::from_value(item).expect("an item is DynamoDB JSON");
     u64::try_from(dynoxide::types::item_size(&item)).unwrap_or(u64::MAX)
 }

@@ -24,18 +24,12 @@ pub(super) struct Conflicts {
 
 impl Conflicts {
     pub fn new(window: Duration) -> Self {
-        Self {
-            window,
-            written: HashMap::new(),
-            held: HashMap::new(),
-        }
+        Self { window, written: HashMap::new(), held: HashMap::new() }
     }
 
     /// Whether the item belongs to a running transaction.
     pub fn is_held(&self, target: &Target<'_>) -> bool {
-        self.held
-            .get(&target.key())
-            .is_some_and(|until| Instant::now() < *until)
+        self.held.get(&target.key()).is_some_and(|until| Instant::now() < *until)
     }
 
     /// Whether a transaction that arrives now is cancelled because of this item.
@@ -48,8 +42,7 @@ impl Conflicts {
     pub fn hold(&mut self, targets: &[Target<'_>]) {
         if !self.window.is_zero() {
             let until = Instant::now() + self.window;
-            self.held
-                .extend(targets.iter().map(|target| (target.key(), until)));
+            self.held.extend(targets.iter().map(|target| (target.key(), until)));
         }
     }
 
@@ -57,8 +50,7 @@ impl Conflicts {
     pub fn note(&mut self, targets: &[Target<'_>]) {
         if !self.window.is_zero() {
             let written = targets.iter().filter(|target| !target.is_check);
-            self.written
-                .extend(written.map(|target| (target.key(), Instant::now())));
+            self.written.extend(written.map(|target| (target.key(), Instant::now())));
         }
     }
 }

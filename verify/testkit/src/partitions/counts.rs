@@ -31,11 +31,7 @@ impl Counts {
     /// Throttled writes among all writes, 0 to 1; 0 if there were none.
     pub fn throttled_share(&self) -> f64 {
         let count = |writes| f64::from(u32::try_from(writes).unwrap_or(u32::MAX));
-        if self.writes == 0 {
-            0.0
-        } else {
-            count(self.throttled) / count(self.writes)
-        }
+        if self.writes == 0 { 0.0 } else { count(self.throttled) / count(self.writes) }
     }
 }
 

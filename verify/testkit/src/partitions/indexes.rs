@@ -25,10 +25,7 @@ pub(super) fn charges(before: &Value, after: &Value) -> Vec<Charge> {
         if old != new {
             let charge = |entry: Value| Charge {
                 index: index.name,
-                pk: entry[index.hash]["S"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned(),
+                pk: entry[index.hash]["S"].as_str().unwrap_or_default().to_owned(),
                 units: size(&entry).div_ceil(1024).max(1),
             };
             charges.extend([old, new].into_iter().flatten().map(charge));
@@ -47,15 +44,10 @@ fn entry(item: &Value, index: &Index) -> Option<Value> {
 /// Whether a request may change an entry of an index: an update says so by the attributes that it
 /// names.
 pub(super) fn are_touched(request: &Value) -> bool {
-    let is_key = |name: &Value| {
-        indexes()
-            .iter()
-            .any(|index| name == index.hash || name == index.range.0)
-    };
+    let is_key =
+        |name: &Value| indexes().iter().any(|index| name == index.hash || name == index.range.0);
     let names_key = |of: &Value| {
-        of["ExpressionAttributeNames"]
-            .as_object()
-            .is_some_and(|of| of.values().any(is_key))
+        of["ExpressionAttributeNames"].as_object().is_some_and(|of| of.values().any(is_key))
     };
     let is_update = |of: &Value| !of["UpdateExpression"].is_null();
     let touches = |of: &Value| !is_update(of) || names_key(of);
@@ -104,14 +96,9 @@ impl Scratch {
             fields.remove("ClientRequestToken");
         }
         let _ = self.0.run(operation, &request);
-        let after = targets
-            .iter()
-            .map(|target| self.0.item(target.pk, target.sk));
-        let charges = before
-            .iter()
-            .zip(after)
-            .map(|(before, after)| charges(before, &after))
-            .collect();
+        let after = targets.iter().map(|target| self.0.item(target.pk, target.sk));
+        let charges =
+            before.iter().zip(after).map(|(before, after)| charges(before, &after)).collect();
         for target in targets {
             self.0.delete(target.pk, target.sk);
         }

@@ -28,10 +28,7 @@ impl Partitions {
         let token = request["ClientRequestToken"].as_str().unwrap_or_default();
         let touches = are_touched(request);
         let before: Vec<_> = if is_transaction || touches {
-            targets
-                .iter()
-                .map(|target| self.dynamo.item(target.pk, target.sk))
-                .collect()
+            targets.iter().map(|target| self.dynamo.item(target.pk, target.sk)).collect()
         } else {
             vec![]
         };
@@ -55,10 +52,7 @@ impl Partitions {
         let after: Vec<_> = if before.is_empty() || status != 200 {
             vec![]
         } else {
-            targets
-                .iter()
-                .map(|target| self.dynamo.item(target.pk, target.sk))
-                .collect()
+            targets.iter().map(|target| self.dynamo.item(target.pk, target.sk)).collect()
         };
         let units: Vec<_> = if is_transaction {
             // DynamoDB reports the cost of a whole transaction, and here that of each item must be
@@ -67,21 +61,15 @@ impl Partitions {
             let is_cancelled = is(&answer, "TransactionCanceledException");
             let of = |at: usize| write_units(&before[at]).max(after.get(at).map_or(0, write_units));
             (0..targets.len())
-                .map(|at| {
-                    if status == 200 || is_cancelled {
-                        2 * of(at)
-                    } else {
-                        0
-                    }
-                })
+                .map(|at| if status == 200 || is_cancelled { 2 * of(at) } else { 0 })
                 .collect()
         } else if status == 200 {
             vec![reported(&answer["ConsumedCapacity"]["Table"]) / 2]
         } else if is(&answer, "ConditionalCheckFailedException") {
             let old = answer.get("Item").cloned();
-            vec![write_units(&old.unwrap_or_else(|| {
-                self.dynamo.item(targets[0].pk, targets[0].sk)
-            }))]
+            vec![write_units(
+                &old.unwrap_or_else(|| self.dynamo.item(targets[0].pk, targets[0].sk)),
+            )]
         } else {
             vec![0]
         };
@@ -91,11 +79,7 @@ impl Partitions {
         }
         if status == 200 {
             let of = |at: usize| {
-                if touches {
-                    charges(&before[at], &after[at])
-                } else {
-                    vec![]
-                }
+                if touches { charges(&before[at], &after[at]) } else { vec![] }
             };
             for charge in (0..targets.len()).flat_map(of) {
                 state.charge_index(&charge);
@@ -125,25 +109,18 @@ impl Partitions {
     /// eventually consistent.
     fn query(&self, request: &Value) -> (u16, String) {
         let index = request["IndexName"].as_str();
-        let of = match indexes()
-            .into_iter()
-            .find(|known| Some(known.name) == index)
-        {
+        let of = match indexes().into_iter().find(|known| Some(known.name) == index) {
             Some(index) => Of::Index(index.name),
             None => Of::Table,
         };
         // The partition key is the one text that is compared with `=`, which is how all conditions
         // here begin.
-        let condition = request["KeyConditionExpression"]
-            .as_str()
-            .unwrap_or_default();
+        let condition = request["KeyConditionExpression"].as_str().unwrap_or_default();
         let value = condition.split_whitespace().nth(2).unwrap_or_default();
         let pk = request["ExpressionAttributeValues"][value]["S"]
             .as_str()
             .expect("a partition is asked for");
-        let spent = self
-            .state()
-            .read_spent(of, pk, request["ConsistentRead"] == true);
+        let spent = self.state().read_spent(of, pk, request["ConsistentRead"] == true);
         if let Some(spent) = spent {
             return self.state().refuse_read(pk, spent);
         }
@@ -158,21 +135,14 @@ impl Partitions {
         request["ReturnConsumedCapacity"] = "TOTAL".into();
         let (status, body) = self.dynamo.run(operation, &request);
         let answer: Value = serde_json::from_str(&body).expect("an answer is JSON");
-        let halves = if status == 200 {
-            reported(&answer["ConsumedCapacity"])
-        } else {
-            0
-        };
+        let halves = if status == 200 { reported(&answer["ConsumedCapacity"]) } else { 0 };
         (status, body, halves)
     }
 
     fn get_batch(&self, request: &Value) -> (u16, String) {
         let wanted = &request["RequestItems"][TABLE];
         let is_consistent = wanted["ConsistentRead"] == true;
-        let keys = wanted["Keys"]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
+        let keys = wanted["Keys"].as_array().map(Vec::as_slice).unwrap_or_default();
         let pk = |key: &Value| key["PK"]["S"].as_str().expect("a key is text").to_owned();
         let mut last = None;
         let (kept_back, keys): (Vec<_>, Vec<_>) = keys.iter().cloned().partition(|key| {
@@ -192,22 +162,13 @@ impl Partitions {
             return (status, body);
         }
         let mut answer: Value = serde_json::from_str(&body).expect("an answer is JSON");
-        let held_back = answer["UnprocessedKeys"][TABLE]["Keys"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let found = answer["Responses"][TABLE]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
+        let held_back =
+            answer["UnprocessedKeys"][TABLE]["Keys"].as_array().cloned().unwrap_or_default();
+        let found = answer["Responses"][TABLE].as_array().map(Vec::as_slice).unwrap_or_default();
         let is_of = |item: &Value, key: &Value| item["PK"] == key["PK"] && item["SK"] == key["SK"];
         for key in keys.iter().filter(|key| !held_back.contains(key)) {
-            let item = found
-                .iter()
-                .find(|item| is_of(item, key))
-                .unwrap_or(&Value::Null);
-            self.state()
-                .charge_read(Of::Table, &pk(key), half_read_units(item, is_consistent));
+            let item = found.iter().find(|item| is_of(item, key)).unwrap_or(&Value::Null);
+            self.state().charge_read(Of::Table, &pk(key), half_read_units(item, is_consistent));
         }
         if kept_back.is_empty() {
             return (status, body);
@@ -215,9 +176,7 @@ impl Partitions {
         let kept = u64::try_from(kept_back.len()).unwrap_or(u64::MAX);
         self.state().count(|counts| counts.kept_back += kept);
         for key in &kept_back {
-            self.state()
-                .balances
-                .count(Of::Table, &pk(key), |counts| counts.kept_back += 1);
+            self.state().balances.count(Of::Table, &pk(key), |counts| counts.kept_back += 1);
         }
         let mut left = wanted.clone();
         left["Keys"] = Value::Array(held_back.into_iter().chain(kept_back).collect());
@@ -236,7 +195,5 @@ fn reported(consumed: &Value) -> u64 {
 }
 
 fn is(answer: &Value, kind: &str) -> bool {
-    answer["__type"]
-        .as_str()
-        .is_some_and(|name| name.ends_with(kind))
+    answer["__type"].as_str().is_some_and(|name| name.ends_with(kind))
 }

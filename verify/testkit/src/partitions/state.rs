@@ -85,10 +85,9 @@ impl State {
                 .charges(operation, request, targets, before);
             for (at, charges) in charges.into_iter().enumerate() {
                 for Charge { index, pk, .. } in charges {
-                    if let (None, Some(met)) = (
-                        spent[at],
-                        self.balances.spent(Of::Index(index), Kind::Write, &pk, 2),
-                    ) {
+                    if let (None, Some(met)) =
+                        (spent[at], self.balances.spent(Of::Index(index), Kind::Write, &pk, 2))
+                    {
                         spent[at] = Some(met);
                         pks[at] = pk;
                     }
@@ -100,13 +99,8 @@ impl State {
             if !is_transaction {
                 return Some(first.answer());
             }
-            let codes = spent.iter().map(|spent| {
-                if spent.is_some() {
-                    "ThrottlingError"
-                } else {
-                    "None"
-                }
-            });
+            let codes =
+                spent.iter().map(|spent| if spent.is_some() { "ThrottlingError" } else { "None" });
             return Some(cancelled(&codes.collect::<Vec<_>>()));
         }
         let is_in_conflict = |target: &Target<'_>| {
@@ -121,13 +115,8 @@ impl State {
             return None;
         }
         self.count(|counts| counts.conflicts += 1);
-        for (target, _) in targets
-            .iter()
-            .zip(&conflicts)
-            .filter(|(_, conflicts)| **conflicts)
-        {
-            self.balances
-                .count(Of::Table, target.pk, |counts| counts.conflicts += 1);
+        for (target, _) in targets.iter().zip(&conflicts).filter(|(_, conflicts)| **conflicts) {
+            self.balances.count(Of::Table, target.pk, |counts| counts.conflicts += 1);
         }
         if !is_transaction {
             return Some(conflict());
@@ -138,13 +127,7 @@ impl State {
         Some(cancelled(
             &conflicts
                 .iter()
-                .map(|conflicts| {
-                    if *conflicts {
-                        "TransactionConflict"
-                    } else {
-                        "None"
-                    }
-                })
+                .map(|conflicts| if *conflicts { "TransactionConflict" } else { "None" })
                 .collect::<Vec<_>>(),
         ))
     }
@@ -155,11 +138,8 @@ impl State {
             counts.throttled += 1;
             counts.index_throttled += u64::from(is_index);
         });
-        let met: BTreeSet<_> = spent
-            .iter()
-            .zip(pks)
-            .filter_map(|(spent, pk)| Some(((*spent)?.of, pk)))
-            .collect();
+        let met: BTreeSet<_> =
+            spent.iter().zip(pks).filter_map(|(spent, pk)| Some(((*spent)?.of, pk))).collect();
         for (of, pk) in met {
             self.balances.count(of, pk, |counts| counts.throttled += 1);
         }
@@ -172,23 +152,17 @@ impl State {
 
     pub fn charge_index(&mut self, Charge { index, pk, units }: &Charge) {
         self.count(|counts| counts.index_units += units);
-        self.balances
-            .charge(Of::Index(index), Kind::Write, pk, 2 * units);
+        self.balances.charge(Of::Index(index), Kind::Write, pk, 2 * units);
     }
 
     pub fn read_spent(&mut self, of: Of, pk: &str, is_consistent: bool) -> Option<Spent> {
         let halves = if is_consistent { 2 } else { 1 };
-        if self.is_lifted {
-            None
-        } else {
-            self.balances.spent(of, Kind::Read, pk, halves)
-        }
+        if self.is_lifted { None } else { self.balances.spent(of, Kind::Read, pk, halves) }
     }
 
     pub fn refuse_read(&mut self, pk: &str, spent: Spent) -> (u16, String) {
         self.count(|counts| counts.reads_throttled += 1);
-        self.balances
-            .count(spent.of, pk, |counts| counts.reads_throttled += 1);
+        self.balances.count(spent.of, pk, |counts| counts.reads_throttled += 1);
         spent.answer()
     }
 

@@ -16,11 +16,7 @@ pub(super) struct Target<'a> {
 impl<'a> Target<'a> {
     fn of(key: &'a Value, is_check: bool) -> Self {
         let text = |name: &str| key[name]["S"].as_str().expect("a key is text");
-        Self {
-            pk: text("PK"),
-            sk: text("SK"),
-            is_check,
-        }
+        Self { pk: text("PK"), sk: text("SK"), is_check }
     }
 
     pub fn key(&self) -> (String, String) {
@@ -34,17 +30,12 @@ pub(super) fn targets<'a>(operation: &str, request: &'a Value) -> Vec<Target<'a>
         "UpdateItem" | "DeleteItem" => vec![Target::of(&request["Key"], false)],
         "PutItem" => vec![Target::of(&request["Item"], false)],
         TRANSACTION => {
-            let actions = request["TransactItems"]
-                .as_array()
-                .map(Vec::as_slice)
-                .unwrap_or_default();
-            let actions = actions
-                .iter()
-                .flat_map(|action| action.as_object().into_iter().flatten());
+            let actions =
+                request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let actions =
+                actions.iter().flat_map(|action| action.as_object().into_iter().flatten());
             let key = |of: &'a Value| of.get("Key").unwrap_or_else(|| &of["Item"]);
-            actions
-                .map(|(kind, of)| Target::of(key(of), kind == "ConditionCheck"))
-                .collect()
+            actions.map(|(kind, of)| Target::of(key(of), kind == "ConditionCheck")).collect()
         }
         _ => vec![],
     }

@@ -40,9 +40,8 @@ pub fn compare(
 ) -> Result<(), String> {
     let attributes = found.into_iter().flat_map(Item::attributes);
     let attributes = attributes.filter(|(name, _)| !matches!(*name, "PK" | "SK"));
-    let mut found_all: BTreeMap<_, _> = attributes
-        .map(|(name, value)| (name.to_owned(), shown(&value)))
-        .collect();
+    let mut found_all: BTreeMap<_, _> =
+        attributes.map(|(name, value)| (name.to_owned(), shown(&value))).collect();
     for (name, value) in expected {
         let (value, here) = (shown_value(value), found_all.remove(name));
         if here.as_ref() != Some(&value) {

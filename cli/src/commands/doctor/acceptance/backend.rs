@@ -41,9 +41,7 @@ pub struct Backend {
 impl Backend {
     pub fn new(table: Table, namespace: Namespace, arguments: Vec<OsString>) -> Self {
         let (meter, throttles) = (CapacityMeter::default(), ThrottleMeter::default());
-        let table = table
-            .with_meter(meter.clone())
-            .with_throttle_meter(throttles.clone());
+        let table = table.with_meter(meter.clone()).with_throttle_meter(throttles.clone());
         Self {
             table,
             meter,
@@ -121,12 +119,7 @@ impl Backend {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.stdin(Stdio::null()).kill_on_drop(true);
         if self.is_beside {
-            for name in [
-                "PROFILE",
-                "ACCESS_KEY_ID",
-                "SECRET_ACCESS_KEY",
-                "SESSION_TOKEN",
-            ] {
+            for name in ["PROFILE", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"] {
                 command.env_remove(format!("AWS_{name}"));
             }
         }

@@ -69,10 +69,7 @@ pub async fn steady(backend: &Backend) -> Result<Tried, Failure> {
     for _ in 0..STEADY {
         let began = Instant::now();
         if !is_granted(&limiter, "steady", &limits, ("t", 1)).await? {
-            return Ok(Tried::failed(
-                "denied",
-                "1,000,000 tokens must not be denied",
-            ));
+            return Ok(Tried::failed("denied", "1,000,000 tokens must not be denied"));
         }
         times.push(began.elapsed());
     }
@@ -81,11 +78,8 @@ pub async fn steady(backend: &Backend) -> Result<Tried, Failure> {
     let at = |percent: usize| times[times.len() * percent / 100].as_micros();
     let milli = |micros: u128| format!("{}.{:02}", micros / 1000, micros % 1000 / 10);
     let each = units.total / f64::from(STEADY);
-    let figure = format!(
-        "{each:.2} units each, p50 {} ms, p99 {} ms",
-        milli(at(50)),
-        milli(at(99))
-    );
+    let figure =
+        format!("{each:.2} units each, p50 {} ms, p99 {} ms", milli(at(50)), milli(at(99)));
     // A request that failed on the way is sent again, and rarely.
     let most = u64::from(STEADY + STEADY / 100);
     match (u64::from(STEADY)..=most).contains(&units.requests) {
@@ -112,14 +106,8 @@ pub async fn race(backend: &Backend) -> Result<Tried, Failure> {
         let process = backend.process(&arguments)?.spawn();
         racers.push(process.map_err(|error| Failure::Failed(format!("a process: {error}")))?);
     }
-    let ended = try_join_all(
-        racers
-            .into_iter()
-            .map(tokio::process::Child::wait_with_output),
-    );
-    let ended = ended
-        .await
-        .map_err(|error| Failure::Failed(format!("a process: {error}")))?;
+    let ended = try_join_all(racers.into_iter().map(tokio::process::Child::wait_with_output));
+    let ended = ended.await.map_err(|error| Failure::Failed(format!("a process: {error}")))?;
     let (mut granted, mut denied) = (0, 0);
     for output in ended {
         let said: Option<Value> = serde_json::from_slice(&output.stdout).ok();
@@ -132,21 +120,15 @@ pub async fn race(backend: &Backend) -> Result<Tried, Failure> {
             };
             return Ok(Tried::failed("a process failed", text));
         };
-        let count = |ending: &str| {
-            said["outcomes"][ending]["acquires"]
-                .as_u64()
-                .unwrap_or_default()
-        };
+        let count =
+            |ending: &str| said["outcomes"][ending]["acquires"].as_u64().unwrap_or_default();
         granted += count("granted");
         denied += count("denied");
     }
     let figure = format!("{granted} of {RACED} granted, {denied} denied");
     Ok(match granted == u64::from(RACED) && denied > 0 {
         true => Tried::passed(figure),
-        false => Tried::failed(
-            figure,
-            format!("{RACERS} processes must get {RACED} together"),
-        ),
+        false => Tried::failed(figure, format!("{RACERS} processes must get {RACED} together")),
     })
 }
 
@@ -197,13 +179,12 @@ pub async fn lease(backend: &Backend) -> Result<Tried, Failure> {
             "the slots are not back",
             format!("a lease of {} must end", exact_span(LEASE)),
         ),
-        (true, Some(seconds)) => Tried::passed(format!(
-            "returned by the reconciler {seconds} s after the kill"
-        )),
-        (true, None) if backend.interval().is_some() => Tried::failed(
-            "returned by a caller",
-            "the reconciler did not return them: see its log",
-        ),
+        (true, Some(seconds)) => {
+            Tried::passed(format!("returned by the reconciler {seconds} s after the kill"))
+        }
+        (true, None) if backend.interval().is_some() => {
+            Tried::failed("returned by a caller", "the reconciler did not return them: see its log")
+        }
         (true, None) => Tried {
             note: "no reconciler acted".to_owned(),
             ..Tried::passed("returned by a caller")
@@ -221,18 +202,10 @@ pub async fn leases(backend: &Backend) -> Result<Tried, Failure> {
     let mut grants = vec![];
     for _ in 0..HELD {
         let acquire = limiter.acquire("held", RESOURCE).limits(&limits);
-        match acquire
-            .take("slots", 1)
-            .lease(patience + LEASE)
-            .send()
-            .await?
-        {
+        match acquire.take("slots", 1).lease(patience + LEASE).send().await? {
             Decision::Granted(grant) => grants.push(grant),
             other => {
-                return Ok(Tried::failed(
-                    format!("{other:?}"),
-                    "1,000 slots must not be denied",
-                ));
+                return Ok(Tried::failed(format!("{other:?}"), "1,000 slots must not be denied"));
             }
         }
     }
@@ -246,10 +219,9 @@ pub async fn leases(backend: &Backend) -> Result<Tried, Failure> {
         let _ = grant.release().await?;
     }
     Ok(match shards {
-        1 if backend.splits() => Tried::failed(
-            figure,
-            "the aggregator did not split the bucket: see its log",
-        ),
+        1 if backend.splits() => {
+            Tried::failed(figure, "the aggregator did not split the bucket: see its log")
+        }
         1 => Tried::not_checked(format!("a split: {}", backend.none_in(patience))),
         _ => Tried::passed(figure),
     })
@@ -276,11 +248,7 @@ pub async fn hot(backend: &Backend) -> Result<[Tried; 2], Failure> {
     // Usage of an hour that is over is late by a batch; the last acquires end after their patience.
     within_an_hour(backend, HOT_PATIENCE + LEASE).await;
     // An emulator has no partitions: it throttles at once, or never.
-    let most = if backend.is_aws() {
-        HOT_ACQUIRES
-    } else {
-        HOT_ACQUIRES / 10
-    };
+    let most = if backend.is_aws() { HOT_ACQUIRES } else { HOT_ACQUIRES / 10 };
     let (since, _) = (backend.table.skew().now(), backend.throttles.take());
     let (begun, granted) = (AtomicU64::new(0), AtomicU64::new(0));
     let (unknown, throttled) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -335,26 +303,18 @@ pub async fn hot(backend: &Backend) -> Result<[Tried; 2], Failure> {
             format!("1 shard after {seconds} s, {throttled} throttled"),
             "the aggregator did not split the bucket: see its log",
         ),
-        (1, _) => Tried::not_checked(format!(
-            "a split by heat: {}",
-            backend.none_in(HOT_PATIENCE)
-        )),
-        _ => Tried::passed(format!(
-            "{shards} shards after {seconds} s, {granted} acquires"
-        )),
+        (1, _) => Tried::not_checked(format!("a split by heat: {}", backend.none_in(HOT_PATIENCE))),
+        _ => Tried::passed(format!("{shards} shards after {seconds} s, {granted} acquires")),
     };
     let figure = format!("{throttled} throttled, {counted} counted of {granted} granted");
     let is_exact = (granted..=granted + unknown).contains(&counted);
     let run = match (is_exact, throttled) {
-        (false, _) => Tried::failed(
-            figure,
-            format!("usage must be {granted} to {}", granted + unknown),
-        ),
-        (true, 0) => Tried::of(
-            Outcome::NotChecked,
-            figure,
-            "a throttled run: nothing was throttled",
-        ),
+        (false, _) => {
+            Tried::failed(figure, format!("usage must be {granted} to {}", granted + unknown))
+        }
+        (true, 0) => {
+            Tried::of(Outcome::NotChecked, figure, "a throttled run: nothing was throttled")
+        }
         (true, _) => Tried::passed(figure),
     };
     Ok([split, run])
@@ -366,9 +326,7 @@ async fn used(backend: &Backend, entity: &str, since: EpochMillis) -> Result<u64
     let limiter = backend.limiter().await?;
     let scope = UsageScope::Bucket(entity.try_into()?, RESOURCE.try_into()?);
     let range = since..backend.table.skew().now().plus(Millis(1));
-    let report = limiter
-        .admin()
-        .usage_report(scope, Granularity::Hourly, range)?;
+    let report = limiter.admin().usage_report(scope, Granularity::Hourly, range)?;
     let usage = report.total().await?.usage;
     let mut tokens = usage.tokens.iter().filter(|(name, _)| name.as_str() == "t");
     let tokens = tokens.next().map_or(0, |(_, tokens)| tokens.0 / 1000);
@@ -449,17 +407,14 @@ pub async fn hour_end(backend: &Backend, wait: Duration) -> Result<Tried, Failur
     while (before, after) != (11, 5) && began_to_read.elapsed() < patience {
         tokio::time::sleep(POLL).await;
         after = used(backend, "hour", end).await?;
-        before = used(backend, "hour", hour_before(began))
-            .await?
-            .saturating_sub(after);
+        before = used(backend, "hour", hour_before(began)).await?.saturating_sub(after);
     }
     let figure = format!("{before} before the hour's end, {after} after it");
     Ok(match (before, after) {
         (11, 5) => Tried::passed(figure),
-        (0, 5) if backend.batch_window().is_none() => Tried::not_checked(format!(
-            "the hour that is over: {}",
-            backend.none_in(patience)
-        )),
+        (0, 5) if backend.batch_window().is_none() => {
+            Tried::not_checked(format!("the hour that is over: {}", backend.none_in(patience)))
+        }
         _ => Tried::failed(figure, "expected 11 and 5"),
     })
 }

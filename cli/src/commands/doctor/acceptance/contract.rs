@@ -151,12 +151,7 @@ impl Contract {
                 cases.push(read(&line));
             }
         }
-        Self {
-            given,
-            cases,
-            repeats: true,
-            concurrency: 16,
-        }
+        Self { given, cases, repeats: true, concurrency: 16 }
     }
 
     /// Returns the number of requests, each at most a placement, a write and a read.
@@ -331,12 +326,7 @@ impl Contract {
                 Err("no item is returned".to_owned().into())
             }
             None if holds || expected.is_empty() || is_merged(expected) => Ok(()),
-            answer => Ok(compare(
-                "the answer",
-                answer.as_ref(),
-                expected,
-                *is_written,
-            )?),
+            answer => Ok(compare("the answer", answer.as_ref(), expected, *is_written)?),
         }
     }
 
@@ -369,27 +359,17 @@ async fn place(table: &Table, key: &ItemKey, item: &Attributes) -> Result<(), St
     let set = |(name, value): (&String, &Value)| {
         AttributeUpdate::Set(Path::of(name.clone()), value.clone())
     };
-    let update = Update {
-        key: key.clone(),
-        conditions: vec![],
-        changes: item.iter().map(set).collect(),
-    };
+    let update =
+        Update { key: key.clone(), conditions: vec![], changes: item.iter().map(set).collect() };
     let retry = RetryPolicy::AlsoUnconfirmed;
-    table
-        .update_with(&update, ReturnValues::None, retry)
-        .await
-        .map(drop)
+    table.update_with(&update, ReturnValues::None, retry).await.map(drop)
 }
 
 fn action(part: &Part, key: &ItemKey) -> Action {
     let (key, conditions) = (key.clone(), part.conditions.clone());
     match &part.changes {
         _ if part.checks => Action::Check(key, conditions),
-        Some(changes) => Action::Update(Update {
-            key,
-            conditions,
-            changes: changes.clone(),
-        }),
+        Some(changes) => Action::Update(Update { key, conditions, changes: changes.clone() }),
         None => Action::Delete(key, conditions),
     }
 }

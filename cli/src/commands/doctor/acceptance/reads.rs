@@ -119,9 +119,7 @@ pub async fn listed(
         [first, last] => SortKeys::Between(first, last),
         [prefix] => SortKeys::StartingWith(prefix),
         _ => {
-            return Err("a list has a prefix, or a first and a last key"
-                .to_owned()
-                .into());
+            return Err("a list has a prefix, or a first and a last key".to_owned().into());
         }
     };
     let query = match index {
@@ -138,10 +136,7 @@ pub async fn listed(
         ..query
     };
     let is_late = query.consistency == Consistency::Eventual;
-    until_held(is_late, async || {
-        has_pages(&pages(table, query, items).await?, &list.pages)
-    })
-    .await
+    until_held(is_late, async || has_pages(&pages(table, query, items).await?, &list.pages)).await
 }
 
 fn has_pages(found: &[Vec<usize>], expected: &[Vec<usize>]) -> Result<(), Unheld> {
@@ -175,10 +170,7 @@ pub async fn tried(
 ) -> Result<(), Unheld> {
     match read {
         Read::Warm => Ok(table.warm().await?),
-        Read::Keys {
-            missing,
-            is_eventual,
-        } => {
+        Read::Keys { missing, is_eventual } => {
             let missing = (0..*missing).map(|number| ItemKey {
                 sk: format!("{}-none-{number}", items[0].0.sk),
                 ..items[0].0.clone()
@@ -200,13 +192,7 @@ pub async fn tried(
             page(table, *limit, &items[0].0, None).await?;
             until_held(true, async || scanned(table, *limit, items).await).await
         }
-        Read::Due {
-            partition,
-            until_ms,
-            limit,
-            newest_first,
-            pages,
-        } => {
+        Read::Due { partition, until_ms, limit, newest_first, pages } => {
             let order = match newest_first {
                 true => Order::NewestFirst,
                 false => Order::OldestFirst,

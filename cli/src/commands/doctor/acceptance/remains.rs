@@ -32,10 +32,7 @@ pub async fn note(table: &Table, namespace: &str) -> Result<(), Failure> {
     let update = Update {
         key: run(namespace),
         conditions: vec![],
-        changes: vec![AttributeUpdate::Set(
-            Path::of("is"),
-            Value::text("an acceptance"),
-        )],
+        changes: vec![AttributeUpdate::Set(Path::of("is"), Value::text("an acceptance"))],
     };
     let retry = RetryPolicy::AlsoUnconfirmed;
     let noted = table.update_with(&update, ReturnValues::None, retry).await;
@@ -43,21 +40,13 @@ pub async fn note(table: &Table, namespace: &str) -> Result<(), Failure> {
 }
 
 fn run(namespace: &str) -> ItemKey {
-    ItemKey {
-        pk: RUNS.to_owned(),
-        sk: format!("#{namespace}"),
-    }
+    ItemKey { pk: RUNS.to_owned(), sk: format!("#{namespace}") }
 }
 
 /// Returns the namespaces of acceptances that have not ended, or were interrupted.
 pub async fn runs(table: &Table) -> Result<Vec<String>, Failure> {
-    let keys = keys(table, RUNS)
-        .await
-        .map_err(|error| Failure::from(&error))?;
-    Ok(keys
-        .into_iter()
-        .map(|key| key.sk.trim_start_matches('#').to_owned())
-        .collect())
+    let keys = keys(table, RUNS).await.map_err(|error| Failure::from(&error))?;
+    Ok(keys.into_iter().map(|key| key.sk.trim_start_matches('#').to_owned()).collect())
 }
 
 /// Requires, before anything is written, that it may be deleted: by a transaction that deletes
@@ -76,10 +65,7 @@ pub async fn may_delete(backend: &Backend) -> Result<(), Failure> {
     });
     let actions: Vec<_> = actions.collect();
     let retry = RetryPolicy::AlsoUnconfirmed;
-    let tried = backend
-        .table
-        .transact_with(&actions, &random_id(), retry)
-        .await;
+    let tried = backend.table.transact_with(&actions, &random_id(), retry).await;
     tried.map(drop).map_err(|error| failure(&error))
 }
 
@@ -103,9 +89,7 @@ pub async fn clean(backend: &Backend) -> Result<usize, Failure> {
     let (partitions, noted) = (partitions(namespace)?, run(namespace.as_str()));
     for _ in 0..PASSES {
         let done = match pass(&backend.table, &partitions, &mut deleted).await {
-            Ok(true) => delete(&backend.table, std::slice::from_ref(&noted))
-                .await
-                .map(|()| true),
+            Ok(true) => delete(&backend.table, std::slice::from_ref(&noted)).await.map(|()| true),
             other => other,
         };
         match done {
@@ -161,14 +145,8 @@ fn partitions(namespace: &Namespace) -> Result<Vec<String>, Failure> {
             };
             all.push(key.item_key().pk);
         }
-        all.push(AuditKey::partition(
-            namespace,
-            &AuditSubject::Entity(entity.clone()),
-        ));
-        let key = EntityKey {
-            namespace: namespace.clone(),
-            entity,
-        };
+        all.push(AuditKey::partition(namespace, &AuditSubject::Entity(entity.clone())));
+        let key = EntityKey { namespace: namespace.clone(), entity };
         all.push(key.item_key().pk);
     }
     all.push(weirgate_shared::switches_key(namespace).pk);
@@ -194,8 +172,5 @@ async fn delete(table: &Table, keys: &[ItemKey]) -> Result<(), StoreError> {
     let actions = keys.iter().map(|key| Action::Delete(key.clone(), vec![]));
     let actions: Vec<_> = actions.collect();
     let retry = RetryPolicy::AlsoUnconfirmed;
-    table
-        .transact_with(&actions, &random_id(), retry)
-        .await
-        .map(drop)
+    table.transact_with(&actions, &random_id(), retry).await.map(drop)
 }

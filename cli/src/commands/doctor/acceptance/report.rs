@@ -41,11 +41,7 @@ impl Tried {
 
     pub fn of(outcome: Outcome, figure: impl Into<String>, note: impl Into<String>) -> Self {
         let (figure, note) = (figure.into(), note.into());
-        Self {
-            outcome,
-            figure,
-            note,
-        }
+        Self { outcome, figure, note }
     }
 }
 
@@ -92,29 +88,18 @@ impl Row {
             Outcome::NotChecked => ("not checked", AnsiColor::Cyan),
         };
         let style = Style::new().fg_color(Some(color.into())).bold();
-        let mut text = Text::default()
-            .with(style, format!("{word:11}"))
-            .and(format!("  {:22}  {}\n", self.check, one_line(&self.figure)));
+        let mut text = Text::default().with(style, format!("{word:11}")).and(format!(
+            "  {:22}  {}\n",
+            self.check,
+            one_line(&self.figure)
+        ));
         let is_failed_there = self.local_outcome == Some(Outcome::Failed);
-        let there = if is_failed_there {
-            "local FAILED"
-        } else {
-            "local"
-        };
-        for (label, line) in [
-            ("", &self.note),
-            (there, &self.local),
-            (there, &self.local_note),
-        ] {
+        let there = if is_failed_there { "local FAILED" } else { "local" };
+        for (label, line) in [("", &self.note), (there, &self.local), (there, &self.local_note)] {
             if !line.is_empty() {
-                let label = if label.is_empty() {
-                    String::new()
-                } else {
-                    format!("{label}: ")
-                };
-                let lines = line
-                    .lines()
-                    .map(|line| format!("{:37}{label}{}\n", "", one_line(line)));
+                let label = if label.is_empty() { String::new() } else { format!("{label}: ") };
+                let lines =
+                    line.lines().map(|line| format!("{:37}{label}{}\n", "", one_line(line)));
                 text = text.and(lines.collect::<String>());
             }
         }
@@ -155,12 +140,7 @@ impl Cost {
 
 impl Report {
     pub fn text(&self) -> Text {
-        let count = |outcome| {
-            self.rows
-                .iter()
-                .filter(|row| row.outcome == outcome)
-                .count()
-        };
+        let count = |outcome| self.rows.iter().filter(|row| row.outcome == outcome).count();
         let failed = self.rows.iter().filter(|row| row.has_failed()).count();
         let sum = format!(
             "{} passed, {failed} failed, {} differ, {} not checked; {} write units reported of \
@@ -185,16 +165,9 @@ mod tests {
     fn the_prices_are_those_of_the_pages() {
         let facts = include_str!("../../../../../tests/src/scaling/facts.rs");
         for (name, price) in ["WRITE_UNIT_PRICE", "READ_UNIT_PRICE"].iter().zip(PRICES) {
-            let line = facts
-                .lines()
-                .find(|line| line.contains(&format!("const {name}:")));
-            let known = line
-                .and_then(|line| line.split("= ").nth(1))
-                .expect("it has a price");
-            assert_eq!(
-                known.replace('_', "").trim_end_matches(';'),
-                price.to_string()
-            );
+            let line = facts.lines().find(|line| line.contains(&format!("const {name}:")));
+            let known = line.and_then(|line| line.split("= ").nth(1)).expect("it has a price");
+            assert_eq!(known.replace('_', "").trim_end_matches(';'), price.to_string());
         }
     }
 }

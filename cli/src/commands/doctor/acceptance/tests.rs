@@ -30,19 +30,13 @@ async fn a_throttled_key_is_split_and_its_usage_is_exact() {
     const UNITS: u32 = 200;
     let clock = FakeClock::at(EpochMillis(1_795_198_200_000));
     let dynamo = Dynamo::new().await.with_clock(clock.clone());
-    let limits = Limits {
-        units_per_second: UNITS,
-        burst: UNITS,
-        ..Limits::default()
-    };
+    let limits = Limits { units_per_second: UNITS, burst: UNITS, ..Limits::default() };
     let partitions = Partitions::over(dynamo.clone(), limits, 1);
     let table = partitions.table().await;
     let mut functions = Functions::new(table.clone(), dynamo, clock, UNITS);
     let namespace = Namespace::new("acceptance-1").expect("a name");
-    let here = Backend {
-        functions: Some(Deployed::local()),
-        ..Backend::new(table, namespace, vec![])
-    };
+    let here =
+        Backend { functions: Some(Deployed::local()), ..Backend::new(table, namespace, vec![]) };
     let aggregator = async {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -53,10 +47,7 @@ async fn a_throttled_key_is_split_and_its_usage_is_exact() {
         rows = checks::hot(&here) => rows.expect("no error"),
         () = aggregator => unreachable!("it goes on"),
     };
-    assert!(
-        rows.iter().all(|row| row.outcome == State::Passed),
-        "{rows:?}"
-    );
+    assert!(rows.iter().all(|row| row.outcome == State::Passed), "{rows:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,13 +84,7 @@ async fn what_must_not_be_deleted_is_not_written() {
     let (dynamo, here) = allowed(["AdminPolicy", "ErasePolicy"]).await;
     let contract = Contract::new("acceptance-1");
     let metrics = Metrics::NotChecked("");
-    let run = tried(
-        here,
-        &contract,
-        Duration::ZERO,
-        metrics,
-        estimate(&contract),
-    );
+    let run = tried(here, &contract, Duration::ZERO, metrics, estimate(&contract));
     let Err(Failure::Refused(text)) = run.await else {
         panic!("it may not delete all that it writes");
     };
@@ -123,10 +108,7 @@ async fn all_that_is_written_is_deleted_with_the_policies_that_the_refusal_names
         cases % 10 == 0 && case.group != REFUSED
     };
     let found = contract.run(&here.table, run, each_tenth).await;
-    assert!(
-        found.values().all(|tried| tried.differences.is_empty()),
-        "{found:?}"
-    );
+    assert!(found.values().all(|tried| tried.differences.is_empty()), "{found:?}");
     for tried in [checks::steady(&here).await, checks::usage(&here).await] {
         let tried = tried.expect("it may");
         assert_eq!(tried.outcome, State::Passed, "{tried:?}");
@@ -162,10 +144,7 @@ async fn the_clean_up_ends_at_once_where_it_cannot_succeed() {
         (text, began.elapsed())
     };
     let (text, time) = rest(Fault::Forbidden).await;
-    assert!(
-        text.contains("PurgePolicy") && time < SECOND,
-        "{text} {time:?}"
-    );
+    assert!(text.contains("PurgePolicy") && time < SECOND, "{text} {time:?}");
     let (text, time) = rest(Fault::Conflict).await;
     assert!(text.contains("passes") && time > SECOND, "{text} {time:?}");
 }
@@ -174,10 +153,8 @@ async fn the_clean_up_ends_at_once_where_it_cannot_succeed() {
 #[tokio::test]
 async fn the_endpoint_of_a_table_is_where_requests_are_sent() {
     let url = serve(&Dynamo::new().await);
-    let connection = ConnectOptions {
-        local_endpoint: Some(url.clone()),
-        ..ConnectOptions::default()
-    };
+    let connection =
+        ConnectOptions { local_endpoint: Some(url.clone()), ..ConnectOptions::default() };
     let table = Table::new(weirgate_store::connect(connection).await, "weirgate");
     assert_eq!(table.endpoint(), "");
     let _ = remains::runs(&table).await.expect("they are listed");
@@ -190,10 +167,7 @@ async fn the_contract_holds_on_the_table_in_memory() {
     let mut contract = Contract::new("contract");
     contract.repeats = false;
     // A request that DynamoDB refuses panics there.
-    for (group, tried) in contract
-        .run(&table, "contract", |case| case.group != REFUSED)
-        .await
-    {
+    for (group, tried) in contract.run(&table, "contract", |case| case.group != REFUSED).await {
         assert_eq!(tried.differences, [], "{group}");
         assert!(tried.held > 2, "{group}");
     }
@@ -220,10 +194,7 @@ async fn the_contract_holds_on_redis_and_on_a_cluster() {
         let table = Table::on_redis(&RedisOptions::new(server.url())).expect("a URL");
         let contract = Contract::new("contract");
         // Lengths and sizes are DynamoDB's.
-        for (group, tried) in contract
-            .run(&table, "contract", |case| case.group != REFUSED)
-            .await
-        {
+        for (group, tried) in contract.run(&table, "contract", |case| case.group != REFUSED).await {
             assert_eq!(tried.differences, [], "{group} {what}");
             assert!(tried.held > 2, "{group} {what}");
         }
@@ -233,10 +204,8 @@ async fn the_contract_holds_on_redis_and_on_a_cluster() {
 #[tokio::test]
 async fn the_contract_holds_on_the_embedded_database() {
     let dynamo = Dynamo::new().await;
-    let connection = ConnectOptions {
-        local_endpoint: Some(serve(&dynamo)),
-        ..ConnectOptions::default()
-    };
+    let connection =
+        ConnectOptions { local_endpoint: Some(serve(&dynamo)), ..ConnectOptions::default() };
     let table = Table::new(weirgate_store::connect(connection).await, "weirgate");
     let contract = Contract::new("contract");
     for (group, tried) in contract.run(&table, "contract", |_| true).await {
@@ -301,9 +270,7 @@ async fn moto() -> (Child, ConnectOptions, Table) {
 
 fn lines<T: serde::de::DeserializeOwned>(file: &str) -> Vec<T> {
     let lines = file.lines();
-    lines
-        .map(|line| serde_json::from_str(line).expect("a line"))
-        .collect()
+    lines.map(|line| serde_json::from_str(line).expect("a line")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -324,15 +291,10 @@ async fn the_contract_holds_on_moto_but_for_what_is_named() {
             }
         };
         let tried = contract.run(&table, "contract", runs).await;
-        tried
-            .into_values()
-            .flat_map(|tried| tried.differences)
-            .collect::<Vec<_>>()
+        tried.into_values().flat_map(|tried| tried.differences).collect::<Vec<_>>()
     }));
-    let mut left: Vec<_> = known
-        .iter()
-        .flat_map(|known| known.cases.iter().map(move |case| (known, case)))
-        .collect();
+    let mut left: Vec<_> =
+        known.iter().flat_map(|known| known.cases.iter().map(move |case| (known, case))).collect();
     let mut unnamed = vec![];
     for found in servers.await.into_iter().flatten() {
         let is_it = |(known, case): &(&OfMoto, &String)| {
@@ -344,10 +306,7 @@ async fn the_contract_holds_on_moto_but_for_what_is_named() {
         };
         let (known, _) = left.swap_remove(at);
         assert!(found.aws.is_empty() || found.aws == known.aws, "{found:?}");
-        assert!(
-            known.page.starts_with("https://docs.aws.amazon.com/"),
-            "{known:?}"
-        );
+        assert!(known.page.starts_with("https://docs.aws.amazon.com/"), "{known:?}");
         assert!(!known.aws.is_empty(), "{known:?}");
     }
     assert_eq!(unnamed, []);
@@ -357,19 +316,15 @@ async fn the_contract_holds_on_moto_but_for_what_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs .venv/moto and the built weirgate: make e2e"]
 async fn an_acceptance_holds_on_moto_but_for_what_is_named() {
-    let known: Vec<RowOfMoto> = lines(include_str!(
-        "../../../../../store/contract/moto-rows.jsonl"
-    ));
+    let known: Vec<RowOfMoto> =
+        lines(include_str!("../../../../../store/contract/moto-rows.jsonl"));
     let (_server, options, table) = moto().await;
     let endpoint = options.local_endpoint.expect("it has one");
     let namespace = Namespace::new("acceptance-1").expect("a name");
     let program = std::env::current_exe().ok();
     let program = program.and_then(|own| Some(own.parent()?.parent()?.join("weirgate")));
     let program = program.filter(|program| program.exists());
-    assert!(
-        program.is_some(),
-        "the command line must be built: make e2e"
-    );
+    assert!(program.is_some(), "the command line must be built: make e2e");
     let arguments = ["--table", "weirgate", "--endpoint-url", &endpoint];
     let arguments = arguments.into_iter().chain(["--namespace", "acceptance-1"]);
     let here = Backend {
@@ -379,10 +334,7 @@ async fn an_acceptance_holds_on_moto_but_for_what_is_named() {
     };
     let local = LocalBackend::start(weirgate_local::Options::default()).await;
     let local = local.expect("it starts");
-    let beside = Backend {
-        program,
-        ..beside(&local, &here.namespace).await
-    };
+    let beside = Backend { program, ..beside(&local, &here.namespace).await };
     let metrics = Metrics::NotChecked("moto has none");
     let (rows, _) = check_rows(&here, &beside, Duration::ZERO, &metrics).await;
     let deleted = remains::clean(&here).await;
@@ -405,19 +357,9 @@ async fn an_acceptance_holds_on_moto_but_for_what_is_named() {
 /// fails for that.
 #[tokio::test(start_paused = true)]
 async fn what_the_settings_of_a_stack_rule_out_or_hide_is_not_checked() {
-    let limits = Limits {
-        units_per_second: 200,
-        burst: 200,
-        ..Limits::default()
-    };
-    let one_shard = Deployed {
-        max_shards: Some(1),
-        ..Deployed::local()
-    };
-    let slow = Deployed {
-        batch_window: Some(Duration::from_secs(300)),
-        ..Deployed::local()
-    };
+    let limits = Limits { units_per_second: 200, burst: 200, ..Limits::default() };
+    let one_shard = Deployed { max_shards: Some(1), ..Deployed::local() };
+    let slow = Deployed { batch_window: Some(Duration::from_secs(300)), ..Deployed::local() };
     let unread = Deployed::of("limits".to_owned());
     for functions in [one_shard, slow, unread] {
         let clock = FakeClock::at(EpochMillis(1_795_198_200_000));
@@ -425,10 +367,7 @@ async fn what_the_settings_of_a_stack_rule_out_or_hide_is_not_checked() {
         let table = Partitions::over(dynamo, limits.clone(), 1).table().await;
         let namespace = Namespace::new("settings").unwrap();
         let is_slow = functions.batch_window == Some(Duration::from_secs(300));
-        let here = Backend {
-            functions: Some(functions),
-            ..Backend::new(table, namespace, vec![])
-        };
+        let here = Backend { functions: Some(functions), ..Backend::new(table, namespace, vec![]) };
         let [split, run] = checks::hot(&here).await.unwrap();
         assert_eq!(split.outcome, State::NotChecked, "{split:?}");
         assert_eq!(run.outcome, State::Passed, "{run:?}");

@@ -51,9 +51,7 @@ impl<'a> Erasure<'a> {
     pub(super) async fn prepare(&mut self) -> Result<(), Error> {
         let editing = self.editing("the entity");
         let (_, mark) = editing.read(&[]).await?;
-        let event = AuditChange::Erased {
-            id: self.id.clone(),
-        };
+        let event = AuditChange::Erased { id: self.id.clone() };
         self.first.push(editing.record(event));
         self.first.extend(mark);
         Ok(())
@@ -153,9 +151,7 @@ impl<'a> Erasure<'a> {
     pub(super) async fn resources(&self) -> Result<BTreeSet<Resource>, Error> {
         let partition = self.admin.entity_key(self.id).item_key().pk;
         let listed = self.list(Some(BY_ENTITY), &partition, "BUCKET#").await?;
-        let buckets = listed
-            .iter()
-            .filter_map(|item| BucketKey::parse(&item.pk()));
+        let buckets = listed.iter().filter_map(|item| BucketKey::parse(&item.pk()));
         // Any item can name a partition of an index.
         let own =
             buckets.filter(|key| key.namespace == self.session.namespace && key.entity == *self.id);
@@ -207,9 +203,7 @@ impl<'a> Erasure<'a> {
         let listed = self.list(Some(CHILDREN), &partition, "CHILD#").await?;
         let keys = listed.iter().filter_map(Item::key);
         let keys = keys.filter_map(|key| EntityKey::parse(&key));
-        Ok(keys
-            .filter(|key| key.namespace == self.session.namespace)
-            .collect())
+        Ok(keys.filter(|key| key.namespace == self.session.namespace).collect())
     }
 
     /// Removes the entity as the parent of its children. Each change is an audit event of the child.
@@ -227,21 +221,14 @@ impl<'a> Erasure<'a> {
                 let Some(before) = before.filter(|of| of.parent.as_ref() == Some(self.id)) else {
                     break;
                 };
-                let after = Entity {
-                    parent: None,
-                    cascades: false,
-                    ..before.clone()
-                };
+                let after = Entity { parent: None, cascades: false, ..before.clone() };
                 let new_op = weirgate_store::random_id();
                 let event = editing.record(AuditChange::Entity {
                     id: key.entity.clone(),
                     before: Some(before),
                     after: Some(after.clone()),
                 });
-                let after = Versioned {
-                    version,
-                    value: Some(after),
-                };
+                let after = Versioned { version, value: Some(after) };
                 let unlinked = set_entity(&key, Some(&op), &after, &new_op);
                 if self.change(&mut editing, vec![unlinked, event]).await? {
                     self.report.children += 1;
@@ -263,19 +250,13 @@ impl<'a> Erasure<'a> {
             if before.value.is_none() && !is_described(&items) {
                 return Ok(());
             }
-            let plan = before
-                .value
-                .as_ref()
-                .and_then(|entity| entity.plan.as_ref());
+            let plan = before.value.as_ref().and_then(|entity| entity.plan.as_ref());
             let left = self.admin.move_between(plan, None).await?;
             let after = self.admin.replanned(&before, None).await?;
             // Another id, so that an edit of what was there fails.
             let new_op = weirgate_store::random_id();
             let deleted = set_entity(&key, Some(&op), &after, &new_op);
-            if self
-                .change(&mut editing, [vec![deleted], left].concat())
-                .await?
-            {
+            if self.change(&mut editing, [vec![deleted], left].concat()).await? {
                 self.report.entity = true;
                 return Ok(());
             }

@@ -131,10 +131,10 @@ impl BalanceEdit<'_> {
             .at_home(async {
                 let session = &self.admin.session;
                 let changes = self.changes()?;
-                let bucket = self.admin.buckets.bucket(
-                    self.entity.as_str().try_into()?,
-                    self.resource.as_str().try_into()?,
-                );
+                let bucket = self
+                    .admin
+                    .buckets
+                    .bucket(self.entity.as_str().try_into()?, self.resource.as_str().try_into()?);
                 let mut operating =
                     Operating::new(session, self.what(), CacheKey::Nothing, &self.options)?;
                 loop {
@@ -151,11 +151,8 @@ impl BalanceEdit<'_> {
                     if shards.is_empty() {
                         self.require_full()?;
                     }
-                    let BalancePlan {
-                        steps,
-                        before,
-                        after,
-                    } = BalancePlan::of(&shards, &changes, session.now())?;
+                    let BalancePlan { steps, before, after } =
+                        BalancePlan::of(&shards, &changes, session.now())?;
                     let event = AuditChange::Balances {
                         entity: bucket.key.entity.clone(),
                         resource: bucket.key.resource.clone(),
@@ -164,16 +161,10 @@ impl BalanceEdit<'_> {
                     };
                     let change =
                         (!shards.is_empty()).then_some((EditChange::Balances(steps), event));
-                    if let Some(outcome) = operating
-                        .write_bucket(&bucket, &shards, change, mark)
-                        .await?
+                    if let Some(outcome) =
+                        operating.write_bucket(&bucket, &shards, change, mark).await?
                     {
-                        return Ok(BalanceReport {
-                            outcome,
-                            shards: shards.len(),
-                            before,
-                            after,
-                        });
+                        return Ok(BalanceReport { outcome, shards: shards.len(), before, after });
                     }
                 }
             })
@@ -259,10 +250,8 @@ impl BalancePlan {
         }
         let mut plan = Self::default();
         for (name, change) in changes {
-            let balances: Vec<_> = shards
-                .iter()
-                .map(|shard| shard.balance(&shard.limits[&name], now))
-                .collect();
+            let balances: Vec<_> =
+                shards.iter().map(|shard| shard.balance(&shard.limits[&name], now)).collect();
             let before = balances.iter().copied().sum();
             let step = step(shards, &name, change, &balances)?;
             let after = |(shard, balance): (&Arc<Shard>, &MilliTokens)| {
@@ -341,10 +330,7 @@ fn named(
         }
     }
     // Shards get new limits one by one, with the next take from each.
-    if let Some(name) = named
-        .keys()
-        .find(|name| !shards.iter().all(|shard| can_set(shard, name)))
-    {
+    if let Some(name) = named.keys().find(|name| !shards.iter().all(|shard| can_set(shard, name))) {
         return Err(Error::Invalid(format!(
             "limit {name:?} is not the same in all shards of the bucket yet: apply the limits to all shards first, or change the limit after its next takes"
         )));
@@ -374,10 +360,7 @@ fn step(
         AmountChange::Set(amount) => Ok(BalanceStep::Set(amount)),
         AmountChange::Add(amount) if shards[0].limits[name].rule.kind().has_window() => {
             let parts = shards.iter().map(|shard| shard.shard().share(amount));
-            Ok(BalanceStep::Raise(by_smallest(
-                shards,
-                &parts.collect::<Vec<_>>(),
-            )))
+            Ok(BalanceStep::Raise(by_smallest(shards, &parts.collect::<Vec<_>>())))
         }
         AmountChange::Add(amount) => {
             let zero = MilliTokens::ZERO;
@@ -412,13 +395,8 @@ fn by_smallest(shards: &[Arc<Shard>], parts: &[MilliTokens]) -> Vec<MilliTokens>
         let is_in = |shard: &Arc<Shard>| index % shard.shard().count == shard.key.shard;
         let (shard, part) = shards.iter().zip(parts).find(|(shard, _)| is_in(shard))?;
         let whole = shard.shard().count;
-        let within = ShardIndex {
-            index: index / whole,
-            count: count / whole,
-        };
+        let within = ShardIndex { index: index / whole, count: count / whole };
         Some(within.share(*part))
     };
-    (0..count)
-        .map(|index| of_index(index).unwrap_or_default())
-        .collect()
+    (0..count).map(|index| of_index(index).unwrap_or_default()).collect()
 }

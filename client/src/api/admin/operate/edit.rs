@@ -34,14 +34,8 @@ impl BucketState {
         let mut failures = 0;
         loop {
             let shards = self.read_whole(session, false).await?;
-            let writes = shards
-                .iter()
-                .map(|shard| self.write_edit(session, edit, shard, until));
-            if try_join_all(writes)
-                .await?
-                .into_iter()
-                .all(|is_done| is_done)
-            {
+            let writes = shards.iter().map(|shard| self.write_edit(session, edit, shard, until));
+            if try_join_all(writes).await?.into_iter().all(|is_done| is_done) {
                 break;
             }
             if Instant::now() >= until {
@@ -123,16 +117,9 @@ fn has_edit(shard: &Shard, edit: &BucketEdit, now: EpochMillis) -> bool {
 /// Returns the limits of a change of limits.
 fn limits_of(edit: &BucketEdit) -> VersionedLimits<'_> {
     match &edit.change {
-        EditChange::Limits {
-            limits,
-            version,
-            is_own,
-        } => VersionedLimits {
-            limits,
-            version: *version,
-            is_own: *is_own,
-            calendar: CALENDAR,
-        },
+        EditChange::Limits { limits, version, is_own } => {
+            VersionedLimits { limits, version: *version, is_own: *is_own, calendar: CALENDAR }
+        }
         EditChange::Balances(_) | EditChange::Pause(_) => VersionedLimits::default(),
     }
 }

@@ -72,10 +72,10 @@ impl LimitsEdit<'_> {
             .session
             .at_home(async {
                 let session = &self.admin.session;
-                let bucket = self.admin.buckets.bucket(
-                    self.entity.as_str().try_into()?,
-                    self.resource.as_str().try_into()?,
-                );
+                let bucket = self
+                    .admin
+                    .buckets
+                    .bucket(self.entity.as_str().try_into()?, self.resource.as_str().try_into()?);
                 let what = format!("apply the limits of {} on {}", self.entity, self.resource);
                 let mut operating =
                     Operating::new(session, what, CacheKey::Nothing, &self.options)?;
@@ -112,9 +112,8 @@ impl LimitsEdit<'_> {
                         is_own: limits.is_own(),
                     };
                     let change = (count > 0).then_some((change, event));
-                    if let Some(outcome) = operating
-                        .write_bucket(&bucket, &shards, change, mark)
-                        .await?
+                    if let Some(outcome) =
+                        operating.write_bucket(&bucket, &shards, change, mark).await?
                     {
                         return Ok(LimitsReport {
                             outcome,

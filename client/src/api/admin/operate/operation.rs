@@ -95,11 +95,7 @@ impl<'a> Operating<'a> {
         changed: CacheKey,
         options: &Options,
     ) -> Result<Self, Error> {
-        let key = options
-            .key
-            .as_deref()
-            .map(IdempotencyKey::new)
-            .transpose()?;
+        let key = options.key.as_deref().map(IdempotencyKey::new).transpose()?;
         Ok(Self {
             edit: ConfigEdit::new(session, what.clone(), changed),
             session,
@@ -134,15 +130,9 @@ impl<'a> Operating<'a> {
         let mut refusals = Refusals::default();
         loop {
             let read = self.read(std::slice::from_ref(&key)).await?;
-            let item = read
-                .items
-                .iter()
-                .find(|item| item.key().as_ref() == Some(&key));
+            let item = read.items.iter().find(|item| item.key().as_ref() == Some(&key));
             let under_way = item.map(|item| read_edit(item.attributes())).transpose();
-            match under_way
-                .map_err(|error| unreadable(&key, error))?
-                .flatten()
-            {
+            match under_way.map_err(|error| unreadable(&key, error))?.flatten() {
                 Some(edit) if !self.is_dry_run => {
                     let until = self.edit.deadline();
                     bucket.finish_edit(self.session, &edit, until).await?;
@@ -174,9 +164,7 @@ impl<'a> Operating<'a> {
         let id = EditId::new(self.session.now(), weirgate_store::random_bits(), last);
         let (change, event) = change.unzip();
         let edit = change.map(|change| BucketEdit { id, change });
-        let begin = edit
-            .as_ref()
-            .map(|edit| vec![Action::Update(edit.begin(&bucket.key))]);
+        let begin = edit.as_ref().map(|edit| vec![Action::Update(edit.begin(&bucket.key))]);
         let outcome = self.write(begin.zip(event), mark).await?;
         if let (Some(OperationOutcome::Applied), Some(edit)) = (outcome, &edit) {
             let until = self.edit.deadline();
@@ -204,25 +192,14 @@ impl<'a> Operating<'a> {
         };
         let now = self.session.now();
         let ends = EpochSeconds::not_before(now.plus(REMEMBERED.into()));
-        let operation = Operation {
-            at: now,
-            what: self.what.clone(),
-        };
+        let operation = Operation { at: now, what: self.what.clone() };
         let kept_until = self.key.is_none().then_some(ends);
         // First, so that its outcome is found.
         let namespace = &self.session.namespace;
-        let mut actions = vec![record_operation(
-            namespace,
-            self.key(),
-            &operation,
-            kept_until,
-        )];
+        let mut actions = vec![record_operation(namespace, self.key(), &operation, kept_until)];
         if let Some((changes, event)) = plan {
             actions.extend(changes);
-            let (what, key) = (
-                self.what.clone(),
-                self.key.as_ref().map(ToString::to_string),
-            );
+            let (what, key) = (self.what.clone(), self.key.as_ref().map(ToString::to_string));
             actions.push(self.edit.record_operation(event, Some(what), key));
         }
         actions.extend(mark);

@@ -106,15 +106,9 @@ impl<'a> PauseEdit<'a> {
         loop {
             let (Read { known, mark, .. }, shards) = operating.read_bucket(&bucket).await?;
             let now = session.now();
-            let before = (shards.iter())
-                .filter_map(|shard| shard.paused_until(now))
-                .max();
-            let report = |outcome, after| PauseReport {
-                outcome,
-                shards: shards.len(),
-                before,
-                after,
-            };
+            let before = (shards.iter()).filter_map(|shard| shard.paused_until(now)).max();
+            let report =
+                |outcome, after| PauseReport { outcome, shards: shards.len(), before, after };
             if let Some(outcome) = known {
                 return Ok(report(outcome, before));
             }
@@ -132,9 +126,7 @@ impl<'a> PauseEdit<'a> {
             };
             let is_due = after.is_some() || before.is_some();
             let change = is_due.then_some((EditChange::Pause(after), event));
-            let written = operating
-                .write_bucket(&bucket, &shards, change, mark)
-                .await?;
+            let written = operating.write_bucket(&bucket, &shards, change, mark).await?;
             if let Some(outcome) = written {
                 return Ok(report(outcome, after));
             }

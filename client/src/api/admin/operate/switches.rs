@@ -52,8 +52,7 @@ impl Admin {
     /// # Errors
     /// [`Error::Store`], or [`Error::UnreadableItem`] if no switch can be read.
     pub async fn switches(&self) -> Result<Page<(ConfigLevel, Switch)>, Error> {
-        self.switch_page(|switches, level| !switches.is_unreadable(level))
-            .await
+        self.switch_page(|switches, level| !switches.is_unreadable(level)).await
     }
 
     /// Returns the switches by which acquires are decided: as [`switches`](Self::switches), and as stopped
@@ -80,9 +79,7 @@ impl Admin {
                 let levels = switches.levels.iter();
                 let shown = levels.filter(|(level, _)| is_shown(&switches, level));
                 Ok(Page {
-                    items: shown
-                        .map(|(level, switch)| (level.clone(), *switch))
-                        .collect(),
+                    items: shown.map(|(level, switch)| (level.clone(), *switch)).collect(),
                     unreadable,
                     next: None,
                 })
@@ -122,12 +119,7 @@ pub struct SwitchReport {
 impl<'a> SwitchEdit<'a> {
     fn new(admin: &'a Admin, level: &ConfigLevel, next: Option<Switch>) -> Self {
         let options = Options::default();
-        Self {
-            admin,
-            level: level.clone(),
-            next,
-            options,
-        }
+        Self { admin, level: level.clone(), next, options }
     }
 
     operation_options!();
@@ -151,11 +143,7 @@ impl<'a> SwitchEdit<'a> {
                 let change = |seen: &Switches| {
                     let switches = self.switches(seen)?;
                     let before = seen.levels.get(level).copied();
-                    let event = AuditChange::Switch {
-                        level: level.clone(),
-                        before,
-                        after: next,
-                    };
+                    let event = AuditChange::Switch { level: level.clone(), before, after: next };
                     let is_changed = before != next || seen.is_unreadable(level);
                     Ok(is_changed.then_some((switches, event)))
                 };
@@ -164,11 +152,7 @@ impl<'a> SwitchEdit<'a> {
                     change_switches(session, what, &self.options, stops_system, change).await?;
                 let of = |switches: Switches| switches.levels.get(level).copied();
                 let (outcome, [before, after]) = (changed.0, changed.1.map(of));
-                Ok(SwitchReport {
-                    outcome,
-                    before,
-                    after,
-                })
+                Ok(SwitchReport { outcome, before, after })
             })
             .await
     }
@@ -208,10 +192,9 @@ pub(super) async fn change_switches(
         let Read { items, known, mark } = operating.read(std::slice::from_ref(&key)).await?;
         let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
         let seen = match stored_switches(&key, item) {
-            Err(Error::UnreadableItem { error, .. }) if replaces_unreadable => Switches {
-                unreadable: vec![(None, error)],
-                ..Switches::default()
-            },
+            Err(Error::UnreadableItem { error, .. }) if replaces_unreadable => {
+                Switches { unreadable: vec![(None, error)], ..Switches::default() }
+            }
             seen => {
                 let seen = seen?;
                 cache.record_switches(request, seen.clone());

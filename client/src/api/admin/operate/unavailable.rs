@@ -26,11 +26,7 @@ impl Admin {
     /// # }
     /// ```
     pub fn store_on_unavailable(&self, policy: Option<OnUnavailable>) -> PolicyEdit<'_> {
-        PolicyEdit {
-            admin: self,
-            policy,
-            options: Options::default(),
-        }
+        PolicyEdit { admin: self, policy, options: Options::default() }
     }
 
     /// Returns the [stored decision](Self::store_on_unavailable), read from the table.
@@ -98,21 +94,14 @@ impl PolicyEdit<'_> {
                     let mut next = seen.clone();
                     next.version = seen.version.saturating_add(1);
                     next.set_policy(policy);
-                    let event = AuditChange::OnUnavailable {
-                        before,
-                        after: policy,
-                    };
+                    let event = AuditChange::OnUnavailable { before, after: policy };
                     let is_changed = before != policy || seen.unreadable_policy().is_some();
                     Ok(is_changed.then_some((next, event)))
                 };
                 let changed = change_switches(session, what, &self.options, false, change).await?;
                 let (outcome, [before, after]) =
                     (changed.0, changed.1.map(|seen| seen.on_unavailable));
-                Ok(PolicyReport {
-                    outcome,
-                    before,
-                    after,
-                })
+                Ok(PolicyReport { outcome, before, after })
             })
             .await
     }

@@ -170,10 +170,7 @@ fn names() -> [LimitName; 2] {
 
 fn all_limits() -> Limits {
     let rate = Limit::custom("rate", RATE, RATE / 2, 1_000).unwrap();
-    Limits::new(
-        [rate, Limit::concurrent("slots", SLOTS).unwrap()].into(),
-        None,
-    )
+    Limits::new([rate, Limit::concurrent("slots", SLOTS).unwrap()].into(), None)
 }
 
 fn first_key() -> BucketKey {
@@ -332,9 +329,7 @@ impl<'a> World<'a> {
             let Some(running) = self.running.get_mut(&id) else {
                 return;
             };
-            let is_waiting = running
-                .waits_until
-                .is_some_and(|until| Instant::now() < until);
+            let is_waiting = running.waits_until.is_some_and(|until| Instant::now() < until);
             if is_waiting || !matches!(running.awaits, Awaits::Nothing) {
                 return;
             }
@@ -407,12 +402,7 @@ impl<'a> World<'a> {
     fn send(&mut self, process: usize, sent: Sent, message: Message) -> u64 {
         self.numbers += 1;
         let number = self.numbers;
-        self.letters.push(Letter {
-            number,
-            process,
-            sent,
-            message,
-        });
+        self.letters.push(Letter { number, process, sent, message });
         number
     }
 
@@ -422,9 +412,7 @@ impl<'a> World<'a> {
         let queue = bucket.queue(shard);
         loop {
             let state = self.queues.entry((process, shard)).or_default();
-            let is_waiting = state
-                .waits_until
-                .is_some_and(|until| Instant::now() < until);
+            let is_waiting = state.waits_until.is_some_and(|until| Instant::now() < until);
             if state.asked.is_none() && !is_waiting {
                 state.waits_until = None;
                 let command = queue.explore(|machine| machine.poll(env));
@@ -457,20 +445,15 @@ impl<'a> World<'a> {
     fn deliver_reply(&mut self, process: usize, shard: u32, ticket: u64, reply: queue::Reply) {
         self.note(|| format!("{process}: shard {shard} replies to {ticket}: {reply:?}"));
         let reply = reply.map(|outcome| match outcome {
-            Outcome::Granted(portion) => Outcome::Granted(Piece {
-                portion: Some(portion),
-                back: Rc::clone(&self.back),
-            }),
+            Outcome::Granted(portion) => {
+                Outcome::Granted(Piece { portion: Some(portion), back: Rc::clone(&self.back) })
+            }
             Outcome::Denied(denied) => Outcome::Denied(denied),
             Outcome::Elsewhere(reason) => Outcome::Elsewhere(reason),
         });
         if let Ok(Outcome::Granted(piece)) = &reply {
-            self.accounted += piece
-                .as_ref()
-                .part
-                .amounts
-                .get(&names()[0])
-                .map_or(0, |amount| amount.0);
+            self.accounted +=
+                piece.as_ref().part.amounts.get(&names()[0]).map_or(0, |amount| amount.0);
         }
         let is_of = |queue: &ShardQueue, known: u64| queue.index() == shard && known == ticket;
         let waits = |running: &Running<'_>| {
@@ -498,28 +481,21 @@ impl<'a> World<'a> {
                     return self.replied(id, &running, granted);
                 }
             }
-            Awaits::Parts {
-                mut shards,
-                mut replies,
-            } => {
+            Awaits::Parts { mut shards, mut replies } => {
                 if let Ok(Outcome::Granted(piece)) = &reply {
                     let amounts = &piece.as_ref().part.amounts;
                     let of = |name| amounts.get(name).map_or(0, |amount: &MilliTokens| amount.0);
                     running.parts.push(names().each_ref().map(of));
                 }
                 let mut all = shards.iter();
-                let place = all
-                    .position(|(queue, known, _)| is_of(queue, *known))
-                    .unwrap();
+                let place = all.position(|(queue, known, _)| is_of(queue, *known)).unwrap();
                 replies[place] = Some(reply);
                 if replies.iter().any(Option::is_none) {
                     running.awaits = Awaits::Parts { shards, replies };
                     return;
                 }
                 shards.clear();
-                running
-                    .router
-                    .parts_replied(env, replies.into_iter().flatten().collect());
+                running.router.parts_replied(env, replies.into_iter().flatten().collect());
             }
             other => running.awaits = other,
         }
@@ -532,12 +508,7 @@ impl<'a> World<'a> {
             return;
         }
         let which = self.rng.usize(..self.letters.len());
-        let Letter {
-            number,
-            process,
-            sent,
-            message,
-        } = self.letters.swap_remove(which);
+        let Letter { number, process, sent, message } = self.letters.swap_remove(which);
         let fault = (has_faults && self.loses).then(|| self.rng.u8(..20));
         // Some key ranges are hot, the same ones for a second.
         let is_hot =
@@ -598,20 +569,11 @@ impl<'a> World<'a> {
                 return self.read(id, number, |router| router.all_read(env, outcome));
             }
             Message::ReadStamp(id, stamp) => {
-                let stamp = if fault == Some(0) {
-                    Err(lost())
-                } else {
-                    Ok(stamp)
-                };
+                let stamp = if fault == Some(0) { Err(lost()) } else { Ok(stamp) };
                 return self.read(id, number, |router| router.stamp_read(env, stamp));
             }
         };
-        self.letters.push(Letter {
-            number,
-            process,
-            sent,
-            message: answer,
-        });
+        self.letters.push(Letter { number, process, sent, message: answer });
     }
 
     /// Gives a router what it reads, if it waits for that.
@@ -628,12 +590,7 @@ impl<'a> World<'a> {
     /// Records all shards, as a read of the bucket does.
     fn record_all(&self, process: usize, sent: Sent) {
         let bucket = &self.processes[process].bucket;
-        let most = self
-            .shards
-            .values()
-            .map(|shard| shard.shard().count)
-            .max()
-            .unwrap();
+        let most = self.shards.values().map(|shard| shard.shard().count).max().unwrap();
         for index in 0..most {
             match self.shards.get(&index) {
                 Some(shard) => drop(bucket.shard(index).record_response(shard.clone(), sent)),
@@ -671,52 +628,36 @@ impl<'a> World<'a> {
         self.consumed += of(Some(after)) - of(before);
         // A lease returns all of its tokens, whether it ends or expires.
         let is_left = |id: &WriteId| !after.leases.iter().flatten().any(|(known, _)| known == id);
-        let leases = before
-            .iter()
-            .flat_map(|shard| shard.leases.iter().flatten());
+        let leases = before.iter().flat_map(|shard| shard.leases.iter().flatten());
         let ended = leases.filter(|(id, _)| is_left(id));
         let ended = ended.filter_map(|(_, lease)| lease.tokens.get(&rate));
         self.accounted -= ended.copied().sum::<MilliTokens>().0;
         let most = RATE * 1_000 + REFILL * self.now() + 1_000;
-        assert!(
-            self.consumed <= most,
-            "I1: {} of {most} millitokens",
-            self.consumed
-        );
+        assert!(self.consumed <= most, "I1: {} of {most} millitokens", self.consumed);
         let held = |lease: &Lease| lease.tokens.get(&slots).copied().unwrap_or_default();
         let all = self.shards.values().map(|shard| {
-            let half = shard
-                .escrow
-                .as_deref()
-                .filter(|half| !self.shards.contains_key(&half.key.shard));
+            let half =
+                shard.escrow.as_deref().filter(|half| !self.shards.contains_key(&half.key.shard));
             let moved = half.map_or(MilliTokens::ZERO, |half| half.limits[&slots].available);
             let leases = shard.leases.iter().flatten();
             leases.map(|(_, lease)| held(lease)).sum::<MilliTokens>()
                 + shard.limits[&slots].available
                 + moved
         });
-        assert_eq!(
-            all.sum::<MilliTokens>(),
-            tokens(SLOTS),
-            "I4: a slot is lost or made"
-        );
+        assert_eq!(all.sum::<MilliTokens>(), tokens(SLOTS), "I4: a slot is lost or made");
     }
 
     /// Splits a shard, or ends its split.
     fn split(&mut self) {
         let now = self.time();
-        let index = self
-            .rng
-            .choice(self.shards.keys().copied().collect::<Vec<_>>())
-            .unwrap();
+        let index = self.rng.choice(self.shards.keys().copied().collect::<Vec<_>>()).unwrap();
         let shard = self.shards[&index].clone();
         if shard.escrow.is_some() {
             self.end_split(&shard);
         } else if self.splits && shard.shard().count < 16 {
             let update = split(&shard, 0, weirgate_store::random_id(), now);
             let written = self.apply(index, &update);
-            self.seen
-                .add("split", u64::from(matches!(written, Written::Applied(_))));
+            self.seen.add("split", u64::from(matches!(written, Written::Applied(_))));
         }
     }
 
@@ -821,10 +762,7 @@ impl<'a> World<'a> {
         let others: Vec<_> = others.map(|(_, others)| others.request).collect();
         let is_short = names().iter().enumerate().any(|(at, name)| {
             let need = |request: &BucketRequest| {
-                request
-                    .asks
-                    .enforced(name.as_str())
-                    .map_or(0, |need| need.0)
+                request.asks.enforced(name.as_str()).map_or(0, |need| need.0)
             };
             let own = running.parts.iter().map(|part| part[at]).sum::<i64>();
             let had = self.least(name, running.arrived - MAX_AGE[at]) + own;
@@ -856,20 +794,12 @@ impl<'a> World<'a> {
             let waits = self.queues.values().filter_map(|queue| queue.waits_until);
             let routes = self.running.values();
             let routes = routes.flat_map(|running| {
-                [
-                    Some(running.deadline),
-                    Some(running.deadline + GRACE),
-                    running.waits_until,
-                ]
+                [Some(running.deadline), Some(running.deadline + GRACE), running.waits_until]
             });
-            let ahead = waits
-                .chain(routes.flatten())
-                .filter(|at| *at > Instant::now());
+            let ahead = waits.chain(routes.flatten()).filter(|at| *at > Instant::now());
             let next = ahead.min().map_or(end, |next| next.min(end));
             advance(next.saturating_duration_since(Instant::now())).await;
-            self.running
-                .values_mut()
-                .for_each(|running| running.commands = 0);
+            self.running.values_mut().for_each(|running| running.commands = 0);
             let due: Vec<_> = self.queues.keys().copied().collect();
             for (process, shard) in due {
                 self.pump(process, shard);
@@ -881,10 +811,7 @@ impl<'a> World<'a> {
             }
             let now = Instant::now();
             let mut running = self.running.values();
-            assert!(
-                running.all(|running| running.deadline + GRACE > now),
-                "a caller has no reply"
-            );
+            assert!(running.all(|running| running.deadline + GRACE > now), "a caller has no reply");
             if next == end {
                 return;
             }
@@ -915,10 +842,9 @@ impl<'a> World<'a> {
             Awaits::Shard(queue, ticket) if deadline + GRACE <= now => {
                 vec![(Arc::clone(queue), *ticket)]
             }
-            Awaits::Parts { shards, .. } if deadline + GRACE <= now => shards
-                .iter()
-                .map(|(queue, ticket, _)| (Arc::clone(queue), *ticket))
-                .collect(),
+            Awaits::Parts { shards, .. } if deadline + GRACE <= now => {
+                shards.iter().map(|(queue, ticket, _)| (Arc::clone(queue), *ticket)).collect()
+            }
             _ => vec![],
         };
         for (queue, ticket) in late {
@@ -947,29 +873,16 @@ impl<'a> World<'a> {
     /// What must hold once everything has arrived.
     async fn settle(&mut self) {
         self.deliver_all().await;
-        assert_eq!(
-            Rc::strong_count(&self.back),
-            1,
-            "a part is neither granted nor returned"
-        );
-        let counters = self
-            .processes
-            .iter()
-            .map(|process| process.env.counters.read());
-        let unknown = counters
-            .map(|counters| counters.unconfirmed_millitokens)
-            .sum::<u64>();
+        assert_eq!(Rc::strong_count(&self.back), 1, "a part is neither granted nor returned");
+        let counters = self.processes.iter().map(|process| process.env.counters.read());
+        let unknown = counters.map(|counters| counters.unconfirmed_millitokens).sum::<u64>();
         let more = self.consumed - self.accounted;
         assert!(
             (0..=i64::try_from(unknown).unwrap()).contains(&more),
             "I3: {more} millitokens are consumed and not granted, of {unknown} unknown"
         );
-        let splits: Vec<_> = self
-            .shards
-            .values()
-            .filter(|shard| shard.escrow.is_some())
-            .cloned()
-            .collect();
+        let splits: Vec<_> =
+            self.shards.values().filter(|shard| shard.escrow.is_some()).cloned().collect();
         for shard in splits {
             self.end_split(&shard);
         }
@@ -988,11 +901,7 @@ impl<'a> World<'a> {
             };
             self.ask(at, wish);
             self.deliver_all().await;
-            assert_eq!(
-                self.seen.of("denied"),
-                denied + 1,
-                "an empty bucket does not deny"
-            );
+            assert_eq!(self.seen.of("denied"), denied + 1, "an empty bucket does not deny");
         }
     }
 }
