@@ -61,7 +61,7 @@ pub fn limit(text: &str) -> Result<Limit, String> {
 
 fn whole(text: &str) -> Result<i64, String> {
     let number = text.replace('_', "").parse().ok();
-    let number = number.filter(|number| (-MAX_TOKENS..=MAX_TOKENS).contains(number));
+    let number = number.filter(|number| (0..=MAX_TOKENS).contains(number));
     number.ok_or_else(|| format!("must be a whole number of tokens up to 10^12, got {text:?}"))
 }
 

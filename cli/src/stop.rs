@@ -97,7 +97,7 @@ fn signals() -> io::Result<impl Stream<Item = ()>> {
     let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt()];
     let hangup = SignalKind::hangup();
     // `nohup` ignores it.
-    if ignored() & (1 << (hangup.as_raw_value() - 1)) == 0 {
+    if ignored().is_some_and(|ignored| ignored & (1 << (hangup.as_raw_value() - 1)) == 0) {
         kinds.push(hangup);
     }
     let signals: io::Result<Vec<_>> = kinds.into_iter().map(signal).collect();
@@ -108,14 +108,13 @@ fn signals() -> io::Result<impl Stream<Item = ()>> {
     }))
 }
 
-/// Returns the set of signals that this process ignores, a bit each: none where there is no `/proc`.
+/// Returns the set of signals that this process ignores, a bit each; `None` where there is no `/proc`.
 #[cfg(unix)]
-pub fn ignored() -> u64 {
+pub fn ignored() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();
     let set = lines.find_map(|line| line.strip_prefix("SigIgn:"));
-    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    set.unwrap_or_default()
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
 }
 
 #[cfg(windows)]

@@ -21,7 +21,7 @@ pub(crate) use env::{
 pub(crate) use load_turn::LoadTurn;
 pub(crate) use requests::{HANGS_AFTER, Refusals, decode_meter, decode_shard, undecodable};
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
-pub(crate) use tasks::{Background, Home, Work, ended};
+pub(crate) use tasks::{Background, Home, Work};
 pub(crate) use weirgate_store::backoff;
 
 use std::collections::{BTreeMap, HashMap};

@@ -3,6 +3,7 @@
 //! A reservation is an acquire under a lease, and its id is the grant as text. So the reservation is
 //! in the balance itself, and nothing is kept here.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -180,8 +181,8 @@ enum Ended {
 
 /// Stands before the key of each grant, behind the grants; no grant as text contains it.
 const KEY: char = '~';
-/// Bytes of a key.
-const KEY_BYTES: usize = 8;
+/// Bytes of a key's two parts.
+const KEY_BYTES: usize = 6;
 
 /// Returns the id of a reservation: the grants as text, and the key of what each was asked for. The text
 /// alone does not tell that: an unlimited entity or a waived limit gives nothing.
@@ -199,18 +200,41 @@ fn restore(limiter: &RateLimiter, id: &str) -> Vec<(Grant, String)> {
     grants.unwrap_or_default().into_iter().zip(keys).collect()
 }
 
-/// Returns the same short text for steps that take the same limits of the same bucket.
+/// Returns a short text, whose first half is the same for steps of one bucket, and whose second half is for
+/// those that take the same limits.
 fn key(step: &Step) -> String {
     let (Step::Ask(part) | Step::Settle(part)) = step else {
         return String::new();
     };
     let Bucket { entity, resource, .. } = &part.bucket;
-    let limits = part.amounts().map(|(limit, _)| limit);
-    let names = [entity, resource].map(String::as_str).into_iter();
+    let limits: BTreeSet<_> = part.amounts().map(|(limit, _)| limit).collect();
     // No name contains the separator.
-    let hash = Sha256::digest(names.chain(limits).collect::<Vec<_>>().join("#"));
-    let bytes = hash[..KEY_BYTES].iter();
-    bytes.map(|byte| format!("{byte:02x}")).collect()
+    let half = |names: Vec<&str>| {
+        let hash = Sha256::digest(names.join("#"));
+        hash[..KEY_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    half(vec![entity, resource]) + &half(limits.into_iter().collect())
+}
+
+/// Returns the place of the step that each grant is of, by its key. Rules that were edited meanwhile may take
+/// other limits of the bucket.
+fn places(steps: &[Step], grants: &[(Grant, String)]) -> Vec<Option<usize>> {
+    let mut keys: Vec<_> = steps.iter().map(|step| Some(key(step))).collect();
+    let mut places = vec![None; grants.len()];
+    for length in [4 * KEY_BYTES, 2 * KEY_BYTES] {
+        for (place, (grant, of_grant)) in places.iter_mut().zip(grants) {
+            let half = of_grant.get(..length);
+            let is_same = |key: &Option<String>| {
+                half.is_some() && key.as_deref().and_then(|key| key.get(..length)) == half
+            };
+            // Nothing was counted of a decision without the table, so its usage is a report.
+            if place.is_none() && grant.degraded().is_none() {
+                *place = keys.iter().position(is_same);
+                place.map(|at| keys[at].take());
+            }
+        }
+    }
+    places
 }
 
 /// Ends all grants of a reservation, and debits what was used of those that have expired, and of what
@@ -224,20 +248,13 @@ async fn commit(
     used: i64,
     deadline: Instant,
 ) -> Result<bool, Status> {
-    let mut steps = plan.steps;
-    let mut keys: Vec<_> = steps.iter().map(key).collect();
-    let grants = restore(&gated.limiter, reservation).into_iter();
-    let ends = grants.map(|(grant, of_grant)| {
-        // Nothing was counted of a decision without the table, so its usage is a report.
-        let is_counted = grant.degraded().is_none();
-        let at = keys.iter().position(|key| *key == of_grant && is_counted);
-        let step = at.map(|at| {
-            keys.remove(at);
-            steps.remove(at)
-        });
-        end(grant, step, used)
-    });
+    let grants = restore(&gated.limiter, reservation);
+    let places = places(&plan.steps, &grants);
+    let mut steps: Vec<_> = plan.steps.into_iter().map(Some).collect();
+    let ends = grants.into_iter().zip(places);
+    let ends = ends.map(|((grant, _), at)| end(grant, at.and_then(|at| steps[at].take()), used));
     let ends: Vec<_> = ends.collect();
+    let mut steps: Vec<_> = steps.into_iter().flatten().collect();
     let (mut is_released, mut failed) = (false, None);
     for ended in join_all(ends).await {
         match ended {

@@ -149,12 +149,14 @@ pub(crate) async fn take_all(
     let mut holds = vec![];
     let mut denials = vec![];
     let mut failed: Option<Error> = None;
-    let weight = |error: &Error| (!error.is_transient(), error.is_unknown());
+    let (mut is_unknown, weight) =
+        (false, |error: &Error| (!error.is_transient(), error.is_unknown()));
     for (at, decision) in decisions.into_iter().enumerate() {
         match decision {
             Ok(Outcome::Granted(hold)) => holds.push(hold),
             Ok(Outcome::Denied(denied)) => denials.push((at, denied)),
             Err(error) => {
+                is_unknown |= error.is_unknown();
                 let is_heavier = |known| weight(&error) > weight(known);
                 if failed.as_ref().is_none_or(is_heavier) {
                     failed = Some(error);
@@ -172,10 +174,11 @@ pub(crate) async fn take_all(
             tracing::warn!(%error, "tokens of a request that another bucket denied could not be returned");
         }
     }
-    // What denies is a decision, whatever another bucket answers in a moment; but it says that nothing was
-    // taken.
+    // What denies is a decision, whatever another bucket answers in a moment.
     match failed {
-        Some(error) if denials.is_empty() || weight(&error) > (false, false) => Err(error),
+        Some(error) if denials.is_empty() || !error.is_transient() => {
+            Err(error.halfway(is_unknown))
+        }
         _ => Ok(Outcome::Denied(denials)),
     }
 }

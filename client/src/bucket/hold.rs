@@ -474,18 +474,19 @@ impl Hold {
                 Ending::RollBack => None,
             };
             let part = &mut self.parts[at];
-            let ended = part.end(&self.session, &self.limits, used.as_ref(), acquires);
-            match ended.await? {
-                SettleOutcome::Done(done) => {
-                    part.amounts.extend(used.into_iter().flatten());
-                    return Ok(settled.max(done.into()));
-                }
-                SettleOutcome::LeaseDiffers(lease) => {
+            let ended = match part.end(&self.session, &self.limits, used.as_ref(), acquires).await {
+                Ok(SettleOutcome::LeaseDiffers(lease)) => {
                     if !part.record_lease(lease) {
                         settled = HoldSettlement::Outdated;
                     }
+                    continue;
                 }
-            }
+                Ok(SettleOutcome::Done(done)) => Ok(settled.max(done.into())),
+                Err(error) => Err(error),
+            };
+            // Also if it failed: the others take nothing in its place, or a repeated end counts that twice.
+            part.amounts.extend(used.into_iter().flatten());
+            return ended;
         }
     }
 

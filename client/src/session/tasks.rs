@@ -81,12 +81,6 @@ impl Home {
     }
 }
 
-/// Returns the error of a settlement whose task is gone.
-pub(crate) fn ended() -> Error {
-    let ended = "the runtime ended before the settlement: what was taken counts as used, and a lease ends by itself";
-    Error::Invalid(ended.to_owned())
-}
-
 pin_project! {
     /// A call of a limiter, on the limiter's runtime.
     pub(crate) struct AtHome<'a, F> {
@@ -113,7 +107,15 @@ impl Session {
                 tracing::warn!(%error, "a settlement whose caller is gone failed");
             }
         });
-        async { done.await.unwrap_or_else(|_| Err(ended())) }
+        let session = Arc::clone(self);
+        async move { done.await.unwrap_or_else(|_| Err(session.ended())) }
+    }
+
+    /// Returns the error of a settlement whose task is gone.
+    pub(crate) fn ended(&self) -> Error {
+        let ended =
+            "the runtime ended: what was taken may count as used, and a lease ends by itself";
+        self.env.unconfirmed("settlement", ended.to_owned()).into()
     }
 
     /// Runs a call on the limiter's runtime. From elsewhere, that runtime's own threads drive its

@@ -118,7 +118,11 @@ async fn run_sequence<'a, 'w>(
             Err(reason) => reason,
         };
         match handling(write, &reason, is_over, limits) {
-            Handling::PutOff => done.results.push(Ok(put_off(&write.kind, &reason, budget))),
+            Handling::PutOff => {
+                done.results.push(Ok(put_off(&write.kind, &reason, budget)));
+                // What later records repeat is not counted.
+                made += 1;
+            }
             Handling::Refuse => done.refused.push((write, reason)),
             Handling::RunAgain => {
                 done.throttled = sequence[at..].to_vec();

@@ -311,3 +311,42 @@ async fn i3_a_commit_after_the_expiry_counts_once_in_each_bucket_of_a_chain() {
         }
     }
 }
+
+/// As with rules that were edited meanwhile.
+#[tokio::test]
+async fn i3_a_commit_by_rules_that_take_other_limits_settles_the_grant_of_its_bucket() {
+    const RULES: &str = r#"
+weirgate: 1
+domains:
+  edge:
+    - match: [tenant, model]
+      entity: "{tenant}"
+      resource: "{model}"
+      take: {tpd: hits}
+    - match: [tenant, model, edited]
+      entity: "{tenant}"
+      resource: "{model}"
+      take: {rpd: 1, tpd: hits}
+"#;
+    let agent = Agent::new(RULES).await;
+    let level = weirgate::ConfigLevel::System;
+    let limits = ["tpd=1000/day", "rpd=1000/day"].map(|text| text.parse().unwrap());
+    let config = weirgate::Config::of(limits);
+    agent.other.admin().set_config(&level, &config).await.unwrap();
+    let request = messages::ReserveRequest {
+        domain: "edge".to_owned(),
+        descriptors: own(&[("tenant", "a"), ("model", "x")]),
+        amount: 800,
+        ttl: None,
+    };
+    let held: messages::ReserveResponse = call(&agent, "Reserve", request).await.unwrap();
+    let request = messages::CommitRequest {
+        domain: "edge".to_owned(),
+        descriptors: own(&[("tenant", "a"), ("model", "x"), ("edited", "1")]),
+        reservation_id: held.reservation_id,
+        actual_amount: 150,
+    };
+    let committed: messages::CommitResponse = call(&agent, "Commit", request).await.unwrap();
+    assert!(committed.reservation_released);
+    assert_eq!(agent.counted("a", "x", "tpd").0, 150);
+}

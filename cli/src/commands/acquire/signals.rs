@@ -38,7 +38,7 @@ impl Signals {
         let failed = |error: std::io::Error| {
             Failure::Failed(format!("signals cannot be forwarded: {error}; run this again"))
         };
-        let ignored = ignored();
+        let ignored = ignored().unwrap_or_default();
         let taken = Signal::iterator()
             .filter(|signal| is_forwarded(*signal))
             .map(number)

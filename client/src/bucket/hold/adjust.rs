@@ -10,7 +10,6 @@ use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
 
 use super::{Adjusting, Hold};
 use crate::queue::{HoldPart, SettleOutcome};
-use crate::session::ended;
 use crate::values::{Amounts, Error, HoldSettlement, Settlement};
 
 /// A change of the amount that a hold has of a limit.
@@ -174,7 +173,7 @@ impl Hold {
         };
         let done = (&mut adjusting.done).await;
         let (Ok(done), Some(adjusting)) = (done, self.adjusting.take()) else {
-            return Err(ended());
+            return Err(self.session.ended());
         };
         let part = &mut self.parts[adjusting.at];
         let known = match &done {

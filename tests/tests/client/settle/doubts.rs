@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weirgate::{Acquire, Grant, Limit, RateLimiter, Settlement};
 use weirgate_testkit::Fault;
+use weirgate_tests::fleet::shards::{shards, split};
 use weirgate_tests::fleet::{
     self, Fleet, PK, granted, leased, millis, pass, rpm, secs, settle, tokens, tpm,
 };
@@ -111,6 +112,38 @@ async fn i7_an_end_by_an_old_token_changes_what_the_lease_has() {
         let done = other.release_with(&[], &[("tpm", tokens(back))]).await;
         assert_eq!(done.unwrap(), Settlement::Applied);
         assert_eq!(stored(&fleet).await, (left, vec![]), "{adjusted}");
+    }
+}
+
+/// The other shard takes nothing in place of the one that does not answer.
+#[tokio::test(start_paused = true)]
+async fn i7_an_end_in_several_shards_counts_once_whatever_one_of_them_answers() {
+    for (fault, lost_shard) in [
+        (Fault::LoseAnswer, 0),
+        (Fault::LoseAnswer, 1),
+        (Fault::LoseRequest, 0),
+        (Fault::LoseRequest, 1),
+    ] {
+        for used in [7_500, 9_000, 100, 0] {
+            let (fleet, [limiter]) = Fleet::of().await;
+            split(&limiter, &limits(), 2).await;
+            let grant = leased(&limiter, &limits(), &[("tpm", 7_000)], secs(600)).await;
+            assert_eq!(grant.parts(), 2);
+            let token = grant.into_token();
+            let item = format!("#gpt-4#{lost_shard}\"");
+            fleet.dynamo.fail_when(move |write| write.to_string().contains(&item).then_some(fault));
+            let end = async || {
+                let grant = limiter.restore_grant(&token).unwrap();
+                grant.release_with(&[("tpm", tokens(used))], &[]).await
+            };
+            let error = end().await.expect_err("a shard does not answer");
+            assert!(error.is_unknown(), "{error}");
+            fleet.fail_writes(None);
+            let _ = end().await.unwrap();
+            let shards = shards(&fleet).await;
+            let consumed = shards.iter().map(|shard| shard.limits["tpm"].consumed.bounded().0);
+            assert_eq!(consumed.sum::<i64>(), used * 1_000, "shard {lost_shard}");
+        }
     }
 }
 
