@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::Command;
-use weirgate::{Limit, RateLimiter, Resource};
+use weirgate::{Builder, Limit, RateLimiter, Resource};
 use weirgate_shared::{BucketKey, EntityId, Namespace, Shard, exact_span};
 use weirgate_store::{CapacityMeter, Table, ThrottleMeter};
 
@@ -101,11 +101,19 @@ impl Backend {
 
     /// Returns a limiter with nothing in common with others, as another process has.
     pub async fn limiter(&self) -> Result<RateLimiter, Failure> {
-        let limiter = RateLimiter::builder(self.table.name())
+        Ok(self.builder().build().await?)
+    }
+
+    /// Returns a limiter that reads what a load has left, while the table still answers late.
+    pub async fn reader(&self) -> Result<RateLimiter, Failure> {
+        Ok(self.builder().timeout(Duration::from_secs(60)).build().await?)
+    }
+
+    fn builder(&self) -> Builder {
+        RateLimiter::builder(self.table.name())
             .table(self.table.clone())
             .namespace(self.namespace.as_str())
-            .owner("acceptance");
-        Ok(limiter.build().await?)
+            .owner("acceptance")
     }
 
     /// Returns the command line on this table, as another process. It ends with its value.

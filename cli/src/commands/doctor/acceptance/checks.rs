@@ -323,7 +323,7 @@ pub async fn hot(backend: &Backend) -> Result<[Tried; 2], Failure> {
 /// Returns the usage of `t` since the beginning of an instant's hour, in whole tokens, as a process
 /// reads it that took nothing.
 async fn used(backend: &Backend, entity: &str, since: EpochMillis) -> Result<u64, Failure> {
-    let limiter = backend.limiter().await?;
+    let limiter = backend.reader().await?;
     let scope = UsageScope::Bucket(entity.try_into()?, RESOURCE.try_into()?);
     let range = since..backend.table.skew().now().plus(Millis(1));
     let report = limiter.admin().usage_report(scope, Granularity::Hourly, range)?;
