@@ -230,7 +230,9 @@ fn places(steps: &[Step], grants: &[(Grant, String)]) -> Vec<Option<usize>> {
             // Nothing was counted of a decision without the table, so its usage is a report.
             if place.is_none() && grant.degraded().is_none() {
                 *place = keys.iter().position(is_same);
-                place.map(|at| keys[at].take());
+                if let Some(at) = *place {
+                    keys[at] = None;
+                }
             }
         }
     }
