@@ -149,8 +149,8 @@ pub(crate) async fn take_all(
     let mut holds = vec![];
     let mut denials = vec![];
     let mut failed: Option<Error> = None;
-    let (mut is_unknown, weight) =
-        (false, |error: &Error| (!error.is_transient(), error.is_unknown()));
+    let weight = |error: &Error| (!error.is_transient(), error.is_unknown());
+    let mut is_unknown = false;
     for (at, decision) in decisions.into_iter().enumerate() {
         match decision {
             Ok(Outcome::Granted(hold)) => holds.push(hold),

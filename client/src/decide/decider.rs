@@ -375,7 +375,6 @@ impl Decider<'_> {
             let Some(first) = self.targets.first().filter(|_| !level.is_empty()) else {
                 continue;
             };
-            // What is not claimed yet returns as a whole if this fails, or has no time left.
             let Ok(leveled) = timeout_at(self.answer_by, Box::pin(try_join_all(level))).await
             else {
                 let (key, within) = (&first.bucket.key, first.request.timeout);

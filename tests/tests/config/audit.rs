@@ -60,7 +60,7 @@ async fn every_change_is_told_the_newest_first() {
         ("ann", of_config(&of_entity("e-1"), None, Some(&five))),
         ("ann", of_config(&own, None, Some(&five))),
     ];
-    assert_eq!(told(events.items), expected.map(|(who, change)| (who.to_owned(), change)));
+    assert_eq!(told(events.items), expected.map(|(by, change)| (by.to_owned(), change)));
 
     let events =
         bob.admin().audit(&AuditSubject::Resource(resource("gpt-4")), None).await.unwrap().items;
