@@ -49,7 +49,7 @@ impl fmt::Display for Balance {
 
 /// Sets balances to the capacity, or to an amount.
 ///
-/// Without limits, all rates are set to the capacity.
+/// Without limits, all rates are set to the capacity, and no quota.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate reset user-1 gpt-4 rpm tpm=5000")]
 pub struct Reset {
@@ -66,7 +66,8 @@ pub struct Reset {
 
 /// Sets balances to 0.
 ///
-/// They refill as before. Without limits, the balances of all rates are set.
+/// They refill as before. Without limits, the balances of all rates are set, and of
+/// no quota.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate drain user-1 gpt-4 tpm")]
 pub struct Drain {
@@ -81,7 +82,9 @@ pub struct Drain {
     key: KeyArgs,
 }
 
-/// Adds tokens to balances, at most to the capacity.
+/// Adds tokens to balances.
+///
+/// A rate gets at most its capacity; what a quota gets lasts until its window ends.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example: weirgate top-up user-1 gpt-4 tpm=50000 --idempotency-key ticket-4711"

@@ -8,8 +8,8 @@ use std::time::Duration;
 use quick_cache::unsync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, UnitWeighter};
 use weirgate_shared::{
-    Bucket, BucketKey, Effect, EntityId, EpochMillis, Limit, LimitName, MilliTokens, Millis,
-    Resource, ShardIndex, Stamp,
+    Bucket, BucketKey, Effect, EntityId, EpochMillis, Limit, LimitMode, LimitName, MilliTokens,
+    Millis, Resource, ShardIndex, Stamp,
 };
 use weirgate_store::Consistency;
 
@@ -59,6 +59,19 @@ pub(crate) struct BucketTarget {
     pub(crate) is_shadow: bool,
     /// Place of its request among several.
     pub(crate) request_at: usize,
+}
+
+impl BucketTarget {
+    /// Iterates over the amounts that can deny, so neither those of a request in shadow mode, nor those
+    /// of limits that are.
+    pub(crate) fn denying(&self) -> impl Iterator<Item = (&LimitName, MilliTokens)> {
+        let is_shadow = |name: &LimitName| {
+            let mut limits = self.request.limits.iter();
+            limits.any(|limit| limit.name() == name && limit.mode() == LimitMode::Shadow)
+        };
+        let enforced = self.request.asks.with(Effect::Enforce);
+        enforced.filter(move |(name, _)| !self.is_shadow && !is_shadow(name))
+    }
 }
 
 impl BucketState {

@@ -7,7 +7,7 @@ use super::grant::{BucketGrant, Granted, Uncounted};
 use super::local::LocalBuckets;
 use crate::bucket::BucketTarget;
 use crate::session::Session;
-use crate::values::{AcquireOptions, Degraded, Denied, Error, OnUnavailable, count};
+use crate::values::{AcquireOptions, Degraded, Denied, Error, OnUnavailable, count, merge_denials};
 
 /// Returns whether `error` shows that DynamoDB is unavailable.
 fn is_unavailable(session: &Session, error: &Error) -> bool {
@@ -34,8 +34,8 @@ fn is_unavailable(session: &Session, error: &Error) -> bool {
 ///
 /// A request that bypasses the limits is granted whenever it could not be counted in time: its
 /// decision needs no table. What only the table can do fails, whatever is set or stored: its caller
-/// must know that it was not done. A request in shadow mode is granted whatever is set, because nothing
-/// denies it.
+/// must know that it was not done. A request of which every limit is soft or in shadow mode is granted
+/// whatever is set, because nothing denies it.
 pub(crate) fn fall_back(
     session: &Session,
     local_buckets: &LocalBuckets,
@@ -51,8 +51,9 @@ pub(crate) fn fall_back(
         true => OnUnavailable::Allow,
         false => session.on_unavailable(options.on_unavailable),
     };
+    let can_deny = |target: &BucketTarget| target.denying().next().is_some();
     let is_shadow = match targets {
-        Some(targets) if !targets.is_empty() => targets.iter().all(|target| target.is_shadow),
+        Some(targets) if !targets.is_empty() => !targets.iter().any(can_deny),
         _ => session.settings.is_shadow || options.is_shadow,
     };
     let on_unavailable = match on_unavailable {
@@ -66,10 +67,11 @@ pub(crate) fn fall_back(
         Ok(Decision::Denied(Denied { degraded: Some(degraded.clone()), ..denied }))
     };
     // What a vendor asked for holds without DynamoDB, too.
-    let paused = targets.iter().flat_map(|all| *all).find_map(|target| {
-        let denied = target.bucket.denied_by_pause(&session.env, &target.request);
-        denied.filter(|_| !target.is_shadow)
-    });
+    let by_pause =
+        |target: &BucketTarget| target.bucket.denied_by_pause(&session.env, &target.request);
+    let enforcing = targets.iter().flat_map(|all| *all).filter(|target| can_deny(target));
+    let paused: Vec<_> = enforcing.filter_map(by_pause).collect();
+    let paused = (!paused.is_empty()).then(|| merge_denials(paused));
     let answer = match (on_unavailable, targets, paused) {
         (OnUnavailable::Allow | OnUnavailable::Local { .. }, _, Some(paused)) => denied(paused),
         (OnUnavailable::Error, ..) => return Err(error),

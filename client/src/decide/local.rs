@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate_shared::{
-    BucketKey, Effect, EpochMillis, Limit, LimitKind, LimitMode, LimitName, LimitState,
-    LimitsVersion, MilliTokens, RefillRule, Shard, VersionedLimits,
+    BucketKey, EpochMillis, Limit, LimitKind, LimitMode, LimitName, LimitState, LimitsVersion,
+    MilliTokens, RefillRule, Shard, VersionedLimits,
 };
 
 use crate::bucket::BucketTarget;
@@ -214,14 +214,7 @@ fn change(shard: &mut Shard, limit: &LimitName, by: MilliTokens) {
 
 /// Returns whether a target needs a balance, so that it is denied without a bucket.
 fn needs_balance(target: &BucketTarget) -> bool {
-    let request = &target.request;
-    let is_reported = |name: &LimitName| {
-        let mut limits = request.limits.iter();
-        limits.any(|limit| limit.name() == name && limit.mode() == LimitMode::Shadow)
-    };
-    let mut enforced = request.asks.with(Effect::Enforce);
-    let is_needed = |(name, amount)| amount > MilliTokens::ZERO && !is_reported(name);
-    !target.is_shadow && enforced.any(is_needed)
+    target.denying().any(|(_, amount)| amount > MilliTokens::ZERO)
 }
 
 /// Returns what a request takes, without what shadow mode waives: by the first choice of pools that

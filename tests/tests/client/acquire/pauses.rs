@@ -6,8 +6,8 @@ use weirgate_tests::fleet::taken;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use weirgate::{
-    Decision, Denied, FakeClock, Grant, Limit, LiveLeases, OnUnavailable, OperationOutcome,
-    Prefetch, RateLimiter, VendorCount, VendorReport,
+    Decision, Denied, FakeClock, Grant, Limit, LimitMode, LiveLeases, OnUnavailable,
+    OperationOutcome, Prefetch, RateLimiter, VendorCount, VendorReport,
 };
 use weirgate_shared::write;
 use weirgate_store::ReturnValues;
@@ -239,6 +239,76 @@ async fn the_top_of_a_chain_is_paused_and_a_pause_holds_without_dynamodb() {
     assert!(degraded.is_paused(), "{degraded}");
     pass(secs(12)).await;
     assert!(ask("b").await.is_granted(), "unavailable, and allowed");
+}
+
+/// Nothing denies what is only counted, whether the call says so, the limit or its level.
+#[tokio::test(start_paused = true)]
+async fn without_dynamodb_only_enforced_limits_deny() {
+    let settings = [
+        OnUnavailable::Error,
+        OnUnavailable::Deny,
+        OnUnavailable::Allow,
+        OnUnavailable::Local { percent: 100 },
+    ];
+    let modes = [
+        (LimitMode::Enforced, true),
+        (LimitMode::Shadow, false),
+        (LimitMode::Soft, false),
+        (LimitMode::Enforced, false),
+    ];
+    for (on_unavailable, is_paused) in settings.iter().flat_map(|all| [(*all, false), (*all, true)])
+    {
+        for (mode, is_shadow_call) in modes {
+            let denies = mode == LimitMode::Enforced && !is_shadow_call;
+            let case =
+                format!("{on_unavailable:?}, paused: {is_paused}, {mode:?}, {is_shadow_call}");
+            let fleet = Fleet::new().await;
+            let limiter =
+                fleet.limiter_with(|builder| builder.on_unavailable(on_unavailable)).await;
+            let limits = [Limit::per_minute("rpm", 60).unwrap().in_mode(mode)];
+            let ask = || {
+                let ask = limiter.acquire("e-1", "gpt-4").limits(&limits).take("rpm", 1);
+                if is_shadow_call { ask.shadow() } else { ask }
+            };
+            let grant = taken(ask()).await;
+            if is_paused {
+                grant.vendor_said(429, [("retry-after", "60")]).await.unwrap().unwrap();
+            }
+            fleet.fail_writes(Fault::ServerError);
+            fleet.fail_reads(Fault::ServerError);
+            let is_granted = ask().send().await.is_ok_and(|decision| decision.is_granted());
+            let goes_on = match on_unavailable {
+                OnUnavailable::Error | OnUnavailable::Deny => false,
+                _ => !is_paused,
+            };
+            assert_eq!(is_granted, !denies || goes_on, "{case}");
+        }
+    }
+}
+
+/// Of several pauses, the one that ends last says when to come again.
+#[tokio::test(start_paused = true)]
+async fn without_dynamodb_the_longest_pause_of_a_chain_counts() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter_with(|builder| builder.on_unavailable(OnUnavailable::Allow)).await;
+    let admin = limiter.admin();
+    let top = || "top".try_into().unwrap();
+    admin.set_entity(&weirgate::Entity::new(top())).await.unwrap();
+    let child = weirgate::Entity::new("a".try_into().unwrap()).child_of(top(), true);
+    admin.set_entity(&child).await.unwrap();
+    let ask = || {
+        let ask = limiter.acquire("a", "gpt-4").limits(&per_minute(60)).cascading();
+        ask.take("rpm", 1).send()
+    };
+    let _grant = ask().await.unwrap().granted().unwrap();
+    for (entity, lasts) in [("a", 2), ("top", 60)] {
+        limiter.report_vendor(entity, "gpt-4", &too_many(lasts)).await.unwrap().unwrap();
+    }
+    fleet.fail_writes(Fault::ServerError);
+    fleet.fail_reads(Fault::ServerError);
+    let Decision::Denied(denied) = ask().await.unwrap() else { panic!("granted in the pause") };
+    assert!(denied.retry_after.unwrap() > secs(50), "{denied}");
+    assert_eq!(denied.blocking().unwrap().entity.as_str(), "top");
 }
 
 /// An operator's pause is made once for its key, recorded, and ended by a resume, on all shards.

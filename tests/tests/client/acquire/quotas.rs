@@ -220,6 +220,35 @@ async fn a_top_up_is_good_until_the_end_of_the_window() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_sets_all_rates_sets_no_quota_and_nothing_is_changed_twice() {
+    let (fleet, [limiter]) = Fleet::of().await;
+    let [quota] = hourly(10);
+    let limits = [quota, rpm(60)];
+    let _ = granted(&limiter, &limits, &[("q", 4), ("rpm", 20)]).await;
+    let edit = || limiter.admin().edit_balances("e-1", "gpt-4");
+    for (all, left) in [(edit().drain_all(), 0), (edit().reset_all(), 60)] {
+        let report = all.send().await.unwrap();
+        assert_eq!(report.after.len(), 1);
+        assert_eq!(report.after["rpm"], tokens(left));
+        assert_eq!(stored(&fleet).await.0, 6);
+    }
+    for twice in [
+        edit().set("rpm", 5).reset_all(),
+        edit().reset_all().set("rpm", 5),
+        edit().top_up("rpm", 5).drain_all(),
+        edit().drain_all().top_up("rpm", 5),
+        edit().drain_all().reset_all(),
+        edit().drain("rpm").reset("rpm"),
+    ] {
+        let error = twice.send().await.unwrap_err().to_string();
+        assert!(error.contains("changed twice"), "{error}");
+    }
+    // Of different limits.
+    edit().reset_all().drain("q").send().await.unwrap();
+    assert_eq!(stored(&fleet).await.0, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_changed_quota_carries_what_was_used() {
     let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &hourly(10), &[("q", 6)]).await;

@@ -1,11 +1,12 @@
 //! Resets, drains and tops up buckets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use weirgate_shared::write::BalanceChange;
 use weirgate_shared::{
-    AuditChange, BalanceStep, EditChange, EpochMillis, LimitName, MilliTokens, Shard, ShardIndex,
+    AuditChange, BalanceStep, EditChange, EpochMillis, LimitKind, LimitName, MilliTokens, Shard,
+    ShardIndex,
 };
 
 use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
@@ -14,7 +15,7 @@ use crate::session::CacheKey;
 use crate::values::{Amounts, Error, check_next_windows, parse_amount};
 
 impl Admin {
-    /// Changes the balances of rates of one bucket, in all its shards: one write each, after one that
+    /// Changes the balances of rates and quotas of one bucket, in all its shards: one write each, after one that
     /// records the plan. Callers may go on; each shard is changed once.
     ///
     /// Usage stays as it was counted. Tokens that callers hold, or have prefetched, stay theirs. A
@@ -85,7 +86,7 @@ impl BalanceEdit<'_> {
         self.with(Some(limit), Change::Fill)
     }
 
-    /// Sets every rate to its capacity.
+    /// Sets every rate to its capacity. Quotas stay as they are.
     pub fn reset_all(self) -> Self {
         self.with(None, Change::Fill)
     }
@@ -100,13 +101,13 @@ impl BalanceEdit<'_> {
         self.set(limit, 0)
     }
 
-    /// Sets every rate to 0.
+    /// Sets every rate to 0. Quotas stay as they are.
     pub fn drain_all(self) -> Self {
         self.with(None, Change::Set(0))
     }
 
-    /// Adds an amount to a limit, at most to its capacity. Every refill cuts a balance at the
-    /// capacity, so for more, configure a greater capacity.
+    /// Adds an amount to a limit: to a rate at most to its capacity, because every refill cuts a balance
+    /// there; to a quota any amount, which lasts until the end of its window.
     pub fn top_up(self, limit: &str, tokens: i64) -> Self {
         self.with(Some(limit), Change::Add(tokens))
     }
@@ -296,6 +297,12 @@ fn named(
     shards: &[Arc<Shard>],
     changes: &[(Option<LimitName>, AmountChange)],
 ) -> Result<BTreeMap<LimitName, AmountChange>, Error> {
+    let add = |named: &mut BTreeMap<_, _>, name: &LimitName, change| {
+        if named.insert(name.clone(), change).is_none() {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!("limit {name:?} is changed twice in one call: change it once")))
+    };
     let mut named = BTreeMap::new();
     let Some(first) = shards.first() else {
         return Ok(named);
@@ -303,8 +310,15 @@ fn named(
     let of_all = || shards.iter().flat_map(|shard| shard.limits.keys());
     for (name, change) in changes {
         let Some(name) = name else {
-            let can_set = |name: &&LimitName| shards.iter().any(|shard| can_set(shard, name));
-            named.extend(of_all().filter(can_set).map(|name| (name.clone(), *change)));
+            let is_rate = |shard: &Arc<Shard>, name: &LimitName| {
+                let state = shard.limits.get(name);
+                state.is_some_and(|state| state.rule.kind() == LimitKind::Rate)
+            };
+            let rates: BTreeSet<_> =
+                of_all().filter(|name| shards.iter().any(|shard| is_rate(shard, name))).collect();
+            for name in rates {
+                add(&mut named, name, *change)?;
+            }
             continue;
         };
         if !of_all().any(|known| known == name) {
@@ -323,11 +337,7 @@ fn named(
                 "limit {name:?} has slots, whose number follows from their leases: release those"
             )));
         }
-        if named.insert(name.clone(), *change).is_some() {
-            return Err(Error::Invalid(format!(
-                "limit {name:?} is changed twice in one call: change it once"
-            )));
-        }
+        add(&mut named, name, *change)?;
     }
     // Shards get new limits one by one, with the next take from each.
     if let Some(name) = named.keys().find(|name| !shards.iter().all(|shard| can_set(shard, name))) {
