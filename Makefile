@@ -149,7 +149,7 @@ agent: cargo ## Build the agent for this machine into target/agent/
 	cargo build --locked --release --config 'profile.release.panic="abort"' $(of_agent)
 	install -D $(cargo_target)/release/weirgate-agent target/agent/weirgate-agent
 
-of_agent := --config 'profile.release.package.weirgate.opt-level="s"' -p weirgate-agent
+of_agent := --config agent/optimized.toml -p weirgate-agent
 
 # The build that is deployed by default: arm64, by Zig, against an old libc. Run here by an emulator of the processor.
 .PHONY: cross
@@ -170,7 +170,7 @@ envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, and ev
 .PHONY: envoy-measure
 envoy-measure: cargo packages-redis ## Measure Envoy's service on Redis: ARGS="10000 8" for 10,000 calls a second of 8 tenants
 	@command -v h2load >/dev/null || { echo "make: h2load is missing: install the package nghttp2-client" >&2; exit 1; }
-	cargo build --locked --release $(thin) --workspace --bin weirgate-agent
+	cargo build --locked --release $(thin) $(of_agent)
 	$(PYTHON) verify/stack/envoy_on_redis.py $(cargo_target)/release/weirgate-agent $(ARGS)
 
 .PHONY: guides

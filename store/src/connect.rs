@@ -18,6 +18,8 @@ use aws_sdk_dynamodb::config::{
 #[cfg(feature = "chain")]
 use aws_types::os_shim_internal::Fs;
 
+#[cfg(feature = "chain")]
+use crate::credentials::CredentialsLoader;
 use crate::date::DateInterceptor;
 use crate::idle::Https;
 use crate::proxy;
@@ -189,7 +191,16 @@ async fn with_chain(
     }
     let config = chain(http, connection, variables).await;
     match config.region() {
-        Some(_) => (&config).into(),
+        Some(_) => {
+            let given = aws_sdk_dynamodb::config::Builder::from(&config);
+            match config.credentials_provider() {
+                Some(source) => {
+                    let timeout = connection.request_timeout;
+                    given.credentials_provider(CredentialsLoader::new(source, timeout))
+                }
+                None => given,
+            }
+        }
         None => {
             unusable("no region is set: set AWS_REGION, or the region of the profile".to_owned())
         }

@@ -3,6 +3,7 @@
 //! # Layout
 //!
 //! - `connect`: [`connect`] is the one place that builds an SDK client
+//! - `credentials` (feature `chain`): credentials that take longer to load than an attempt
 //! - `clock`, `skew`, `date`: [`Clock`], and [`CorrectedClock`], which corrects it by the dates of
 //!   answers
 //! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything
@@ -34,6 +35,8 @@ mod attribute;
 mod bound;
 mod clock;
 mod connect;
+#[cfg(feature = "chain")]
+mod credentials;
 mod date;
 mod describe;
 mod due;

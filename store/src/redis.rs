@@ -55,7 +55,7 @@ pub(crate) struct RedisTable(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    connection: Connection,
+    connection: Arc<Connection>,
     keys: Keys,
     /// `apply.lua`.
     apply: (String, Script),
@@ -101,7 +101,7 @@ impl RedisTable {
         let script = Script::new(&code);
         let keys = Keys::new(&options.table);
         Ok(Self(Arc::new(Shared {
-            connection: Connection::new(options, skew.clone(), keys.writes.clone())?,
+            connection: Arc::new(Connection::new(options, skew.clone(), keys.writes.clone())?),
             keys,
             apply: (code, script),
             skew,

@@ -12,7 +12,7 @@ use redis::{
     RedisError, Value, cmd,
 };
 use rustls::crypto::{CryptoProvider, ring};
-use tokio::sync::RwLock;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
 
@@ -95,7 +95,7 @@ pub(super) struct Connection {
     use_server_time: bool,
     /// Key of the number of writes.
     writes: String,
-    open: RwLock<Open>,
+    open: Mutex<Open>,
 }
 
 /// A connection that is open, and what it knows of the server.
@@ -155,13 +155,16 @@ enum Connected {
     Moved(ConnectionAddr),
 }
 
-/// The connection, and the number of those before it.
+/// Outcome of an attempt to connect, once it has one: the connection and its number.
+type Outcome = Option<Result<(u64, Opened), StoreError>>;
+
+/// The connection, and the number of those so far.
 #[derive(Default)]
 struct Open {
     opened: Option<Opened>,
     number: u64,
-    /// The last attempt that failed, for all that waited for it: each would wait as long for its own.
-    failed: Option<(Instant, StoreError)>,
+    /// The attempt under way, for all that wait for it: each would wait as long for its own.
+    attempt: Option<watch::Receiver<Outcome>>,
 }
 
 impl fmt::Debug for Connection {
@@ -226,18 +229,18 @@ impl Connection {
             clock: skew,
             use_server_time: options.use_server_time,
             writes,
-            open: RwLock::default(),
+            open: Mutex::default(),
         })
     }
 
     /// Makes the connection, if there is none.
-    pub(super) async fn open(&self) -> Result<(), StoreError> {
+    pub(super) async fn open(self: &Arc<Self>) -> Result<(), StoreError> {
         self.opened().await.map(drop)
     }
 
     /// Sends a command. An error is of a command that was sent, or of a connection that was not made.
     pub(super) async fn send<T>(
-        &self,
+        self: &Arc<Self>,
         request: &impl Fn() -> String,
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     ) -> Result<T, StoreError> {
@@ -246,7 +249,7 @@ impl Connection {
 
     /// Sends a command that needs to know what the server said before, or says something.
     pub(super) async fn send_on<T>(
-        &self,
+        self: &Arc<Self>,
         request: &impl Fn() -> String,
         send: impl AsyncFnOnce(&mut Opened) -> Result<T, RedisError>,
     ) -> Result<T, StoreError> {
@@ -255,7 +258,7 @@ impl Connection {
             Ok(answer) => Ok(answer),
             Err(error) => {
                 if error::needs_connection(&error) {
-                    let mut open = self.open.write().await;
+                    let mut open = self.current();
                     if open.number == number {
                         open.opened = None;
                     }
@@ -286,39 +289,68 @@ impl Connection {
         }
     }
 
-    async fn opened(&self) -> Result<(u64, Opened), StoreError> {
-        let (asked, asked_epoch) = (Instant::now(), self.clock.local());
-        let copy = |open: &Open| {
-            let mut opened = open.opened.clone()?;
-            (opened.asked, opened.asked_at) = (asked_epoch, asked);
-            opened.is_usable().then_some((open.number, opened))
+    /// Returns the connection and its number. Without one, it waits for an attempt to connect.
+    async fn opened(self: &Arc<Self>) -> Result<(u64, Opened), StoreError> {
+        let (asked, asked_at) = (self.clock.local(), Instant::now());
+        let mut attempt = {
+            let mut open = self.current();
+            if let Some(known) = &open.opened {
+                let opened = Opened { asked, asked_at, ..known.clone() };
+                if opened.is_usable() {
+                    return Ok((open.number, opened));
+                }
+            }
+            open.opened = None;
+            self.attempt(&mut open)
         };
-        if let Some(opened) = copy(&*self.open.read().await) {
-            return Ok(opened);
+        let outcome = attempt.wait_for(Option::is_some).await;
+        match outcome.as_deref() {
+            Ok(Some(Ok(connected))) => Ok(connected.clone()),
+            Ok(Some(Err(error))) => Err(error.without_source()),
+            Ok(None) | Err(_) => {
+                let reason =
+                    format!("the runtime that connected to {} ended; ask again", self.server);
+                let request = "CONNECT".to_owned();
+                Err(self.refused(ErrorKind::Unreachable, request, reason, None))
+            }
         }
-        let mut open = self.open.write().await;
-        if let Some(opened) = copy(&open) {
-            return Ok(opened);
-        }
-        if let Some((at, error)) = &open.failed
-            && *at > asked
-        {
-            return Err(error.without_source());
-        }
-        open.opened = None;
-        let connected = self.connect().await.map_err(|error| match open.number {
+    }
+
+    /// Returns the attempt to connect that is under way, or begins one.
+    fn attempt(self: &Arc<Self>, open: &mut Open) -> watch::Receiver<Outcome> {
+        // A closed one has ended with its runtime.
+        let under_way = open.attempt.clone().filter(|attempt| !attempt.is_closed());
+        under_way.unwrap_or_else(|| {
+            let (send, attempt) = watch::channel(None);
+            let connection = Arc::clone(self);
+            // A task, because a request that is not polled would hold all others.
+            tokio::spawn(async move {
+                let connected = connection.connect().await;
+                send.send_replace(Some(connection.keep(connected)));
+            });
+            open.attempt = Some(attempt.clone());
+            attempt
+        })
+    }
+
+    /// Ends an attempt. Returns its connection with its number, for later requests as well.
+    fn keep(&self, connected: Result<Opened, StoreError>) -> Result<(u64, Opened), StoreError> {
+        let mut open = self.current();
+        open.attempt = None;
+        let opened = connected.map_err(|error| match open.number {
             0 => error,
             _ if error.kind.is_transient() => error,
             // One that was accepted before has changed, or has a successor with other settings and users: what the
             // caller has set is right.
             _ => StoreError { kind: ErrorKind::Unavailable, ..error },
-        });
-        let opened = connected.inspect_err(|error| {
-            open.failed = Some((Instant::now(), error.without_source()));
         })?;
         open.number += 1;
         open.opened = Some(opened.clone());
         Ok((open.number, opened))
+    }
+
+    fn current(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connects to the first known server that leads to the table.

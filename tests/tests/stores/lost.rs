@@ -1,6 +1,8 @@
 //! Answers that are lost: the store repeats the write with its id, and the item tells whether it was applied.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use weirgate::FakeClock;
@@ -377,6 +379,32 @@ async fn an_idle_connection_is_not_waited_for() {
         written.expect("it is answered").expect("it is applied");
         assert_eq!(proxy.connections(), connections, "{skew_ms}");
         proxy.pass_all();
+    }
+}
+
+/// Neither one that began to connect, nor one that waited for that.
+#[tokio::test]
+async fn a_request_that_is_not_polled_keeps_no_other_one_waiting() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let table = Table::on_redis(&RedisOptions::new(proxy.url())).expect("the URL is one");
+    let keys = [key("one")];
+    let read = async || {
+        let read = tokio::time::timeout(Duration::from_secs(60), table.read(&keys)).await;
+        read.expect("it is answered").expect("it is there");
+    };
+    let mut unpolled = [(); 2].map(|()| Box::pin(table.read(&keys)));
+    for request in &mut unpolled {
+        let begun = poll_fn(|context| Poll::Ready(request.as_mut().poll(context)));
+        assert!(begun.await.is_pending());
+    }
+    read().await;
+    assert_eq!(proxy.connections(), 1);
+    proxy.lose_next_answer();
+    read().await;
+    assert_eq!(proxy.connections(), 2);
+    for request in unpolled {
+        request.await.expect("it goes on");
     }
 }
 
