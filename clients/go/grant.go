@@ -159,10 +159,17 @@ func (g *Grant) RollBack(ctx context.Context) (Settlement, error) {
 func (g *Grant) VendorSaid(ctx context.Context, response *http.Response) (time.Time, error) {
 	said, err := vendorFields(response)
 	token := g.Token()
-	if err != nil || token == withoutAgent {
-		return time.Time{}, err
+	var until time.Time
+	if err == nil && token != withoutAgent {
+		until, err = g.client.reported(ctx, settleRequest(token, fields{"vendor": said}))
 	}
-	return g.client.reported(ctx, settleRequest(token, fields{"vendor": said}))
+	if err != nil {
+		// The vendor has answered, so the work is done and its tokens are used.
+		g.mu.Lock()
+		g.hasFailed = true
+		g.mu.Unlock()
+	}
+	return until, err
 }
 
 // settle makes a change, which goes on if the context is done: only the wait for it ends.

@@ -34,7 +34,7 @@ const (
 )
 
 // ofVendorLimits are the fields of a vendor's answer that leave the process. Others may be secrets.
-var ofVendorLimits = regexp.MustCompile(`^(retry-after(-ms)?|ratelimit|(x|anthropic)-ratelimit-.+)$`)
+var ofVendorLimits = regexp.MustCompile(`^(date|retry-after(-ms)?|ratelimit|(x|anthropic)-ratelimit-.+)$`)
 
 // A request is what is sent, and how much longer than usual the agent may take.
 type request struct {

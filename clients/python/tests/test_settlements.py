@@ -163,6 +163,11 @@ class Settlements:
         self.assertEqual(caught.exception.applied, "no")
         self.assertEqual(self.balance(), 500)
 
+    def test_a_scope_does_not_roll_back_if_what_the_vendor_answered_could_not_be_told(self):
+        with Relay(lost="vendor") as relay, self.assertRaises(weirgate.Unavailable):
+            self.scope(relay.url, "vendor_said")
+        self.assertEqual(self.balance(), 500)
+
     def test_a_scope_whose_work_fails_after_a_settlement_rolls_back_by_the_new_token(self):
         with Relay() as relay, self.assertRaises(KeyError):
             self.scope(relay.url, "adjust", raises=KeyError)
@@ -216,6 +221,7 @@ CALLS = {
     "release": lambda grant: grant.release({"tpm": 300}),
     "roll_back": lambda grant: grant.roll_back(),
     "take_more": lambda grant: grant.take_more({"tpm": 600}),
+    "vendor_said": lambda grant: grant.vendor_said(status=200, headers={}),
 }
 
 

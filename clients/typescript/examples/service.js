@@ -61,7 +61,7 @@ async function makeReport(tenant, path) {
   return { of: tenant };
 }
 
-server.listen(Number(process.env.PORT ?? 3000), "127.0.0.1", () => {
+server.listen(Number(process.env.PORT ?? 3000), process.env.HOST ?? "127.0.0.1", () => {
   const address = server.address();
   console.log(`listening on ${typeof address === "object" ? address?.port : address}`);
 });

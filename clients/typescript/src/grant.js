@@ -183,9 +183,15 @@ export class Grant {
    * @param {CallOptions} [options]
    */
   async vendorSaid(response, options = {}) {
-    const said = saying(response);
-    const signal = check.signal(check.fields("options", options, OF_CALL).signal);
-    return this.#token === WITHOUT_AGENT ? null : pausedUntil(await this.#calls.call(settle(this.#token, said), signal));
+    try {
+      const said = saying(response);
+      const signal = check.signal(check.fields("options", options, OF_CALL).signal);
+      return this.#token === WITHOUT_AGENT ? null : pausedUntil(await this.#calls.call(settle(this.#token, said), signal));
+    } catch (error) {
+      // The vendor has answered, so the work is done and its tokens are used.
+      this.#hasFailed = true;
+      throw error;
+    }
   }
 
   /** Releases the grant of an `await using`. A failure is a process warning. */

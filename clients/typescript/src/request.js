@@ -27,7 +27,7 @@ const OF_LIMITS = ["limits", "status", "isShadow", "class", "replace", ...OF_DEL
 const STATUSES = ["enforced", "disabled", "unlimited"];
 const OF_RANGE = ["atLeast", "atMost"];
 /** No other field of a vendor's answer leaves the process: it may be a secret. */
-const OF_VENDOR_LIMITS = /^(retry-after(-ms)?|ratelimit|(x|anthropic)-ratelimit-.+)$/;
+const OF_VENDOR_LIMITS = /^(date|retry-after(-ms)?|ratelimit|(x|anthropic)-ratelimit-.+)$/;
 const READABLE = /^[\x00-\x7f]{0,256}$/;
 const MAX_HEADERS = 8_192;
 const HOUR_MS = 3_600_000;

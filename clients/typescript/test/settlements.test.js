@@ -150,6 +150,12 @@ test("a scope does not roll back if only its settlement was refused", async (t) 
   assert.equal(balance, 500);
 });
 
+test("a scope does not roll back if what the vendor answered could not be told", async (t) => {
+  const { error, balance } = await scoped(t, { lost: "vendor" }, (grant) => grant.vendorSaid({ status: 200, headers: {} }));
+  assert.equal(error.applied, "unknown");
+  assert.equal(balance, 500);
+});
+
 test("a scope whose work fails after a settlement rolls back by the new token", async (t) => {
   const { error, balance } = await scoped(t, {}, async (grant) => {
     await grant.adjust({ tpm: 300 });

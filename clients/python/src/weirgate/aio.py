@@ -80,8 +80,9 @@ class AsyncGrant(Held):
         self, response: object = None, *, status: Optional[int] = None, headers: Optional[Mapping[str, str]] = None
     ) -> Optional[float]:
         """As `Grant.vendor_said`."""
-        asked = self._saying(request.vendor(response, status, headers))
-        return None if asked is None else answer.paused_until(await self._client._call(asked, Waits(endures=False)))
+        with self._telling():
+            asked = self._saying(request.vendor(response, status, headers))
+            return None if asked is None else answer.paused_until(await self._client._call(asked, Waits(endures=False)))
 
     async def __aenter__(self) -> AsyncGrant:
         return self

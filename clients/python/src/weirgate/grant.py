@@ -136,6 +136,15 @@ class Held:
         return None if self.token == without_agent.TOKEN else request.settle(self.token, {"vendor": vendor})
 
     @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Keeps in mind whether what the vendor answered could not be told: the work is done, so its tokens are used."""
+        try:
+            yield
+        except BaseException:
+            self._has_failed_settlement = True
+            raise
+
+    @contextlib.contextmanager
     def _settling(self, ended: Any, end: Callable[[], None]) -> Iterator[Settling]:
         """Keeps in mind whether a settlement, the block, fails. A decision that refuses it is no failure."""
         settling = Settling(ended, end)
@@ -250,8 +259,9 @@ class Grant(Held):
         its `status` and `headers`. Only the fields of limits are sent. Returns the end of the pause, in seconds since 1970;
         None without one. The grant stays as it is, so settle it as usual.
         """
-        asked = self._saying(request.vendor(response, status, headers))
-        return None if asked is None else answer.paused_until(self._client._call(asked))
+        with self._telling():
+            asked = self._saying(request.vendor(response, status, headers))
+            return None if asked is None else answer.paused_until(self._client._call(asked))
 
     def __enter__(self) -> Grant:
         return self

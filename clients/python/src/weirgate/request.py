@@ -17,7 +17,7 @@ RELEASE = {"end": "release"}
 _HOUR = 3_600.0
 _LAST_INSTANT = 8_640_000_000_000.0
 # No other field of a vendor's answer leaves the process: it may be a secret.
-_OF_LIMITS = re.compile("retry-after(-ms)?|ratelimit|(x|anthropic)-ratelimit-.+", re.IGNORECASE)
+_OF_LIMITS = re.compile("date|retry-after(-ms)?|ratelimit|(x|anthropic)-ratelimit-.+", re.IGNORECASE)
 _MAX_VALUE = 256
 _MAX_HEADERS = 8_192
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
