@@ -96,8 +96,7 @@ impl Extension {
     /// Reports to Lambda why the extension ends before the function does.
     pub async fn exit(&self, message: &str) {
         let kind = "Extension.WeirgateExit";
-        let report = self.api.error("exit", &self.identifier, kind, message);
-        let _ = tokio::time::timeout(REPORT, report).await;
+        self.api.error("exit", &self.identifier, kind, message).await;
     }
 }
 
@@ -187,14 +186,17 @@ impl ExtensionsApi {
         serde_json::from_slice(&body.to_bytes()).map_err(|error| CallError::Refused(failed(&error)))
     }
 
-    /// Reports why the extension cannot start (`init`), or ends early (`exit`).
+    /// Reports why the extension cannot start (`init`), or ends early (`exit`). A Lambda that does not
+    /// answer delays neither.
     async fn error(&self, phase: &str, identifier: &str, kind: &str, message: &str) {
         let fields = [(IDENTIFIER, identifier), (ERROR_TYPE, kind)];
         let body =
             serde_json::json!({"errorMessage": message, "errorType": kind, "stackTrace": []});
         let path = format!("{phase}/error");
         let sent = self.send(Method::POST, &path, &fields, body.to_string());
-        if let Err(error) = sent.await {
+        let sent = tokio::time::timeout(REPORT, sent).await;
+        let late = |_| Err(CallError::Lost(format!("no answer within {REPORT:?}")));
+        if let Err(error) = sent.unwrap_or_else(late) {
             tracing::error!(%error, "the error was not reported to Lambda");
         }
     }

@@ -7,6 +7,7 @@ mod token;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use weirgate_shared::{
     Ask, Bucket, ClassName, EpochMillis, Limit, LimitMode, LimitName, MilliTokens, WriteId,
@@ -443,18 +444,47 @@ impl Hold {
             pool.add_unreported(-pooled);
         }
         if self.parts.len() > 1 {
+            let _ = self.end_doubts().await;
+        }
+        let holds = match &ending {
             // What one part has decides what the others return.
-            for part in &mut self.parts {
-                let _ = part.end_doubt(&self.session).await;
+            Ending::Release(changes) if !changes.is_empty() => vec![self],
+            Ending::Release(_) | Ending::RollBack => self.by_shard(),
+        };
+        let ends = holds.into_iter().map(|hold| hold.end_parts(&ending));
+        HoldSettlement::all(join_all(ends).await.into_iter().flatten())
+    }
+
+    /// Splits an ending hold by shards. The parts of one shard end one after the other, because only its last
+    /// write shows in it.
+    fn by_shard(mut self) -> Vec<Self> {
+        let mut holds = Vec::<Self>::new();
+        for part in std::mem::take(&mut self.parts) {
+            let shard = part.state.key.shard;
+            match holds.iter_mut().find(|hold| hold.parts[0].state.key.shard == shard) {
+                Some(hold) => hold.parts.push(part),
+                None => {
+                    let (limits, parts) = (self.limits.clone(), vec![part]);
+                    let mut hold =
+                        Self::new(&self.session, &self.bucket, parts, limits, self.taken_at);
+                    hold.counted_acquires = std::mem::take(&mut self.counted_acquires);
+                    hold.stage = Stage::Settled;
+                    holds.push(hold);
+                }
             }
         }
+        holds
+    }
+
+    /// Ends the parts one after the other. None stops the others.
+    async fn end_parts(mut self, ending: &Ending) -> Vec<Result<HoldSettlement, Error>> {
         let mut ended = vec![];
         for at in 0..self.parts.len() {
             // The first write subtracts the acquires.
             let acquires = -std::mem::take(&mut self.counted_acquires);
-            ended.push(self.end_part(at, &ending, acquires).await);
+            ended.push(self.end_part(at, ending, acquires).await);
         }
-        HoldSettlement::all(ended)
+        ended
     }
 
     /// Ends a part by the amounts that its lease has.

@@ -162,6 +162,24 @@ impl HoldPart {
         attempt.run().await
     }
 
+    /// Renews the part's lease to expire at `expires`.
+    pub(crate) async fn renew(
+        &mut self,
+        session: &Session,
+        expires: EpochMillis,
+    ) -> Result<HoldSettlement, Error> {
+        let renewal = LeaseChange::Renew(expires);
+        let lasts_until = match self.settle(session, renewal, BTreeMap::new(), 0).await? {
+            SettleOutcome::Done(Settlement::LeaseGone) => return Ok(HoldSettlement::LeaseGone),
+            SettleOutcome::Done(Settlement::Applied) => expires,
+            SettleOutcome::LeaseDiffers(lease) => lease.expires_at,
+        };
+        if let Some((_, until)) = &mut self.lease {
+            *until = lasts_until;
+        }
+        Ok(HoldSettlement::Applied)
+    }
+
     /// Reads the amounts of a lease in doubt. Returns whether the lease is there.
     ///
     /// A copy of the adjustment that arrives later changes nothing but these amounts.

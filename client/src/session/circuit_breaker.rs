@@ -59,6 +59,8 @@ struct Seen {
     /// Whether the last failure was of a write that a server refused which may answer reads: one that is full.
     is_write_refused: bool,
     throttles: KeyRangeThrottles,
+    /// Number of the last probe.
+    probes: u64,
 }
 
 #[derive(Debug)]
@@ -67,8 +69,8 @@ enum State {
     Closed(u32),
     /// No request passes.
     Open { until: Moment, stop: Stop },
-    /// One probe passes.
-    HalfOpen(Stop),
+    /// The probe of this number has passed, and no other request does.
+    HalfOpen { stop: Stop, probe: u64 },
 }
 
 /// Why no requests pass, and for how long.
@@ -102,7 +104,8 @@ pub(crate) enum Sent<'a> {
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     circuit: &'a CircuitBreaker,
-    is_probe: bool,
+    /// Number of the probe, if it is one.
+    probe: Option<u64>,
 }
 
 impl CircuitBreaker {
@@ -129,7 +132,7 @@ impl CircuitBreaker {
     pub(crate) fn is_saturated(&self) -> bool {
         let seen = self.seen.lock();
         match &seen.state {
-            State::Open { stop, .. } | State::HalfOpen(stop) if stop.is_saturation() => true,
+            State::Open { stop, .. } | State::HalfOpen { stop, .. } if stop.is_saturation() => true,
             _ => seen.throttles.are_of_the_table(self.ages.now()),
         }
     }
@@ -139,10 +142,10 @@ impl CircuitBreaker {
     /// # Errors
     /// [`Error::Unavailable`] if the breaker is open.
     pub(crate) fn admit(&self) -> Result<Permit<'_>, Error> {
-        let seen = self.seen.lock();
+        let mut seen = self.seen.lock();
         let stop = match &seen.state {
             State::Closed(_) => {
-                return Ok(Permit { circuit: self, is_probe: false });
+                return Ok(Permit { circuit: self, probe: None });
             }
             State::Open { until, stop } => {
                 let left = until.since(self.ages.now());
@@ -151,10 +154,12 @@ impl CircuitBreaker {
                 }
                 stop.clone()
             }
-            State::HalfOpen(stop) => return Err(stop.rejection(stop.pause)),
+            State::HalfOpen { stop, .. } => return Err(stop.rejection(stop.pause)),
         };
-        Self::set(seen, State::HalfOpen(stop));
-        Ok(Permit { circuit: self, is_probe: true })
+        seen.probes += 1;
+        let probe = seen.probes;
+        Self::set(seen, State::HalfOpen { stop, probe });
+        Ok(Permit { circuit: self, probe: Some(probe) })
     }
 
     /// Records the outcome of a request. Returns whether the breaker opened.
@@ -186,7 +191,7 @@ impl CircuitBreaker {
                 }
                 (self.settings.open_for, None)
             }
-            State::HalfOpen(stop) => match &stop.cause {
+            State::HalfOpen { stop, .. } => match &stop.cause {
                 // Two probes of one bucket show a hot bucket, and nothing of the table.
                 Cause::Saturation(probed) if probed.as_ref() == Some(&bucket) => {
                     seen.throttles.clear();
@@ -205,7 +210,7 @@ impl CircuitBreaker {
     fn accepted(&self, mut seen: MutexGuard<'_, Seen>, sent: Sent<'_>) {
         let now = || self.ages.now();
         let is_saturation = match &seen.state {
-            State::Open { stop, .. } | State::HalfOpen(stop) => stop.is_saturation(),
+            State::Open { stop, .. } | State::HalfOpen { stop, .. } => stop.is_saturation(),
             State::Closed(_) => false,
         };
         match sent {
@@ -226,7 +231,7 @@ impl CircuitBreaker {
                 *seen = seen.saturating_add(1);
                 (threshold > 0 && *seen >= threshold).then_some(self.settings.open_for)
             }
-            State::HalfOpen(stop) => Some(self.longer(stop.pause)),
+            State::HalfOpen { stop, .. } => Some(self.longer(stop.pause)),
             // These requests were sent before it opened.
             State::Open { .. } => None,
         }
@@ -258,14 +263,17 @@ impl CircuitBreaker {
     }
 }
 
-/// Lets another probe through if this one ends without a recorded outcome.
+/// Lets another probe through if this one ends without a recorded outcome. After one, the breaker may wait
+/// for a later probe.
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        if !self.is_probe {
+        let Some(own) = self.probe else {
             return;
-        }
+        };
         let seen = self.circuit.seen.lock();
-        if let State::HalfOpen(stop) = &seen.state {
+        if let State::HalfOpen { stop, probe } = &seen.state
+            && *probe == own
+        {
             let open = State::Open { until: self.circuit.ages.now(), stop: stop.clone() };
             CircuitBreaker::set(seen, open);
         }
@@ -284,6 +292,7 @@ impl Seen {
         state: State::Closed(0),
         is_write_refused: false,
         throttles: KeyRangeThrottles::NONE,
+        probes: 0,
     };
 }
 
@@ -306,7 +315,7 @@ impl State {
         match self {
             Self::Closed(_) => BreakerState::Closed,
             Self::Open { .. } => BreakerState::Open,
-            Self::HalfOpen(_) => BreakerState::HalfOpen,
+            Self::HalfOpen { .. } => BreakerState::HalfOpen,
         }
     }
 }

@@ -36,15 +36,16 @@ impl Session {
         self.observed("UpdateItem", Sent::Write(&update.key.pk), request).await
     }
 
-    /// Sends a planned write that is safe to repeat, and repeats it while its outcome is unknown.
-    /// It returns the item.
+    /// Sends a planned write that is safe to repeat, and repeats it while its outcome is unknown, for the
+    /// limiter's timeout. It returns the item.
     pub(crate) async fn update_idempotent(
         &self,
         update: &Update,
     ) -> Result<WriteOutcome, StoreError> {
         let request =
             self.table.update_with(update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed);
-        self.recorded(Sent::Write(&update.key.pk), request).await
+        let sent = self.recorded(Sent::Write(&update.key.pk), request);
+        self.in_time("UpdateItem", sent).await
     }
 
     /// Sends a transaction once.
@@ -57,14 +58,15 @@ impl Session {
         self.recorded(Sent::Transaction, request).await
     }
 
-    /// Sends a transaction, and repeats it with the same token while its outcome is unknown.
+    /// Sends a transaction, and repeats it with the same token while its outcome is unknown, for the
+    /// limiter's timeout.
     pub(crate) async fn transact_idempotent(
         &self,
         actions: &[Action],
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
         let request = self.table.transact_with(actions, token, RetryPolicy::AlsoUnconfirmed);
-        self.recorded(Sent::Transaction, request).await
+        self.in_time("TransactWriteItems", self.recorded(Sent::Transaction, request)).await
     }
 
     /// Reads up to 100 items.

@@ -1,6 +1,8 @@
 //! Every call of an operator leaves an audit event. The list of calls is that of the public surface.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
 use weirgate_tests::stored::{set_config, set_entity, stop};
@@ -253,6 +255,39 @@ async fn i9_every_act_of_an_operator_ends_within_its_timeout_on_a_silent_table()
         assert!(took <= timeout * 2, "{name}, {are_reads_answered}: {took:?}, {error}");
         if !are_reads_answered {
             assert!(took <= timeout + millis(1), "{name}: {took:?}, {error}");
+        }
+    }
+}
+
+/// Acts that write to shards after what announces or records them.
+const IN_SHARDS: [&str; 6] =
+    ["apply_limits", "edit_balances", "pause", "purge_namespace", "resume", "set_shards"];
+
+/// The plan of a change is stored, so another call finishes it.
+#[tokio::test(start_paused = true)]
+async fn i9_an_act_ends_within_its_timeout_if_the_table_falls_silent_half_way() {
+    for name in IN_SHARDS {
+        for answered in 1.. {
+            let fleet = Fleet::new().await;
+            let _world = world(&fleet).await;
+            let timeout = millis(700);
+            let limiter = fleet.limiter_with(|builder| builder.timeout(timeout)).await;
+            let is_silent = Arc::new(AtomicBool::new(false));
+            let (silent, mut arrived) = (Arc::clone(&is_silent), 0);
+            fleet.dynamo.stall_when(move |_, _| {
+                arrived += 1;
+                silent.fetch_or(arrived > answered, Ordering::Relaxed);
+                arrived > answered
+            });
+            let began = Instant::now();
+            let done = act(&limiter, name).await;
+            let took = began.elapsed();
+            let most = timeout * 2 + millis(100);
+            assert!(took <= most, "{name}, {answered} answers: {took:?}, {done:?}");
+            if !is_silent.load(Ordering::Relaxed) {
+                done.unwrap_or_else(|error| panic!("{name}: {error}"));
+                break;
+            }
         }
     }
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use weirgate_shared::write::LeaseChange;
-use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
+use weirgate_shared::{LimitName, MilliTokens};
 
 use super::{Adjusting, Hold};
 use crate::queue::{HoldPart, SettleOutcome};
@@ -41,10 +42,8 @@ impl Hold {
     ) -> Result<HoldSettlement, Error> {
         // Of a caller that is gone: only what the hold has then matters.
         let _ = self.end_adjusting().await;
-        for part in &mut self.parts {
-            if !part.end_doubt(&self.session).await? {
-                return Ok(HoldSettlement::LeaseGone);
-            }
+        if !self.end_doubts().await? {
+            return Ok(HoldSettlement::LeaseGone);
         }
         let held = self.amount(limit);
         let more = adjustment.of(held) - held;
@@ -103,6 +102,14 @@ impl Hold {
             (change != MilliTokens::ZERO).then_some((at, pool, taken + change))
         });
         adjusted.flatten().collect()
+    }
+
+    /// Reads the amounts of the leases in doubt. Returns whether these leases are there.
+    pub(super) async fn end_doubts(&mut self) -> Result<bool, Error> {
+        let session = &*self.session;
+        let doubts = self.parts.iter_mut().map(|part| part.end_doubt(session));
+        let known = join_all(doubts).await.into_iter();
+        known.collect::<Result<Vec<_>, _>>().map(|known| !known.contains(&false))
     }
 
     /// Reads whether the lease is there, and whether it has the amounts of the hold.
@@ -199,25 +206,10 @@ impl Hold {
         let key = self.bucket.key.item_key();
         let now = self.session.confirmed_now(&key).await?;
         // Never earlier than before, by this hold or, as the write requires, by another one.
-        self.renew_until(now.plus(lasts.into()).max(until)).await
-    }
-
-    async fn renew_until(&mut self, expires: EpochMillis) -> Result<HoldSettlement, Error> {
-        for at in 0..self.parts.len() {
-            let (renewal, nothing) = (LeaseChange::Renew(expires), BTreeMap::new());
-            let renewed = self.parts[at]
-                .settle(&self.session, renewal, nothing, 0)
-                .await
-                .map_err(|error| error.halfway(at > 0))?;
-            let lasts_until = match renewed {
-                SettleOutcome::Done(Settlement::LeaseGone) => return Ok(HoldSettlement::LeaseGone),
-                SettleOutcome::Done(Settlement::Applied) => expires,
-                SettleOutcome::LeaseDiffers(lease) => lease.expires_at,
-            };
-            if let Some((_, until)) = &mut self.parts[at].lease {
-                *until = lasts_until;
-            }
-        }
-        Ok(HoldSettlement::Applied)
+        let until = now.plus(lasts.into()).max(until);
+        // All at once, so a throttled shard lets no lease in another one expire.
+        let session = &*self.session;
+        let renewals = self.parts.iter_mut().map(|part| part.renew(session, until));
+        HoldSettlement::all(join_all(renewals).await)
     }
 }

@@ -221,3 +221,22 @@ fn refused_writes_are_failures_in_a_row_until_one_is_accepted_whatever_is_read()
         });
     }
 }
+
+/// A hanging probe has a recorded outcome long before it ends.
+#[test]
+fn a_probe_that_ends_late_lets_no_request_through_beside_the_next_one() {
+    run(async |breaker| {
+        let unanswered = failed(ErrorKind::Unconfirmed);
+        let fails = || breaker.record(Sent::Read, Some(&unanswered));
+        while !fails() {}
+        advance(Duration::from_secs(1)).await;
+        let late = breaker.admit().expect("a probe passes");
+        assert!(fails(), "it hangs");
+        advance(Duration::from_secs(2)).await;
+        let next = breaker.admit().expect("the next probe passes");
+        drop(late);
+        assert!(breaker.admit().is_err(), "one probe is under way");
+        drop(next);
+        let _probe = breaker.admit().expect("the last one ended without an outcome");
+    });
+}

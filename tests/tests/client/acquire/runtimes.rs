@@ -20,9 +20,10 @@ use weirgate::{
     Entity, EntityDescription, EpochMillis, Error, Grant, Grants, Granularity, Limit, LiveLeases,
     Prefetch, RateLimiter, ScopeError, SystemClock, UsageReport, UsageScope, VendorReport, Window,
 };
-use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
-use weirgate_tests::fleet::{Fleet, ask, millis, rpm, secs, slots};
+use weirgate_testkit::{Dynamo, Fault};
+use weirgate_tests::fleet::shards::split;
+use weirgate_tests::fleet::{Fleet, ask, leased, millis, rpm, secs, slots};
 use weirgate_tests::stored::{configure, entity, resource};
 
 /// What the buckets of a scenario hold.
@@ -597,4 +598,51 @@ async fn i9_every_call_ends_within_its_timeout_on_a_silent_table() {
         }
     }
     assert_eq!(late, [""; 0]);
+}
+
+/// Builds a limiter with this timeout, and takes from all eight shards of a bucket under a lease.
+async fn parts_of_eight(fleet: &Fleet, timeout: Duration) -> (RateLimiter, Grant) {
+    let limits = [Limit::custom("tpm", 800, 1, 86_400_000).unwrap(), slots(80)];
+    split(&fleet.limiter().await, &limits, 8).await;
+    let limiter = fleet.limiter_with(|builder| builder.timeout(timeout)).await;
+    let grant = leased(&limiter, &limits, &[("tpm", 700)], secs(3_600)).await;
+    assert_eq!(grant.parts(), 8);
+    (limiter, grant)
+}
+
+#[tokio::test(start_paused = true)]
+async fn i9_many_parts_are_settled_in_the_time_of_one_on_a_silent_table() {
+    for settling in ["renew", "release", "roll_back"] {
+        let fleet = Fleet::new().await;
+        let (_limiter, mut grant) = parts_of_eight(&fleet, millis(700)).await;
+        fleet.dynamo.stall_when(|_, _| true);
+        let began = Instant::now();
+        let done = match settling {
+            "renew" => grant.renew(secs(7_200)).await,
+            "release" => grant.release().await,
+            _ => grant.roll_back().await,
+        };
+        let took = began.elapsed();
+        assert!(took <= secs(3) + millis(20), "{settling}: {took:?}, {done:?}");
+        assert!(done.unwrap_err().is_unknown(), "{settling}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_throttled_shard_keeps_no_lease_of_another_from_being_renewed() {
+    for shard in 0..8 {
+        let fleet = Fleet::new().await;
+        let (limiter, mut grant) = parts_of_eight(&fleet, secs(5)).await;
+        let throttled = format!("#gpt-4#{shard}\"");
+        fleet.dynamo.fail_when(move |write| {
+            let is_it = write.to_string().contains(&throttled);
+            is_it.then_some(Fault::Throttle { key_range: true })
+        });
+        let error = grant.renew(secs(7_200)).await.unwrap_err();
+        assert!(matches!(error, Error::Halfway(_)), "{shard}: {error}");
+        let leases = limiter.admin().leases("e-1", "gpt-4").await.unwrap().items;
+        let last = leases.iter().map(|lease| lease.expires_at).max();
+        let renewed = leases.iter().filter(|lease| Some(lease.expires_at) == last);
+        assert_eq!((renewed.count(), leases.len()), (7, 8), "{shard}");
+    }
 }
