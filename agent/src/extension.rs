@@ -13,6 +13,7 @@ use hyper::{Method, Request, Response, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
+use weirgate_shared::exact_span;
 
 use crate::token::Token;
 
@@ -195,7 +196,7 @@ impl ExtensionsApi {
         let path = format!("{phase}/error");
         let sent = self.send(Method::POST, &path, &fields, body.to_string());
         let sent = tokio::time::timeout(REPORT, sent).await;
-        let late = |_| Err(CallError::Lost(format!("no answer within {REPORT:?}")));
+        let late = |_| Err(CallError::Lost(format!("no answer within {}", exact_span(REPORT))));
         if let Err(error) = sent.unwrap_or_else(late) {
             tracing::error!(%error, "the error was not reported to Lambda");
         }
