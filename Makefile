@@ -203,7 +203,7 @@ clients: cargo go npm .venv/clients/.installed clients/typescript/check/node_mod
 # Release builds, on an otherwise idle machine.
 .PHONY: clients-measure
 clients-measure: cargo npm ## Measure what the clients add to the time of the agent
-	cargo build --locked --release $(thin) --workspace --bin weirgate --bin weirgate-agent
+	cargo build --locked --release $(thin) --config agent/optimized.toml --workspace --bin weirgate --bin weirgate-agent
 	$(subst /debug/,/release/,$(of_clients)) PYTHONPATH=clients/python/src:clients/python/tests $(PYTHON) clients/python/measure.py
 	$(subst /debug/,/release/,$(of_clients)) node clients/typescript/measure.js
 

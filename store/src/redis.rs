@@ -4,7 +4,8 @@
 //! - `plan`: planned writes as its arguments; `field`: attributes as fields, and back
 //! - `records`: [`RecordStream`]: the stream of images of shards
 //! - `index`: names of keys, and sorted sets that list items
-//! - `connection`: [`RedisOptions`], and the one connection; `error`: what its errors mean
+//! - `connection`: [`RedisOptions`], and the one connection; `info`: which server it takes; `error`: what its
+//!   errors mean
 //! - `facts`: [`ServerFacts`]: what a server says of itself
 
 mod connection;
@@ -12,6 +13,7 @@ mod error;
 mod facts;
 mod field;
 mod index;
+mod info;
 mod plan;
 mod records;
 
@@ -22,7 +24,7 @@ use redis::{RedisError, Script, Value, cmd, pipe};
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{EpochMillis, ItemKey, WriteId, attr};
 
-use self::connection::{Connection, texts};
+use self::connection::Connection;
 use self::index::Keys;
 use crate::bound::Bound;
 
@@ -447,5 +449,35 @@ impl RedisTable {
             found.extend(answered);
         }
         Ok(found)
+    }
+}
+
+/// Returns the texts of an array of fields and values.
+fn texts(value: Value) -> Result<Vec<(String, String)>, RedisError> {
+    match value {
+        Value::Nil => Ok(vec![]),
+        Value::Array(all) => {
+            let mut all = all.into_iter();
+            let mut pairs = Vec::with_capacity(all.len() / 2);
+            while let (Some(field), Some(text)) = (all.next(), all.next()) {
+                if let (Some(field), Some(text)) = (text_of(field), text_of(text)) {
+                    pairs.push((field, text));
+                }
+            }
+            Ok(pairs)
+        }
+        other => Err(RedisError::from((
+            redis::ErrorKind::UnexpectedReturnType,
+            "expected fields and values",
+            format!("{other:?}"),
+        ))),
+    }
+}
+
+/// Returns a text; `None` for the ids of writes, which are not UTF-8.
+fn text_of(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        _ => None,
     }
 }

@@ -66,8 +66,7 @@ pub struct Reset {
 
 /// Sets balances to 0.
 ///
-/// They refill as before. Without limits, the balances of all rates are set, and of
-/// no quota.
+/// They refill as before. Without limits, the balances of all rates are set, and no quota.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate drain user-1 gpt-4 tpm")]
 pub struct Drain {

@@ -443,9 +443,10 @@ impl Hold {
         if let Some(pool) = self.bucket.pool.as_ref().filter(|_| pooled != 0) {
             pool.add_unreported(-pooled);
         }
-        if self.parts.len() > 1 {
-            let _ = self.end_doubts().await;
+        if self.parts.len() == 1 {
+            return HoldSettlement::all(self.end_parts(&ending).await);
         }
+        let _ = self.end_doubts().await;
         let holds = match &ending {
             // What one part has decides what the others return.
             Ending::Release(changes) if !changes.is_empty() => vec![self],

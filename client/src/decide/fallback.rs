@@ -7,7 +7,7 @@ use super::grant::{BucketGrant, Granted, Uncounted};
 use super::local::LocalBuckets;
 use crate::bucket::BucketTarget;
 use crate::session::Session;
-use crate::values::{AcquireOptions, Degraded, Denied, Error, OnUnavailable, count, merge_denials};
+use crate::values::{AcquireOptions, Degraded, Denied, Error, OnUnavailable, count, merge_two};
 
 /// Returns whether `error` shows that DynamoDB is unavailable.
 fn is_unavailable(session: &Session, error: &Error) -> bool {
@@ -70,8 +70,7 @@ pub(crate) fn fall_back(
     let by_pause =
         |target: &BucketTarget| target.bucket.denied_by_pause(&session.env, &target.request);
     let enforcing = targets.iter().flat_map(|all| *all).filter(|target| can_deny(target));
-    let paused: Vec<_> = enforcing.filter_map(by_pause).collect();
-    let paused = (!paused.is_empty()).then(|| merge_denials(paused));
+    let paused = enforcing.map(by_pause).fold(None, merge_two);
     let answer = match (on_unavailable, targets, paused) {
         (OnUnavailable::Allow | OnUnavailable::Local { .. }, _, Some(paused)) => denied(paused),
         (OnUnavailable::Error, ..) => return Err(error),

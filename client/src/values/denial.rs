@@ -237,7 +237,7 @@ impl BucketRequest {
     }
 }
 
-/// Merges two denials that shadow mode waived.
+/// Merges the denials of two buckets, of which either may be none.
 pub(crate) fn merge_two(one: Option<Denied>, other: Option<Denied>) -> Option<Denied> {
     match (one, other) {
         (Some(one), Some(other)) => Some(merge_denials([one, other])),

@@ -3,9 +3,9 @@
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value, cmd, pipe};
 
-use super::RedisTable;
-use super::connection::{is_of_cluster, texts};
 use super::error::is_denied;
+use super::info::is_of_cluster;
+use super::{RedisTable, texts};
 use crate::table::Backend;
 use crate::{ErrorKind, StoreError, Table};
 

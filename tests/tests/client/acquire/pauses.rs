@@ -241,7 +241,7 @@ async fn the_top_of_a_chain_is_paused_and_a_pause_holds_without_dynamodb() {
     assert!(ask("b").await.is_granted(), "unavailable, and allowed");
 }
 
-/// Nothing denies what is only counted, whether the call says so, the limit or its level.
+/// Nothing denies what is only counted, whether the call says so or the limit.
 #[tokio::test(start_paused = true)]
 async fn without_dynamodb_only_enforced_limits_deny() {
     let settings = [

@@ -15,8 +15,8 @@ use crate::session::CacheKey;
 use crate::values::{Amounts, Error, check_next_windows, parse_amount};
 
 impl Admin {
-    /// Changes the balances of rates and quotas of one bucket, in all its shards: one write each, after one that
-    /// records the plan. Callers may go on; each shard is changed once.
+    /// Changes the balances of rates and quotas of one bucket, in all its shards: one write each, after
+    /// one that records the plan. Callers may go on; each shard is changed once.
     ///
     /// Usage stays as it was counted. Tokens that callers hold, or have prefetched, stay theirs. A
     /// caller elsewhere that was denied may rely on that for up to
@@ -310,13 +310,9 @@ fn named(
     let of_all = || shards.iter().flat_map(|shard| shard.limits.keys());
     for (name, change) in changes {
         let Some(name) = name else {
-            let is_rate = |shard: &Arc<Shard>, name: &LimitName| {
-                let state = shard.limits.get(name);
-                state.is_some_and(|state| state.rule.kind() == LimitKind::Rate)
-            };
-            let rates: BTreeSet<_> =
-                of_all().filter(|name| shards.iter().any(|shard| is_rate(shard, name))).collect();
-            for name in rates {
+            let states = shards.iter().flat_map(|shard| &shard.limits);
+            let rates = states.filter(|(_, state)| state.rule.kind() == LimitKind::Rate);
+            for name in rates.map(|(name, _)| name).collect::<BTreeSet<_>>() {
                 add(&mut named, name, *change)?;
             }
             continue;
