@@ -384,7 +384,7 @@ limitador := verify/rivals/limitador
 .PHONY: limitador
 limitador: cargo packages-redis
 	@pkg-config --exists openssl || { echo "make: OpenSSL is missing: install the packages libssl-dev and pkg-config" >&2; exit 1; }
-	cargo fetch --locked --quiet --manifest-path $(limitador)/source/Cargo.toml
+	cargo fetch --quiet --manifest-path $(limitador)/source/Cargo.toml
 	mkdir -p $(limitador)/target
 	rm -rf $(limitador)/target/limitador
 	cp -r $$(ls -d $(cargo_home)/registry/src/*/limitador-0.14.0 | head -n 1) $(limitador)/target/limitador
