@@ -109,8 +109,12 @@ impl Clients {
             false => None,
             true => Some(self.multiplexed.enter(1, Arc::clone(gives_way))?),
         };
+        let place = self.connections.enter(1, Arc::clone(gives_way))?;
+        if let Some(of_protocol) = &of_protocol {
+            of_protocol.take_along(&place);
+        }
         Some(Client {
-            place: self.connections.enter(1, Arc::clone(gives_way))?,
+            place,
             of_protocol,
             connections: Arc::clone(&self.connections),
             arriving: Arc::clone(&self.arriving),

@@ -29,6 +29,8 @@ struct Entry {
     since: u64,
     busy: u32,
     gives_way: Arc<Notify>,
+    /// The place of the same client in another room, which goes with this one.
+    along: Option<(Arc<Room>, u64)>,
 }
 
 /// A part of a room, until it is dropped or has given way.
@@ -57,7 +59,8 @@ impl Room {
         }
         let id = state.number();
         state.taken += size;
-        let entry = Entry { size, since: id, busy: 0, gives_way: Arc::clone(&gives_way) };
+        let entry =
+            Entry { size, since: id, busy: 0, gives_way: Arc::clone(&gives_way), along: None };
         state.places.insert(id, entry);
         state.waiting.insert(id, id);
         drop(state);
@@ -99,15 +102,32 @@ impl State {
         let Some((_, id)) = self.waiting.pop_first() else {
             return false;
         };
-        if let Some(entry) = self.places.remove(&id) {
-            self.taken -= entry.size;
+        if let Some(entry) = self.leave(id) {
             entry.gives_way.notify_one();
+            // At once, because others would else give way to what has already been told to end.
+            if let Some((room, id)) = entry.along {
+                room.state().leave(id);
+            }
         }
         true
+    }
+
+    fn leave(&mut self, id: u64) -> Option<Entry> {
+        let entry = self.places.remove(&id)?;
+        self.taken -= entry.size;
+        self.waiting.remove(&entry.since);
+        Some(entry)
     }
 }
 
 impl Place {
+    /// Lets a place of the same client in another room go with this one if this gives way.
+    pub(crate) fn take_along(&self, other: &Self) {
+        if let Some(entry) = self.room.state().places.get_mut(&self.id) {
+            entry.along = Some((Arc::clone(&other.room), other.id));
+        }
+    }
+
     /// Takes more room. Returns whether the place has it, and has not given way.
     pub(crate) fn grow(&self, more: u64) -> bool {
         let mut state = self.room.state();
@@ -162,11 +182,8 @@ impl Drop for Busy<'_> {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut state = self.room.state();
-        if let Some(entry) = state.places.remove(&self.id) {
-            state.taken -= entry.size;
-            state.waiting.remove(&entry.since);
-        }
+        let left = self.room.state().leave(self.id);
+        drop(left);
     }
 }
 
@@ -210,6 +227,23 @@ mod tests {
         assert_eq!(room.state().taken, 10);
         assert!(!second.grow(1), "it is the longest wait itself");
         assert_eq!(room.state().taken, 0);
+    }
+
+    #[test]
+    fn what_gives_way_leaves_the_other_room_at_once() {
+        let (connections, multiplexed) = (Room::new(3), Room::new(1));
+        let other = enter(&connections, 1).unwrap();
+        let mut opened = vec![];
+        for _ in 0..10 {
+            let one = (enter(&multiplexed, 1).unwrap(), enter(&connections, 1).unwrap());
+            one.0.take_along(&one.1);
+            // It is told to end, but has not ended.
+            opened.push(one);
+        }
+        assert_eq!(connections.places(), 2);
+        assert!(other.busy().is_some(), "it gave way to what had given way");
+        drop(opened);
+        assert_eq!((connections.state().taken, multiplexed.state().taken), (1, 0));
     }
 
     proptest! {

@@ -44,6 +44,12 @@ fn memory(agent: &Process, name: &str) -> usize {
     number.parse().unwrap()
 }
 
+/// Asks for health until there is an answer of the table: its time is short while both cores are busy.
+fn assert_answers(agent: &Process) {
+    let mut answers = std::iter::repeat_with(|| agent.get("/healthz")).take(12);
+    assert!(answers.any(|answer| answer.status == 200), "it has no health");
+}
+
 /// Requires that the agent never took so many MiB.
 fn assert_below(agent: &Process, most: usize) {
     let peak = memory(agent, "VmHWM") / 1024;
@@ -174,7 +180,8 @@ fn connections_of_calls_leave_room_for_health_and_settlements() {
             let sent = sender.send_request(call(endless(vec![Bytes::from_static(MESSAGE)])));
             calls.push((tokio::spawn(sent), sender));
         }
-        assert_eq!(agent.get("/healthz").status, 200);
+        let answer = agent.get("/healthz");
+        assert_eq!(answer.status, 200, "{answer:?}");
         let settled = agent.connect().send("POST", "/v1/settle", &[], "{}");
         assert_eq!(settled.status, 400, "{settled:?}");
     });
@@ -225,7 +232,7 @@ fn answers_that_are_not_taken_use_bounded_memory() {
         let _ = (&client).write(&asked);
         clients.push(client);
     }
-    assert_eq!(agent.get("/healthz").status, 200);
+    assert_answers(&agent);
     assert_below(&agent, 128);
 }
 
@@ -261,7 +268,7 @@ fn large_bodies_of_any_shape_take_bounded_memory() {
             });
         }
     });
-    assert_eq!(agent.get("/healthz").status, 200);
+    assert_answers(&agent);
     assert_below(&agent, 128);
 }
 
@@ -502,7 +509,8 @@ fn idle_connections_that_were_used_need_little_memory_and_go_on() {
         if now < most {
             break;
         }
-        assert_eq!(agent.get("/healthz").status, 200);
+        let answer = agent.get("/healthz");
+        assert_eq!(answer.status, 200, "{answer:?}");
         now = memory(&agent, "VmRSS");
     }
     assert!(now < most, "{before} KiB before, {now} KiB");
@@ -563,7 +571,8 @@ fn requests_that_wait_leave_room_for_health_and_settlements() {
     for _ in 0..20 {
         let refused = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
         assert_eq!(refused.status, 503, "{refused:?}");
-        assert_eq!(agent.get("/healthz").status, 200);
+        let answer = agent.get("/healthz");
+        assert_eq!(answer.status, 200, "{answer:?}");
     }
     agent.settle(&json!({"grant": held["grant"], "end": "release"}));
     for mut client in waiting {
