@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use socket2::{SockAddr, Socket, Type};
 use weirgate_shared::{exact_span, parse_timeout, reached};
 
 use crate::net::Address;
@@ -74,21 +74,20 @@ impl HealthCheck {
     }
 
     fn ask(&self, address: &Address) -> io::Result<String> {
-        let timeout = Some(self.timeout);
+        let to = match address {
+            Address::Tcp(address) => reached(*address).into(),
+            Address::Unix(path) => SockAddr::unix(path)?,
+        };
+        let socket = Socket::new(to.domain(), Type::STREAM, None)?;
+        socket.set_read_timeout(Some(self.timeout))?;
+        socket.set_write_timeout(Some(self.timeout))?;
         match address {
-            Address::Tcp(address) => {
-                let stream = TcpStream::connect_timeout(&reached(*address), self.timeout)?;
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)?;
-                answer(stream)
-            }
-            Address::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)?;
-                answer(stream)
-            }
+            Address::Tcp(_) => socket.connect_timeout(&to, self.timeout)?,
+            // Without blocking it would fail at once while others wait to be accepted. The timeout of writes
+            // bounds it.
+            Address::Unix(_) => socket.connect(&to)?,
         }
+        answer(socket)
     }
 }
 
@@ -97,4 +96,35 @@ fn answer(mut stream: impl Read + Write) -> io::Result<String> {
     let mut answer = vec![];
     stream.take(MOST).read_to_end(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_accepts_no_connection_does_not_answer_in_time() {
+        let path = std::env::temp_dir().join(format!("weirgate-health-{}", std::process::id()));
+        let socket = || Socket::new(socket2::Domain::UNIX, Type::STREAM, None).unwrap();
+        let (listener, address) = (socket(), SockAddr::unix(&path).unwrap());
+        listener.bind(&address).unwrap();
+        listener.listen(0).unwrap();
+        // As many as wait to be accepted.
+        let waiting: Vec<_> = std::iter::repeat_with(socket)
+            .take_while(|one| {
+                one.set_nonblocking(true).and_then(|()| one.connect(&address)).is_ok()
+            })
+            .collect();
+        let arguments =
+            ["healthcheck", "--unix-socket", path.to_str().unwrap(), "--timeout", "50ms"];
+        let refused = HealthCheck::read(arguments).unwrap().run().unwrap_err();
+        assert!(
+            refused.ends_with(
+                "no answer within 50ms; give more with --timeout, or read the agent's log"
+            )
+        );
+        assert!(refused.starts_with("unix:"), "{refused}");
+        drop(waiting);
+        std::fs::remove_file(path).unwrap();
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::fmt::Write;
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use crate::RedisOptions;
@@ -12,6 +13,11 @@ const PORT: u16 = 6379;
 /// Options of the URL: [`RedisOptions::table`] and [`RedisOptions::accept_eviction`].
 const TABLE: &str = "table";
 const ACCEPT_EVICTION: &str = "accept_eviction";
+
+/// Fewer bytes than so many has a file with a password.
+const MOST_BYTES: usize = 64 * 1024;
+/// Some editors begin a text with it.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The URL of a table in Redis or Valkey: `redis://user:password@host:6379/0?table=limits&accept_eviction=true`, or
 /// `rediss://` for TLS. Host alone is required. It shows neither user nor password.
@@ -113,7 +119,8 @@ impl StoreUrl {
         self
     }
 
-    /// Sets the password from a file, which has it in its only line. A pipe can be read once.
+    /// Sets the password from a file, which has it in its only line, without control characters. A pipe can
+    /// be read once.
     ///
     /// # Errors
     /// [`PasswordFileError`] if the URL has a password too, or the file cannot be read or has not one line.
@@ -125,8 +132,10 @@ impl StoreUrl {
                 "must be in one place, got one in the URL {self} and the file {shown}: leave one out"
             ));
         }
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
+        let mut text = String::new();
+        let read = File::open(path).and_then(|file| file.take(65_536).read_to_string(&mut text));
+        match read {
+            Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::InvalidData => {
                 return wrong(format!(
                     "must be UTF-8, got other bytes in {shown}: correct the file"
@@ -140,13 +149,16 @@ impl StoreUrl {
         };
         let password = text.strip_suffix('\n').unwrap_or(&text);
         let password = password.strip_suffix('\r').unwrap_or(password);
-        match (password.is_empty(), password.contains('\n')) {
-            (false, false) => Ok(self.with_password(password)),
-            (true, _) => wrong(format!("must be one line, got none in {shown}: correct the file")),
-            (_, true) => {
-                wrong(format!("must be one line, got several in {shown}: correct the file"))
-            }
-        }
+        // No eye sees what an editor puts before a text, or a program between its letters.
+        let hidden = password.chars().find(|part| part.is_control() || *part == BYTE_ORDER_MARK);
+        let got = match hidden {
+            _ if password.is_empty() => "none".to_owned(),
+            Some('\n') => "several".to_owned(),
+            Some(hidden) => format!("one with the character U+{:04X}", u32::from(hidden)),
+            None if password.len() >= MOST_BYTES => format!("{MOST_BYTES} bytes or more"),
+            None => return Ok(self.with_password(password)),
+        };
+        wrong(format!("must be one line, got {got} in {shown}: correct the file"))
     }
 
     /// Accepts a server that evicts keys, as `accept_eviction=true` does.
@@ -217,6 +229,42 @@ mod tests {
     use redis::IntoConnectionInfo;
 
     use super::*;
+
+    #[test]
+    fn a_password_file_has_one_line_that_an_eye_sees_whole() {
+        let path = std::env::temp_dir().join(format!("weirgate-password-{}", std::process::id()));
+        let long = "a".repeat(MOST_BYTES);
+        for (written, got) in [
+            ("", "none"),
+            ("\r\n", "none"),
+            ("a\nb\n", "several"),
+            ("a\n\n", "several"),
+            ("\u{feff}secret\n", "one with the character U+FEFF"),
+            ("sec\tret", "one with the character U+0009"),
+            ("secret\0", "one with the character U+0000"),
+            (&long, "65536 bytes or more"),
+        ] {
+            std::fs::write(&path, written).unwrap();
+            let url = StoreUrl::parse("redis://host").expect("it is one");
+            let refused = url.with_password_file(&path).expect_err(written).to_string();
+            let shown = path.display();
+            let told = format!(
+                "the password of the store must be one line, got {got} in {shown}: correct the file"
+            );
+            assert_eq!(refused, told);
+        }
+        for written in [" a secret ", "geh\u{e4}im\r\n", &long[1..]] {
+            std::fs::write(&path, written).unwrap();
+            let url = StoreUrl::parse("redis://host").expect("it is one");
+            let url = url.with_password_file(&path).expect("a password");
+            let whole = url.options().url.into_connection_info().expect("a URL");
+            assert_eq!(
+                whole.redis_settings().password(),
+                Some(written.trim_end_matches(['\r', '\n']))
+            );
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn a_url_is_shown_with_what_finds_the_table_alone() {

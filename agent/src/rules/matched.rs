@@ -10,7 +10,7 @@ use weirgate::Limit;
 pub type Entry<'e> = (&'e str, &'e [u8]);
 
 /// What a rule takes of its bucket.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// Amounts, by limit.
     pub takes: Vec<Take>,

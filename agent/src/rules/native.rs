@@ -17,7 +17,7 @@ const MAX_ENTRIES: usize = 16;
 /// Most tokens that a rule can take of a limit at once.
 const MAX_TOKENS: i64 = 1_000_000_000_000;
 
-const RULE: &str = "match with unlimited, or match with entity, resource and take; beside them limits, settle, shadow, name";
+const RULE: &str = "match with unlimited alone, or match with entity, resource and take; beside these limits, settle, shadow, name";
 
 /// Reads a file: the rules of each domain. `is_known` returns whether another file has rules of a
 /// domain.
@@ -109,7 +109,10 @@ fn rule(source: &Source<'_>, node: &Node<'_>) -> Result<Rule, FileError> {
         return Err(source.error(node, "match is missing: it lists the keys of a descriptor"));
     }
     let effect = match parts {
-        Parts { entity: None, resource: None, take: None, limits: None, is_unlimited: true } => {
+        // Nothing stands beside it that it would not heed.
+        Parts { entity: None, resource: None, take: None, limits: None, is_unlimited: true }
+            if terms == Terms::default() =>
+        {
             Effect::Unlimited
         }
         Parts {
