@@ -24,7 +24,7 @@
 --
 -- Each call makes all functions of this level, so what is needed rarely is within what needs it.
 
-local find, sub, match, rep, format = string.find, string.sub, string.match, string.rep, string.format
+local find, sub, match, rep, format, byte = string.find, string.sub, string.match, string.rep, string.format, string.byte
 local concat = table.concat
 -- Ids that an item keeps, and the bytes of each: the id, and the number of its write in hexadecimal digits.
 local KEPT, ID, SIZE = 16, 8, 20
@@ -75,16 +75,23 @@ local function parts(number)
   return match(number, '^(%-?)(%d+)%.?(%d*)$')
 end
 
+-- Returns whether a value is a number. `tonumber` reads its text twice.
+local function is_number(value)
+  local first = byte(value or '')
+  return first and first >= 45 and first <= 57
+end
+
 -- Compares numbers. Returns a number below, equal to or above 0; nothing if one is no number. Rounding keeps the
 -- order, so only those that Lua takes for equal are compared by sign, length and text.
 local function compare(a, b)
-  local x, y = tonumber(a), tonumber(b)
-  if not (x and y) then
+  if not (is_number(a) and is_number(b)) then
     return nil
-  elseif x ~= y then
-    return x < y and -1 or 1
   elseif a == b then
     return 0
+  end
+  local x, y = a + 0, b + 0
+  if x ~= y then
+    return x < y and -1 or 1
   end
   local a_sign, a_whole, a_fraction = parts(a)
   local b_sign, b_whole, b_fraction = parts(b)
@@ -105,7 +112,7 @@ end
 local EXACT = 2 ^ 52
 
 local function add(a, b)
-  local x, y = tonumber(a), tonumber(b)
+  local x, y = a + 0, b + 0
   local is_exact = x < EXACT and x > -EXACT and y < EXACT and y > -EXACT
   if is_exact and not find(a, '.', 1, true) and not find(b, '.', 1, true) then
     -- In 64 bits; `%.0f` takes three times as long.
@@ -434,7 +441,7 @@ for number = first_item, #KEYS do
       local current = item[path]
       at = at + 3
       if change == 'add' then
-        if current and not tonumber(current) then
+        if current and not is_number(current) then
           invalid('no number', path)
         end
         changed[path] = add(current or '0', value)
@@ -464,7 +471,7 @@ for number = first_item, #KEYS do
       elseif change == 'next' then
         -- Of the attribute that is the value, or else the first one, which follows.
         local from = item[value]
-        if from and not tonumber(from) then
+        if from and not is_number(from) then
           invalid('no number', value)
         end
         remove(item, changed, path)
@@ -497,7 +504,7 @@ for number = first_item, #KEYS do
       changed[field] = false
     end
   end
-  writes[#writes + 1] = { key, item, changed, pk, sk, kind, ids, is_new, flat, {}, {} }
+  writes[#writes + 1] = { key, item, changed, pk, sk, kind, ids, is_new, flat }
 end
 if has_failed then
   -- What is refused when it is repeated is not applied later.
@@ -516,11 +523,19 @@ end
 local grows, is_copy = 0, false
 for _, write in ipairs(writes) do
   is_copy = is_copy or find(write[5], SNAPSHOT_SK, 1, true) == 1
-  local item, changed = write[2], write[3]
-  for field, value in pairs(changed) do
+  local item, new, old = write[2], {}, {}
+  for field, value in pairs(write[3]) do
     local before = item[field]
-    grows = grows + (value and #field + #value or 0) - (before and #field + #before or 0)
+    if value then
+      new[#new + 1] = field
+      new[#new + 1] = value
+      grows = grows + #value - (before and #before or -#field)
+    else
+      old[#old + 1] = field
+      grows = grows - (before and #field + #before or 0)
+    end
   end
+  write[10], write[11] = new, old
 end
 -- Nothing is due if the key is of another type. What this write lets expire is looked for again at the end.
 local due = most_expired > 0 and redis.pcall('ZRANGE', EXPIRIES, '-inf', time[1], 'BYSCORE', 'LIMIT', 0, 1) or {}
@@ -529,7 +544,7 @@ if grows < 0 or #due > 0 or is_copy then
 end
 local number = shared_call('HINCRBY', WRITES, 'all', 1)
 -- Entries come before their items and go after them, so that an item without one cannot be.
-local gone, records = {}, {}
+local gone, records, is_due = {}, {}, #due > 0
 for _, write in ipairs(writes) do
   local key, item, changed, pk, sk, kind, ids, is_new = unpack(write)
   if is_listed(changed) then
@@ -546,21 +561,13 @@ for _, write in ipairs(writes) do
     local ttl = expiry(changed[TTL])
     if ttl then
       shared_call('ZADD', EXPIRIES, ttl, key)
+      is_due = is_due or tonumber(ttl) * 1000 <= now
     elseif expiry(item[TTL]) and changed[TTL] ~= nil then
       gone[#gone + 1] = { EXPIRIES, key }
     end
   end
   if kind == 'update' then
-    local new, old = write[10], write[11]
-    for field, value in pairs(changed) do
-      if value then
-        new[#new + 1] = field
-        new[#new + 1] = value
-      else
-        old[#old + 1] = field
-      end
-    end
-    if #old > 0 then
+    if #write[11] > 0 then
       check_may('HDEL', key, '')
     end
     if is_new then
@@ -585,7 +592,7 @@ if token then
   check_may('SET', token, fingerprint)
 end
 add_records(records)
-local answer = { 1, now, number }
+local answer = { 1, now, number, 0 }
 for _, write in ipairs(writes) do
   local key, _, _, _, _, kind, ids, is_new, flat, new, old = unpack(write)
   if kind == 'delete' and not is_new then
@@ -614,7 +621,9 @@ end
 if token then
   redis.call('SET', token, fingerprint, 'EX', TOKEN_TTL)
 end
--- Whatever is wrong with others, this write was applied.
-local is_removed, removed = pcall(remove_all_expired, number)
-answer[4] = is_removed and removed or 0
+if is_due then
+  -- Whatever is wrong with others, this write was applied.
+  local is_removed, removed = pcall(remove_all_expired, number)
+  answer[4] = is_removed and removed or 0
+end
 return answer
