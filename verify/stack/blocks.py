@@ -61,6 +61,8 @@ def environment(place):
         "LANG": "C.UTF-8",
         "USER": "reader",
         "CARGO_HOME": os.environ.get("CARGO_HOME") or str(home / ".cargo"),
+        # What Go has compiled of its standard library.
+        "GOCACHE": os.environ.get("GOCACHE") or str(home / ".cache/go-build"),
         "RUSTUP_HOME": os.environ.get("RUSTUP_HOME") or str(home / ".rustup"),
     }
 

@@ -77,17 +77,16 @@ def load(environment, resource):
 
 
 def drive(account, table):
-    """The table counts what callers consumed, and the reconciler returns the slots of a killed holder."""
+    """The table counts what callers consumed. Returns a reader of the leases of a holder that was killed."""
     environment = {**account.credentials, "WEIRGATE_TABLE": table}
     _, leases = hold(environment, "killed", "batch-jobs", lease="10s")
     with ThreadPoolExecutor() as loads:
         for said in loads.map(lambda resource: load(environment, resource), LOADS):
             account.say(said)
-    # No request uses the holder's bucket, so only the schedule can have ended the lease.
-    until(lambda: not leases(), "the reconciler returns a killed holder's slots")
     records = sum(line.get("records", 0) for line in account.lines() if isinstance(line, dict))
     expect(records > 0, "the aggregator read nothing")
     account.say(f"usage is exact; the aggregator has read {records} records")
+    return leases
 
 
 def begin_acceptance(account, table):
@@ -154,7 +153,7 @@ def main():
     deploy(account, sam, "weirgate-local")
     outputs = account.outputs("weirgate-local")
     account.say(f"driving {outputs['TableName']}")
-    drive(account, outputs["TableName"])
+    leases = drive(account, outputs["TableName"])
     # The emulator's stream would lag behind both at once.
     acceptance = begin_acceptance(account, outputs["TableName"])
     try:
@@ -164,6 +163,8 @@ def main():
         deploy_release(account, outputs)
         account.say("the acceptance")
         end_acceptance(account, acceptance)
+        # No request uses the holder's bucket, so only a schedule can have ended the lease.
+        until(lambda: not leases(), "the reconciler returns a killed holder's slots")
     finally:
         acceptance.kill()
         acceptance.wait()
