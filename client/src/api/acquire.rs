@@ -293,7 +293,7 @@ impl<'a> Acquire<'a> {
         let decision = pin!(self.decision());
         let decision = instrumented(session, &request.entity, &request.resource, decision).await?;
         count_decision(session, &decision);
-        Ok(decision.map(Grant::of))
+        Ok(decision.map(|granted| Grant::of(granted, &self.limiter.session)))
     }
 
     async fn decision(&self) -> Result<Decision<Granted>, Error> {

@@ -154,12 +154,13 @@ impl<'a> AcquireAll<'a> {
                     Uncounted::Any => Uncounted::Any,
                     Uncounted::Limits(_) => part.uncounted,
                 };
-                Grant::of(Granted {
+                let granted = Granted {
                     by_bucket: all.by_ref().take(part.buckets).collect(),
                     degraded: given.degraded.clone(),
                     uncounted,
                     missing_plan: part.missing_plan,
-                })
+                };
+                Grant::of(granted, session)
             };
             Grants(parts.into_iter().map(grant).collect())
         }))

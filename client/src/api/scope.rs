@@ -48,7 +48,8 @@ impl<E: std::error::Error + 'static> std::error::Error for ScopeError<E> {
 
 impl Acquire<'_> {
     /// Takes the tokens, runs the work, and releases on success, or rolls back on an error or a
-    /// panic. The panic then resumes.
+    /// panic. The panic then resumes. If a settlement of the grant, or
+    /// [`vendor_said`](Grant::vendor_said), failed in the work, it releases, because the work was done.
     ///
     /// Both are awaited, so a Lambda function that is frozen when its handler returns holds
     /// nothing.
@@ -88,6 +89,8 @@ impl Acquire<'_> {
         let done = AssertUnwindSafe(work(&mut grant)).catch_unwind().await;
         let settled = match &done {
             Ok(Ok(_)) => grant.release().await,
+            // The work was done, and the vendor has counted it.
+            _ if grant.is_in_doubt() => grant.release().await,
             Ok(Err(_)) | Err(_) => grant.roll_back().await,
         };
         if let Err(error) = settled {

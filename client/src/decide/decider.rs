@@ -94,7 +94,7 @@ pub(crate) async fn decide(
     if let Some(disabled) = disabled {
         if let Ok(Some(Decision::Granted(granted))) = decision {
             // A task of its own, so it finishes even if the request is dropped, or has no time left.
-            let back = session.spawn(give_back(granted));
+            let back = session.spawn(give_back(granted, Arc::clone(session)));
             timeout_at(decider.answer_by, back).await.ok();
         }
         return Ok(Some(Decision::Disabled(disabled)));
@@ -117,8 +117,8 @@ pub(crate) async fn decide(
 }
 
 /// Returns what was taken for a request that turned out to be stopped.
-async fn give_back(granted: Granted) {
-    let grant = Grant::of(granted);
+async fn give_back(granted: Granted, session: Arc<Session>) {
+    let grant = Grant::of(granted, &session);
     if let Err(error) = grant.roll_back().await {
         tracing::debug!(%error, "tokens of a stopped request not returned: they count as taken");
     }

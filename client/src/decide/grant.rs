@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::Either;
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, PlanName};
 
 use super::local::LocalHold;
-use crate::bucket::{BucketTarget, Hold};
+use crate::bucket::{BucketState, BucketTarget, Hold};
 use crate::session::Session;
 use crate::values::{
     Degraded, Denied, Error, LimitStatus, VendorReport, merge_two, most_restrictive,
@@ -36,11 +38,15 @@ pub struct Grant {
     /// Limits of which nothing is counted.
     pub(super) uncounted: Uncounted,
     missing_plan: Option<PlanName>,
+    /// The last bucket of the request, if shadow mode waived what it lacks.
+    pub(super) vendor: Option<Vendor>,
+    /// Whether a settlement failed or was dropped: it may be applied, and its work is done.
+    is_in_doubt: AtomicBool,
 }
 
 impl Grant {
     /// Builds the grant of one request.
-    pub(crate) fn of(granted: Granted) -> Self {
+    pub(crate) fn of(granted: Granted, session: &Arc<Session>) -> Self {
         let mut grant = Self {
             holds: vec![],
             local: vec![],
@@ -49,8 +55,13 @@ impl Grant {
             degraded: granted.degraded,
             uncounted: granted.uncounted,
             missing_plan: granted.missing_plan,
+            vendor: None,
+            is_in_doubt: AtomicBool::new(false),
         };
-        for BucketGrant { hold, local, would_deny, uncounted } in granted.by_bucket {
+        for BucketGrant { hold, local, would_deny, uncounted, bucket } in granted.by_bucket {
+            if hold.is_some() || would_deny.is_some() {
+                grant.vendor = bucket.map(|bucket| Vendor { session: Arc::clone(session), bucket });
+            }
             grant.uncounted.extend(uncounted);
             grant.holds.extend(hold);
             grant.local.extend(local);
@@ -65,6 +76,7 @@ impl Grant {
         uncounted: Uncounted,
         waived: Box<[LimitName]>,
         degraded: Option<Degraded>,
+        vendor: Option<Vendor>,
     ) -> Self {
         Self {
             holds,
@@ -74,6 +86,8 @@ impl Grant {
             degraded,
             uncounted,
             missing_plan: None,
+            vendor,
+            is_in_doubt: AtomicBool::new(false),
         }
     }
 
@@ -205,10 +219,11 @@ impl Grant {
     /// 429, 503 or 529), until the instant that its fields name. Then nothing is granted in any process but
     /// what no limit denies: usage that has happened, soft and shadow limits, bypasses. What
     /// [queued](crate::Acquire::queue_up_to) before keeps its start. `fields` are the names and values of
-    /// the header. With parents, the bucket is the last one of the chain, which all callers of the vendor
-    /// share.
+    /// the header. With parents, the bucket is the last one of the chain that the request takes from, which
+    /// all callers of the vendor share.
     ///
-    /// Returns when the pause ends, `None` if there is none. It counts up to an hour; without
+    /// Returns when the pause ends; `None` if there is none, as after a decision without the table, or if
+    /// nothing of the bucket is limited. It counts up to an hour; without
     /// `retry-after` it is 1 s, and doubles while the next calls are denied, up to 60 s. The end is later
     /// by up to 5 %, so that not all come back at once. If the pause is known already, nothing is
     /// written. Adjust and release the grant as usual.
@@ -232,7 +247,9 @@ impl Grant {
         status: u16,
         fields: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<[u8]>)>,
     ) -> Result<Option<EpochMillis>, Error> {
-        self.report_vendor(&VendorReport::read(status, fields)).await
+        let before = self.begin();
+        let said = self.report_vendor(&VendorReport::read(status, fields)).await;
+        self.ended(before, said)
     }
 
     /// Tells all callers what the vendor said, as [`vendor_said`](Self::vendor_said) does. The future
@@ -244,8 +261,11 @@ impl Grant {
         &self,
         report: &VendorReport,
     ) -> impl Future<Output = Result<Option<EpochMillis>, Error>> + Send + use<> {
-        let last = self.holds.last();
-        let said = last.map(|last| last.vendor_said(report.clone()));
+        let report = report.clone();
+        let said = match (&self.vendor, self.holds.last()) {
+            (Some(vendor), _) => Some(Either::Left(vendor.clone().said(report))),
+            (None, last) => last.map(|last| Either::Right(last.vendor_said(report))),
+        };
         async move {
             match said {
                 Some(said) => said.await,
@@ -254,9 +274,47 @@ impl Grant {
         }
     }
 
+    /// Returns whether a settlement failed or was dropped. A scope then does not roll back.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt.load(Ordering::Relaxed)
+    }
+
+    /// Makes a settlement, and keeps in mind whether it failed or was dropped.
+    pub(super) async fn settling<T>(
+        &mut self,
+        settle: impl AsyncFnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let before = self.begin();
+        let settled = settle(self).await;
+        self.ended(before, settled)
+    }
+
+    /// Begins what is in doubt until it has ended. Returns whether something was before.
+    fn begin(&self) -> bool {
+        self.is_in_doubt.swap(true, Ordering::Relaxed)
+    }
+
+    fn ended<T>(&self, before: bool, result: Result<T, Error>) -> Result<T, Error> {
+        self.is_in_doubt.store(before || result.is_err(), Ordering::Relaxed);
+        result
+    }
+
     /// Returns the session of the holds; `None` without any.
     pub(super) fn session(&self) -> Option<Arc<Session>> {
         self.holds.first().map(|hold| Arc::clone(hold.session()))
+    }
+}
+
+/// The bucket of a vendor's account, of which a grant has no hold.
+#[derive(Debug, Clone)]
+pub(super) struct Vendor {
+    pub(super) session: Arc<Session>,
+    pub(super) bucket: Arc<BucketState>,
+}
+
+impl Vendor {
+    async fn said(self, report: VendorReport) -> Result<Option<EpochMillis>, Error> {
+        self.bucket.vendor_said(&self.session, &report, None, &BTreeMap::new()).await
     }
 }
 
@@ -340,12 +398,18 @@ pub(crate) struct BucketGrant {
     pub(crate) would_deny: Option<Denied>,
     /// Limits of the bucket, if nothing of them is counted.
     pub(crate) uncounted: Vec<LimitName>,
+    /// The bucket, if there is no hold.
+    pub(crate) bucket: Option<Arc<BucketState>>,
 }
 
 impl BucketGrant {
     /// Returns the grant of a bucket from which nothing was taken.
     pub(crate) fn uncounted(target: &BucketTarget) -> Self {
         let limits = target.request.limits.named().iter();
-        Self { uncounted: limits.map(|limit| limit.name().clone()).collect(), ..Self::default() }
+        Self {
+            uncounted: limits.map(|limit| limit.name().clone()).collect(),
+            bucket: Some(Arc::clone(&target.bucket)),
+            ..Self::default()
+        }
     }
 }

@@ -27,7 +27,9 @@ impl Grant {
     /// repeated, and tokens to be returned count as consumed. [`Error::Halfway`] if one of several
     /// parts failed: the grant has the amounts of the others, so the same call goes on from there.
     pub async fn adjust(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
-        self.adjust_milli(limit, parse_amount(limit, tokens)?).await
+        let adjust =
+            async |grant: &mut Self| grant.adjusted(limit, parse_amount(limit, tokens)?).await;
+        self.settling(adjust).await
     }
 
     /// Adjusts as [`adjust`](Self::adjust) does, in millitokens.
@@ -39,6 +41,10 @@ impl Grant {
         limit: &str,
         actual: MilliTokens,
     ) -> Result<Settlement, Error> {
+        self.settling(async |grant| grant.adjusted(limit, actual).await).await
+    }
+
+    async fn adjusted(&mut self, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
         let places = self.adjustable(limit, actual)?;
         let settled = self.change(&places, limit, Adjustment::To(actual)).await?;
         Ok(settled.into())
@@ -50,7 +56,9 @@ impl Grant {
     /// # Errors
     /// [`Error::Invalid`] if the grant holds fewer; the others as [`adjust`](Self::adjust).
     pub async fn give_back(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
-        self.give_back_milli(limit, parse_amount(limit, tokens)?).await
+        let give_back =
+            async |grant: &mut Self| grant.given_back(limit, parse_amount(limit, tokens)?).await;
+        self.settling(give_back).await
     }
 
     /// Returns tokens as [`give_back`](Self::give_back) does, in millitokens.
@@ -62,6 +70,10 @@ impl Grant {
         limit: &str,
         back: MilliTokens,
     ) -> Result<Settlement, Error> {
+        self.settling(async |grant| grant.given_back(limit, back).await).await
+    }
+
+    async fn given_back(&mut self, limit: &str, back: MilliTokens) -> Result<Settlement, Error> {
         let rest = self.rest(limit, self.amount(limit), back)?;
         let places = self.places(limit)?;
         let settled = self.change(&places, limit, Adjustment::AtMost(rest));
@@ -216,12 +228,15 @@ impl Grant {
     /// [`Error::Invalid`] without a lease, [`Error::Store`] if the outcome is not known, or if the clock
     /// was set and no response has confirmed the time since.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
-        self.check_renew(lasts)?;
-        let Some(session) = self.session() else {
-            return Ok(Settlement::Applied);
+        let renew = async |grant: &mut Self| {
+            grant.check_renew(lasts)?;
+            let Some(session) = grant.session() else {
+                return Ok(Settlement::Applied);
+            };
+            let renewed = settle_all(grant.holds.iter_mut(), |hold| hold.renew(lasts), drop);
+            Ok(session.at_home(renewed).await?.into())
         };
-        let renewed = settle_all(self.holds.iter_mut(), |hold| hold.renew(lasts), drop);
-        Ok(session.at_home(renewed).await?.into())
+        self.settling(renew).await
     }
 
     /// Checks that [`renew`](Self::renew) can renew the lease. Sends nothing.

@@ -35,7 +35,10 @@ impl Grant {
     /// `tokens` is negative or above 10^12. The other errors if no decision could be made: the grant
     /// is as before then, unless [`is_unknown`](Error::is_unknown).
     pub async fn take_more(&mut self, limit: &str, tokens: i64) -> Result<Decision<()>, Error> {
-        Self::take_more_of(std::slice::from_mut(self), &[(0, limit, tokens)]).await
+        let more = [(0, limit, tokens)];
+        let take =
+            async |grant: &mut Self| Self::take_more_of(std::slice::from_mut(grant), &more).await;
+        self.settling(take).await
     }
 
     /// Takes more of several limits of several grants, as [`take_more`](Self::take_more) does: all of it,

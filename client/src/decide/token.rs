@@ -1,10 +1,12 @@
 //! A grant as text, from which another process restores it.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use weirgate_shared::LimitName;
 use weirgate_store::{base64, short_name};
 
-use super::grant::{Grant, Uncounted};
+use super::grant::{Grant, Uncounted, Vendor};
 use super::targets::{MAX_BUCKETS, check_parts};
 use crate::bucket::{BucketRegistry, Hold, HoldToken};
 use crate::values::{Degraded, Error};
@@ -16,7 +18,7 @@ const FORMAT: u8 = 1;
 #[serde(deny_unknown_fields)]
 struct GrantToken {
     format: u8,
-    /// Table of the holds; `None` without holds.
+    /// Table of the buckets; `None` without any.
     table: Option<String>,
     holds: Vec<HoldToken>,
     has_unlimited: bool,
@@ -29,6 +31,9 @@ struct GrantToken {
     /// Why the decision was made without DynamoDB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     degraded: Option<String>,
+    /// Entity and resource of the last bucket of the request, if it has no hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vendor: Option<(String, String)>,
 }
 
 impl Grant {
@@ -45,8 +50,11 @@ impl Grant {
     #[must_use = "only the token can still settle the grant"]
     pub fn into_token(self) -> String {
         let degraded = self.degraded().map(|why| why.reason.clone());
+        let vendor = self.vendor.clone();
         let (holds, uncounted, waived) = self.into_holds();
-        let table = holds.first().map(|hold| hold.session().table.name());
+        let session = holds.first().map(Hold::session);
+        let session = session.or(vendor.as_ref().map(|vendor| &vendor.session));
+        let table = session.map(|session| session.table.name());
         let token = GrantToken {
             format: FORMAT,
             table: table.map(str::to_owned),
@@ -60,6 +68,9 @@ impl Grant {
             holds: holds.into_iter().map(Hold::into_token).collect(),
             waived: waived.iter().map(LimitName::to_string).collect(),
             degraded,
+            vendor: vendor.map(|Vendor { bucket, .. }| {
+                (bucket.key.entity.to_string(), bucket.key.resource.to_string())
+            }),
         };
         base64::encode(serde_json::to_vec(&token).expect("strings and numbers are JSON"))
     }
@@ -73,15 +84,16 @@ pub(crate) fn restore(token: &str, buckets: &BucketRegistry) -> Result<Grant, Er
     let json = base64::decode(token).ok();
     let parsed = json.and_then(|json| serde_json::from_slice::<GrantToken>(&json).ok());
     let parsed = parsed.filter(|token| token.format == FORMAT && token.holds.len() <= MAX_BUCKETS);
-    let GrantToken { table, holds, has_unlimited, uncounted, waived, degraded, .. } = parsed
-        .ok_or_else(|| {
+    let GrantToken { table, holds, has_unlimited, uncounted, waived, degraded, vendor, .. } =
+        parsed.ok_or_else(|| {
             Error::Invalid(
                 "the text is not a grant token of this version: pass the token as it was returned"
                     .to_owned(),
             )
         })?;
     let own = buckets.session.table.name();
-    if !holds.is_empty() && table.as_deref().map(short_name) != Some(short_name(own)) {
+    let is_of_table = !holds.is_empty() || vendor.is_some();
+    if is_of_table && table.as_deref().map(short_name) != Some(short_name(own)) {
         let of = table.as_deref().unwrap_or_default();
         return Err(Error::Invalid(format!(
             "the grant token is of table {of:?}, this limiter's is {own:?}: use a limiter of the same table"
@@ -102,5 +114,9 @@ pub(crate) fn restore(token: &str, buckets: &BucketRegistry) -> Result<Grant, Er
     let waived = waived.into_iter().map(LimitName::new);
     let waived = waived.collect::<Result<_, _>>()?;
     let degraded = degraded.map(|reason| Degraded { reason });
-    Ok(Grant::restored(holds, uncounted, waived, degraded))
+    let vendor = vendor.map(|(entity, resource)| {
+        let bucket = buckets.bucket(entity.as_str().try_into()?, resource.as_str().try_into()?);
+        Ok::<_, Error>(Vendor { session: Arc::clone(&buckets.session), bucket })
+    });
+    Ok(Grant::restored(holds, uncounted, waived, degraded, vendor.transpose()?))
 }

@@ -241,6 +241,38 @@ async fn the_top_of_a_chain_is_paused_and_a_pause_holds_without_dynamodb() {
     assert!(ask("b").await.is_granted(), "unavailable, and allowed");
 }
 
+/// It tells the bucket that it was let pass by, also after a way through a token.
+#[tokio::test(start_paused = true)]
+async fn a_call_in_shadow_mode_pauses_the_bucket_that_would_have_denied_it() {
+    for (is_chain, is_restored) in [(false, false), (false, true), (true, false), (true, true)] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        let admin = limiter.admin();
+        let top = || "top".try_into().unwrap();
+        admin.set_entity(&weirgate::Entity::new(top())).await.unwrap();
+        let child = weirgate::Entity::new("a".try_into().unwrap()).child_of(top(), true);
+        admin.set_entity(&child).await.unwrap();
+        let entity = if is_chain { "a" } else { "top" };
+        let limits = per_minute(2);
+        let ask = |entity| limiter.acquire(entity, "gpt-4").limits(&limits);
+        let _all = taken(ask("top").take("rpm", 2)).await;
+        let mut grant = taken(ask(entity).cascading().take("rpm", 1).shadow()).await;
+        assert!(grant.would_deny().is_some());
+        if is_restored {
+            grant = limiter.restore_grant(&grant.into_token()).unwrap();
+        }
+        let end = grant.vendor_said(429, [("retry-after", "600")]).await.unwrap();
+        assert!(later(&fleet, end.expect("a pause")) >= secs(600), "{is_chain} {is_restored}");
+        pass(secs(300)).await;
+        let Decision::Denied(denied) = ask("top").take("rpm", 1).send().await.unwrap() else {
+            panic!("it has refilled, and is paused")
+        };
+        assert!(denied.is_paused(), "{denied}");
+        let alone = ask("a").take("rpm", 1).send().await.unwrap();
+        assert!(alone.is_granted(), "the child is not paused");
+    }
+}
+
 /// Nothing denies what is only counted, whether the call says so or the limit.
 #[tokio::test(start_paused = true)]
 async fn without_dynamodb_only_enforced_limits_deny() {

@@ -41,6 +41,48 @@ async fn an_error_rolls_back_what_was_adjusted_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_settlement_that_fails_or_is_dropped_shows_that_the_work_was_done() {
+    // Which call on the grant fails, and what is used of 10 in the end.
+    for (call, used) in [
+        ("adjust", 10_000),
+        ("a wrong adjust", 10_000),
+        ("a dropped adjust", 4_000),
+        ("give_back", 10_000),
+        ("take_more", 10_000),
+        ("renew", 10_000),
+        ("vendor_said", 10_000),
+    ] {
+        let fleet = Fleet::slow(millis(5)).await;
+        let limiter = fleet.limiter().await;
+        let scope = ask(&limiter, &limits(), &TAKES).scope(async |grant| {
+            match call {
+                "a wrong adjust" | "a dropped adjust" => {}
+                _ => fleet.fail(&[Fault::Forbidden]),
+            }
+            let failed = match call {
+                "a wrong adjust" => grant.adjust("rph", -1).await.map(drop),
+                "a dropped adjust" => {
+                    let adjusted = tokio::time::timeout(millis(1), grant.adjust("rph", 4)).await;
+                    assert!(adjusted.is_err(), "it was quick");
+                    return Err("dropped".to_owned());
+                }
+                "adjust" => grant.adjust("rph", 4).await.map(drop),
+                "give_back" => grant.give_back("rph", 4).await.map(drop),
+                "take_more" => grant.take_more("rph", 4).await.map(drop),
+                "renew" => grant.renew(secs(90)).await.map(drop),
+                _ => grant.vendor_said(429, [("retry-after", "1")]).await.map(drop),
+            };
+            Err::<(), _>(failed.expect_err(call).to_string())
+        });
+        let error = scope.await.unwrap_err();
+        assert!(matches!(error, ScopeError::Work(_)), "{call}: {error:?}");
+        settle().await;
+        assert_eq!(fleet.tk_tc("rph").await.1, used, "{call}");
+        assert_eq!(fleet.tk_tc("slots").await.0, 4_000, "{call}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_panic_goes_on_and_the_tokens_are_back() {
     let (fleet, [limiter]) = Fleet::of().await;
     let scope = ask(&limiter, &limits(), &TAKES).scope(async |_| -> Result<(), Error> {
