@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use weirgate_shared::write::{finish_writes, is_abandoned};
+use weirgate_shared::write::{finish_writes, is_abandoned, update_min_shards};
 use weirgate_shared::{Bucket, EpochMillis, ItemKey, MAX_SHARDS, Shard};
 use weirgate_store::{Consistency, Item, StoreError, WriteOutcome};
 
@@ -186,6 +186,7 @@ impl BucketState {
         const READS: u32 = 5;
         let keys = (0..MAX_SHARDS).map(|shard| self.key.with_shard(shard).item_key());
         let keys: Vec<_> = keys.collect();
+        let mut left = None;
         for _ in 0..READS {
             let (_, mut shards) = read_shards(session, &keys, Consistency::Strong).await?;
             let is_unfinished = |shard: &&Shard| shard.escrow.is_some();
@@ -204,6 +205,13 @@ impl BucketState {
             if is_whole && (is_dry_run || unfinished.is_empty()) {
                 return Ok(shards.into_iter().map(Arc::new).collect());
             }
+            left = shards.into_iter().max_by_key(|shard| shard.shard_count);
+        }
+        if let Some(shard) = left.filter(|_| !is_dry_run) {
+            // At rest it is reviewed, and repaired, once a day.
+            let min_shards = shard.scaling.min_shards;
+            let due = update_min_shards(&shard, min_shards, session.now());
+            session.update_idempotent(&due).await?;
         }
         Err(Error::Invalid(format!(
             "bucket {} lacks a shard: wait for the reconciler, which repairs it within minutes, and try again",

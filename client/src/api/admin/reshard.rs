@@ -113,7 +113,7 @@ impl<'a> Resharding<'a> {
 
     /// Splits and merges until the bucket has the shard count. Returns the resulting one.
     async fn run(self) -> Result<u32, Error> {
-        let (mut failures, mut is_announced) = (0, false);
+        let (mut failures, mut lost_merges, mut is_announced) = (0, 0, false);
         let mut refusals = Refusals::default();
         loop {
             let shards = self.read().await?;
@@ -123,7 +123,7 @@ impl<'a> Resharding<'a> {
             if can_wait {
                 work = self.merges(&shards, now);
             }
-            if work.is_empty() || can_wait && failures == TRIES {
+            if work.is_empty() || can_wait && lost_merges == TRIES {
                 return Ok(u32::try_from(shards.len()).unwrap_or(u32::MAX));
             }
             if !std::mem::replace(&mut is_announced, true) {
@@ -136,7 +136,9 @@ impl<'a> Resharding<'a> {
             }
             if !done {
                 failures += 1;
-                if !can_wait {
+                if can_wait {
+                    lost_merges += 1;
+                } else {
                     let version = shards.iter().map(|shard| shard.write_seq).max();
                     refusals.record(&self.bucket.key, version)?;
                 }

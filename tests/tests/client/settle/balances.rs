@@ -7,7 +7,10 @@ use weirgate::{
 };
 
 use weirgate_tests::fleet::shards::{self, drain, holds, split};
-use weirgate_tests::fleet::{Fleet, denied, granted, millis, pass, rpm, secs, slots, tokens, tpm};
+use weirgate_tests::fleet::{
+    Fleet, denied, granted, millis, pass, rpm, secs, settle, slots, tokens, tpm,
+};
+use weirgate_tests::sharded::run;
 use weirgate_tests::stored::{configure, entity, resource};
 
 fn limits() -> [Limit; 3] {
@@ -251,6 +254,39 @@ async fn i7_a_change_that_is_abandoned_anywhere_is_made_once_by_the_next_call() 
     }
 }
 
+/// What is left of a change is not made in another life of its bucket.
+#[tokio::test(start_paused = true)]
+async fn i7_a_change_that_was_abandoned_for_a_day_is_ended_and_not_made() {
+    for steps in 1.. {
+        let fleet = Fleet::slow(secs(1)).await;
+        let limiter = fleet.limiter_with(|builder| builder.timeout(secs(60))).await;
+        let _ = granted(&limiter, &limits(), &[("tpm", 6_000)]).await;
+        let admin = limiter.admin();
+        let within = secs(1) * steps - std::time::Duration::from_millis(500);
+        let drain = admin.edit_balances("e-1", "gpt-4").drain("tpm").send();
+        let first = tokio::time::timeout(within, drain).await;
+        settle().await;
+        // As DynamoDB does by its `ttl`.
+        let key = fleet.bucket().await.key.item_key();
+        fleet.dynamo.delete(&key.pk, &key.sk);
+        pass(secs(90_000)).await;
+        let limiter = fleet.limiter_with(|builder| builder.timeout(secs(60))).await;
+        let _ = granted(&limiter, &limits(), &[("tpm", 1_000)]).await;
+        let admin = limiter.admin();
+        let planned = admin.edit_balances("e-1", "gpt-4").top_up("tpm", 1).dry_run().send().await;
+        assert!(
+            planned.unwrap().before[&LimitName::new("tpm").unwrap()] >= tokens(5_000),
+            "{steps}"
+        );
+        let _ = admin.pause("e-1", "gpt-4", secs(1)).send().await.unwrap();
+        assert!(fleet.bucket().await.limits["tpm"].available >= tokens(5_000), "{steps}");
+        if first.is_ok() {
+            assert!(steps > 2, "{steps}");
+            return;
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_shards_are_changed_together_and_room_is_used_where_it_is() {
     let (fleet, [limiter]) = Fleet::of().await;
@@ -350,6 +386,29 @@ async fn i1_a_read_that_misses_a_shard_is_repeated() {
             assert_eq!(fleet.bucket().await.limits["tpm"].available, tokens(3_000));
         }
     }
+}
+
+/// The refusal promises minutes, also of a bucket that is reviewed once a day.
+#[tokio::test(start_paused = true)]
+async fn i2_a_bucket_at_rest_that_lacks_a_shard_is_repaired_within_minutes_of_the_refusal() {
+    let (fleet, [limiter]) = Fleet::of().await;
+    let table = fleet.dynamo.table().await;
+    split(&limiter, &limits()[1..2], 4).await;
+    for _ in 0..4 {
+        pass(secs(61)).await;
+        let _ = run(&table, fleet.now()).await;
+    }
+    let key = shards::key(2).item_key();
+    fleet.dynamo.delete(&key.pk, &key.sk);
+    let drain = async || limiter.admin().edit_balances("e-1", "gpt-4").drain("tpm").send().await;
+    let dry = limiter.admin().edit_balances("e-1", "gpt-4").drain("tpm").dry_run().send().await;
+    assert!(dry.unwrap_err().to_string().contains("lacks a shard"));
+    pass(secs(61)).await;
+    assert_eq!(run(&table, fleet.now()).await.shards_repaired, 0, "a dry run writes nothing");
+    assert!(drain().await.unwrap_err().to_string().contains("lacks a shard"));
+    pass(secs(61)).await;
+    assert_eq!(run(&table, fleet.now()).await.shards_repaired, 1);
+    assert_eq!(drain().await.unwrap().shards, 4);
 }
 
 /// Shards get new limits one by one, with the next take from each.

@@ -132,18 +132,25 @@ impl<'a> Operating<'a> {
             let read = self.read(std::slice::from_ref(&key)).await?;
             let item = read.items.iter().find(|item| item.key().as_ref() == Some(&key));
             let under_way = item.map(|item| read_edit(item.attributes())).transpose();
+            let now = self.session.now();
             match under_way.map_err(|error| unreadable(&key, error))?.flatten() {
                 Some(edit) if !self.is_dry_run => {
-                    let until = self.edit.deadline();
-                    bucket.finish_edit(self.session, &edit, until).await?;
+                    if edit.id.may_be_under_way(now) {
+                        let until = self.edit.deadline();
+                        bucket.finish_edit(self.session, &edit, until).await?;
+                    } else {
+                        // Merges took it for over. What is left of it would change what others made since:
+                        // another life of the bucket, or another window of a quota.
+                        let end = edit.end(&bucket.key, now);
+                        self.session.update_idempotent(&end).await?;
+                    }
                     refusals.record(&bucket.key, Some(edit.id.0))?;
                 }
                 left => {
                     let shards = bucket.read_whole(self.session, self.is_dry_run).await?;
-                    let Some(edit) = left else {
+                    let Some(edit) = left.filter(|edit| edit.id.may_be_under_way(now)) else {
                         return Ok((read, shards));
                     };
-                    let now = self.session.now();
                     let shards = shards.into_iter().map(|shard| finished(shard, &edit, now));
                     return Ok((read, shards.collect()));
                 }
