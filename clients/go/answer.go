@@ -248,7 +248,8 @@ func (a *answer) rateLimitFields() http.Header {
 	return found
 }
 
-// problem returns the agent's word. Nothing of another body is shown, because it may repeat the request with its token.
+// problem returns the agent's problem, or an empty one. Nothing of another body is shown, because it may repeat the request with
+// its token.
 func (a *answer) problem() (problemJSON, map[string]any) {
 	var found problemJSON
 	var members map[string]any
@@ -263,7 +264,8 @@ func (a *answer) problem() (problemJSON, map[string]any) {
 		hidden, err := json.Marshal(a.hide.value(exact))
 		isProblem = isProblem && err == nil && json.Unmarshal(hidden, &found) == nil
 	}
-	if !isProblem || (found.Applied != "" && found.Applied != NotApplied && found.Applied != MaybeApplied) {
+	// Every problem of the agent has it, and those of other servers have not.
+	if !isProblem || (found.Applied != NotApplied && found.Applied != MaybeApplied) {
 		return problemJSON{}, map[string]any{}
 	}
 	return found, members
@@ -273,46 +275,48 @@ func (a *answer) problem() (problemJSON, map[string]any) {
 func (a *answer) failure(problem problemJSON, members map[string]any) error {
 	text := problem.Detail
 	if text == "" {
-		text = "the agent answered " + strconv.Itoa(a.status)
+		text = "the answer must be one of the agent, got " + strconv.Itoa(a.status) +
+			" of another server: check the agent's URL, and proxies before it"
 	}
+	// By the type of a problem: 404 is also an unknown path.
+	kind := map[string]error{"limits-not-configured": ErrNotConfigured, "misconfigured": ErrMisconfigured}[problem.Type]
+	if kind == nil && problem.Applied == NotApplied && a.status >= 400 && a.status < 500 {
+		return a.refusal(problem, members, text)
+	}
+	unavailable := &UnavailableError{
+		Applied: problem.Applied, Status: a.status, Grant: problem.Grant, kind: kind, text: text,
+		Transient: kind == nil && (a.status == http.StatusRequestTimeout || a.status == http.StatusTooManyRequests || a.status > 500),
+	}
+	if problem.Applied == "" {
+		unavailable.Applied = MaybeApplied
+	}
+	if kind == nil {
+		unavailable.kind = ErrUnavailable
+	}
+	return unavailable
+}
+
+// refusal returns the error of a request that the agent refused.
+func (a *answer) refusal(problem problemJSON, members map[string]any, text string) error {
 	refused := func(kind error) error {
 		return &RefusedError{
 			Status: a.status, Header: a.rateLimitFields(), Problem: members, Limits: problem.Violated,
 			Blocking: problem.Blocking, kind: kind, text: text, retryAfter: problem.RetryAfterMs, startsIn: problem.StartsInMs,
 		}
 	}
-	// What stands between answers 403 and 429 too, such as a mesh, so that alone is no decision.
-	_, isDenial := members["retry_after_ms"]
-	isWrong := a.status >= 400 && a.status < 500 && a.status != http.StatusForbidden && a.status != http.StatusTooManyRequests
 	switch {
-	case a.status == http.StatusTooManyRequests && isDenial:
+	case a.status == http.StatusTooManyRequests:
 		return refused(ErrDenied)
 	case a.status == http.StatusRequestEntityTooLarge && problem.Blocking != nil:
 		return refused(ErrNeverFits)
 	case a.status == http.StatusForbidden && problem.Type == "limit-changes-not-allowed":
 		return &requestError{ErrNotAllowed, text}
-	case a.status == http.StatusForbidden && problem.Applied == NotApplied && problem.Detail != "":
+	case a.status == http.StatusForbidden:
 		return refused(ErrDisabled)
 	case a.status == http.StatusUnauthorized:
 		return &requestError{ErrUnauthorized, text}
 	}
-	// By the type of a problem: 404 is also an unknown path, and 500 also a fault of what stands between.
-	kind := map[string]error{"limits-not-configured": ErrNotConfigured, "misconfigured": ErrMisconfigured}[problem.Type]
-	if kind == nil && isWrong && problem.Applied != MaybeApplied {
-		return &requestError{ErrInvalidRequest, text}
-	}
-	unavailable := &UnavailableError{
-		// Without the word of the agent, such as from a proxy, nothing is known.
-		Applied: MaybeApplied, Transient: kind == nil && a.status > 500, Status: a.status, Grant: problem.Grant,
-		kind: ErrUnavailable, text: text,
-	}
-	if problem.Applied == NotApplied {
-		unavailable.Applied = NotApplied
-	}
-	if kind != nil {
-		unavailable.kind = kind
-	}
-	return unavailable
+	return &requestError{ErrInvalidRequest, text}
 }
 
 // Attempts decide whether a request is sent again: only if nothing of it was applied.

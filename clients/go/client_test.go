@@ -207,6 +207,40 @@ func TestEachFailureIsAnErrorOfItsKindAndAPolicyDecidesTransientOnesAlone(t *tes
 	}
 }
 
+func TestAnAnswerThatIsNotOfTheAgentLeavesUnknownWhatWasApplied(t *testing.T) {
+	var table struct {
+		Foreign struct {
+			Transient []int
+			Bodies    []json.RawMessage
+		}
+	}
+	readJSON(t, contract+"client/failures.json", &table)
+	for _, body := range table.Foreign.Bodies {
+		var status atomic.Int32
+		server := serve(t, func(w http.ResponseWriter, _ string) {
+			w.WriteHeader(int(status.Load()))
+			w.Write(body)
+		})
+		client := newClient(t, weirgate.Options{URL: server.URL, Retries: -1})
+		for code := 400; code < 600; code++ {
+			status.Store(int32(code))
+			isTransient := code > 500
+			for _, one := range table.Foreign.Transient {
+				isTransient = isTransient || one == code
+			}
+			_, err := client.Acquire(background, oneToken, nil)
+			checkKind(t, err, failure{Raises: "Unavailable", IsTransient: &isTransient})
+			var found *weirgate.UnavailableError
+			if errors.As(err, &found) && (found.Applied != weirgate.MaybeApplied || found.Status != code) {
+				t.Errorf("%d, %s: %+v", code, body, found)
+			}
+			if strings.Contains(err.Error(), "of a proxy") {
+				t.Errorf("%d, %s: the error shows the body: %v", code, body, err)
+			}
+		}
+	}
+}
+
 func TestOneCallMayHaveAnotherPolicyThanItsClient(t *testing.T) {
 	policies := []weirgate.OnUnavailable{weirgate.Fail, weirgate.Deny, weirgate.Allow}
 	for _, ofClient := range policies {
@@ -930,7 +964,7 @@ func acquired(t *testing.T, client *weirgate.Client) *weirgate.Grant {
 
 func TestASettlementThatMayHaveBeenAppliedIsFollowedByNoOther(t *testing.T) {
 	// Without an answer, and with those of a proxy.
-	for _, status := range []int{0, 403, 429} {
+	for _, status := range []int{0, 400, 401, 403, 404, 408, 413, 425, 429, 502} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) { checkFollowedByNoOther(t, status) })
 	}
 }

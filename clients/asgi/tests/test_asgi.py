@@ -267,7 +267,7 @@ class Failures(Case):
             {"url": missing.url}, {"url": guarded.url}, {"limits": None, "resource": "nowhere"}, {"take": {"wpm": 1}},
             {"take": lambda scope: 5}, {"key": lambda scope: 5}, {"key": lambda scope: b"a"},
         ]
-        for status in (403, 429):
+        for status in (401, 403, 404):
             refused = answer(status, "of a proxy")
             proxy = Server(lambda peer, _, refused=refused: peer.answer_all(refused))
             self.addCleanup(proxy.__exit__)

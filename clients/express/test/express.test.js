@@ -321,7 +321,7 @@ test("nothing passes if only a repair brings a decision", async (t) => {
   const guarded = await Agent.start({ ...backend.variables, WEIRGATE_AGENT_TOKEN: "another-token-of-others" });
   t.after(() => guarded.stop());
   const strangers = [];
-  for (const status of [200, 403, 429]) {
+  for (const status of [200, 401, 403, 404]) {
     const stranger = http.createServer((_, response) => response.writeHead(status).end("{}")).listen(0, "127.0.0.1");
     await once(stranger, "listening");
     t.after(() => stranger.close());

@@ -10,7 +10,8 @@ import weirgate
 from served import Server, answer
 from stack import CONTRACT
 
-FAILURES = json.loads((CONTRACT / "client/failures.json").read_text(encoding="utf-8"))["failures"]
+TABLE = json.loads((CONTRACT / "client/failures.json").read_text(encoding="utf-8"))
+FAILURES, FOREIGN = TABLE["failures"], TABLE["foreign"]
 POLICIES = ("raise", "deny", "allow")
 BUCKETS = [weirgate.Bucket("a", "api", {"rpm": 1.5}), weirgate.Bucket("b", "api", {"rpm": weirgate.UpTo(1, 5)})]
 CALLS = {
@@ -79,6 +80,22 @@ class Failures(unittest.TestCase):
 
                 with self.subTest(case=case, call=call):
                     self.both(case["failure"], work)
+
+    def test_an_answer_that_is_not_of_the_agent_leaves_unknown_what_was_applied(self):
+        for body in FOREIGN["bodies"]:
+            failure = [None, body]
+
+            def work(client, run, body=body, failure=failure):
+                for status in range(400, 600):
+                    failure[0] = status
+                    is_transient = status in FOREIGN["transient"] or status > 500
+                    with self.subTest(status=status, body=body):
+                        error = self.raised(client, run, "acquire")
+                        self.check_raised(error, {"raises": "Unavailable", "is_transient": is_transient})
+                        self.assertEqual((error.applied, error.status), ("unknown", status))
+                        self.assertNotIn("of a proxy", str(error))
+
+            self.both(failure, work)
 
     def test_a_policy_decides_what_may_pass_by_itself_and_nothing_else(self):
         asked = {"acquire": ({"rpm": 1.5},), "acquire_all": ({"rpm": 1.5}, {"rpm": 5})}

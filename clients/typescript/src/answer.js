@@ -9,8 +9,9 @@ import { CHANGED, GRANTED, PROBLEM, REPORTED, SETTLED } from "./shape.js";
 /** @import { Response } from "./transport.js" */
 
 const FIRST_PAUSE_MS = 50;
+const REMEDY = "check the agent's URL, and proxies before it";
 /**
- * By the type of a problem: 404 is also an unknown path, and 500 also a fault of what stands between.
+ * By the type of a problem: 404 is also an unknown path.
  *
  * @type {Map<string, typeof Unavailable>}
  */
@@ -143,7 +144,8 @@ function jsonOf({ body }) {
 }
 
 /**
- * Returns the agent's word. Nothing of another body is shown, because it may repeat the request with its token.
+ * Returns the agent's problem, or an empty one. Nothing of another body is shown, because it may repeat the request with
+ * its token.
  *
  * @param {Response} response
  * @returns {Record<string, any>}
@@ -166,21 +168,28 @@ function problemOf(response) {
  */
 function errorOf(response, problem) {
   const { status } = response;
-  const message = problem.detail || `the agent answered ${status}`;
+  const message = problem.detail || `the answer must be one of the agent, got ${status} of another server: ${REMEDY}`;
+  const { applied = "unknown" } = problem;
+  const Kind = UNTIL_REPAIRED.get(problem.type);
+  if (!Kind && applied === "no" && status >= 400 && status < 500) return refusalOf(response, problem, message);
+  const isTransient = !Kind && (status === 408 || status === 429 || status > 500);
+  return new (Kind ?? Unavailable)(message, applied, { isTransient, status, grant: problem.grant });
+}
+
+/**
+ * Returns the error of a request that the agent refused.
+ *
+ * @param {Response} response
+ * @param {Record<string, any>} problem
+ * @param {string} message
+ * @returns {WeirgateError}
+ */
+function refusalOf(response, problem, message) {
+  const { status } = response;
   const headers = rateLimitFields(response);
-  // What stands between answers 403 and 429 too, such as a mesh, so that alone is no decision.
-  if (status === 429 && "retry_after_ms" in problem) return new Denied(message, status, headers, problem);
+  if (status === 429) return new Denied(message, status, headers, problem);
   if (status === 413 && problem.blocking) return new NeverFits(message, status, headers, problem);
   if (status === 403 && problem.type === "limit-changes-not-allowed") return new NotAllowed(message);
-  if (status === 403 && problem.applied === "no" && "detail" in problem) {
-    return new Disabled(message, status, headers, problem);
-  }
-  if (status === 401) return new Unauthorized(message);
-  const Kind = UNTIL_REPAIRED.get(problem.type);
-  const isWrong = status >= 400 && status < 500 && status !== 403 && status !== 429;
-  if (!Kind && isWrong && problem.applied !== "unknown") return new InvalidRequest(message);
-  // Without the word of the agent, such as from a proxy, nothing is known.
-  const applied = problem.applied === "no" ? "no" : "unknown";
-  const isTransient = !Kind && status > 500;
-  return new (Kind ?? Unavailable)(message, applied, { isTransient, status, grant: problem.grant });
+  if (status === 403) return new Disabled(message, status, headers, problem);
+  return status === 401 ? new Unauthorized(message) : new InvalidRequest(message);
 }

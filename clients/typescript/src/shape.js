@@ -147,10 +147,9 @@ const UNREADABLE = optionalFields({ unreadable: listOf(fields({ error: text })) 
 const ROW = and(USED, fields({ entity: text, resource: text, start_ms: instant, end_ms: instant }));
 export const USAGE_TOTAL = and(USED, UNREADABLE);
 export const USAGE_PAGE = and(fields({ items: listOf(ROW), next: nullOr(someText) }), UNREADABLE);
-export const PROBLEM = optionalFields({
+const MEMBERS = optionalFields({
   type: text,
   detail: text,
-  applied: oneOf("no", "unknown"),
   retry: flag,
   grant: someText,
   retry_after_ms: nullOr(span),
@@ -160,3 +159,5 @@ export const PROBLEM = optionalFields({
   "violated-policies": listOf(text),
   blocking: fields({ policy: text, quota: whole, remaining: whole, requested: whole }),
 });
+/** Every problem of the agent has `applied`, and those of other servers have not. */
+export const PROBLEM = and(fields({ applied: oneOf("no", "unknown") }), MEMBERS);

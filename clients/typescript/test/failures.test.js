@@ -9,7 +9,7 @@ import * as weirgate from "weirgate";
 import { answer, serving } from "./served.js";
 import { CONTRACT } from "./stack.js";
 
-const { failures } = JSON.parse(readFileSync(`${CONTRACT}client/failures.json`, "utf8"));
+const { failures, foreign } = JSON.parse(readFileSync(`${CONTRACT}client/failures.json`, "utf8"));
 const BUCKETS = [
   { entity: "a", resource: "api", take: { rpm: 1.5 } },
   { entity: "b", resource: "api", take: { rpm: { atLeast: 1, atMost: 5 } } },
@@ -55,6 +55,21 @@ for (const expected of failures) {
       checkThrown(await thrown(() => call(client)), expected);
     });
   }
+}
+
+for (const body of foreign.bodies) {
+  const name = `an answer of ${JSON.stringify(body)} leaves unknown what was applied`;
+  test(name, { timeout: 60_000 }, async (t) => {
+    const failure = [0, body];
+    const { client } = await failing(t, failure);
+    for (let status = 400; status < 600; status += 1) {
+      failure[0] = status;
+      const error = await thrown(() => CALLS.acquire(client));
+      checkThrown(error, { raises: "Unavailable", is_transient: foreign.transient.includes(status) || status > 500 });
+      assert.deepEqual([error.applied, error.status], ["unknown", status]);
+      assert.ok(!error.message.includes("of a proxy"));
+    }
+  });
 }
 
 const ASKED = { acquire: [{ rpm: 1.5 }], acquireAll: [{ rpm: 1.5 }, { rpm: 5 }] };

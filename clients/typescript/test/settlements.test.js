@@ -97,7 +97,7 @@ for (const [name, change] of Object.entries(CHANGES)) {
   });
 }
 
-for (const status of [403, 429]) {
+for (const status of [400, 401, 403, 404, 408, 413, 425, 429, 502]) {
   test(`an answer that a proxy replaced by ${status} is lost`, async (t) => {
     const { error, balance } = await scoped(t, { replaced: "adjust", status }, async (grant) => {
       await grant.adjust({ tpm: 300 }).catch(ignored);

@@ -28,7 +28,8 @@ from .values import Balances, LimitStatus
 from .wire import Response
 
 _FIRST_PAUSE = 0.05
-# By the type of a problem: 404 is also an unknown path, and 500 also a fault of what stands between.
+_REMEDY = "check the agent's URL, and proxies before it"
+# By the type of a problem: 404 is also an unknown path.
 _UNTIL_REPAIRED: Mapping[str, type[Unavailable]] = {
     "limits-not-configured": NotConfigured,
     "misconfigured": Misconfigured,
@@ -131,7 +132,9 @@ def _json(response: Response) -> Any:
 
 
 def _problem(response: Response) -> Mapping[str, Any]:
-    """Returns the agent's word. Nothing of another body is shown, because it may repeat the request with its token."""
+    """Returns the agent's problem, or an empty one. Nothing of another body is shown, because it may repeat the request with
+    its token.
+    """
     try:
         found = response.hide(_json(response))
     except RecursionError:
@@ -140,24 +143,24 @@ def _problem(response: Response) -> Mapping[str, Any]:
 
 
 def _error(response: Response, problem: Mapping[str, Any]) -> WeirgateError:
-    status, text = response.status, problem.get("detail") or f"the agent answered {response.status}"
+    status = response.status
+    text = problem.get("detail") or f"the answer must be one of the agent, got {status} of another server: {_REMEDY}"
+    applied: Literal["no", "unknown"] = problem.get("applied", "unknown")
+    kind = _UNTIL_REPAIRED.get(problem.get("type", ""))
+    if kind is None and applied == "no" and 400 <= status < 500:
+        return _refusal(response, problem, text)
+    is_transient = kind is None and (status in (408, 429) or status > 500)
+    return (kind or Unavailable)(text, applied, is_transient=is_transient, status=status, grant=problem.get("grant"))
+
+
+def _refusal(response: Response, problem: Mapping[str, Any], text: str) -> WeirgateError:
+    """Returns the error of a request that the agent refused."""
+    status = response.status
     decided = (text, status, rate_limit_fields(response), problem)
-    # What stands between answers 403 and 429 too, such as a mesh, so that alone is no decision.
-    if status == 429 and "retry_after_ms" in problem:
+    if status == 429:
         return Denied(*decided)
     if status == 413 and "blocking" in problem:
         return NeverFits(*decided)
-    if status == 403 and problem.get("type") == "limit-changes-not-allowed":
-        return NotAllowed(text)
-    if status == 403 and problem.get("applied") == "no" and "detail" in problem:
-        return Disabled(*decided)
-    if status == 401:
-        return Unauthorized(text)
-    kind = _UNTIL_REPAIRED.get(problem.get("type", ""))
-    is_wrong = 400 <= status < 500 and status not in (403, 429)
-    if kind is None and is_wrong and problem.get("applied") != "unknown":
-        return InvalidRequest(text)
-    # Without the word of the agent, such as from a proxy, nothing is known.
-    applied: Literal["no", "unknown"] = "no" if problem.get("applied") == "no" else "unknown"
-    is_transient = kind is None and status > 500
-    return (kind or Unavailable)(text, applied, is_transient=is_transient, status=status, grant=problem.get("grant"))
+    if status == 403:
+        return NotAllowed(text) if problem.get("type") == "limit-changes-not-allowed" else Disabled(*decided)
+    return Unauthorized(text) if status == 401 else InvalidRequest(text)

@@ -181,18 +181,21 @@ _UNREADABLE = optional_fields({"unreadable": list_of(fields(error=text))})
 _ROW = _and(_USED, fields(entity=text, resource=text, start_ms=instant, end_ms=instant))
 USAGE_TOTAL = _and(_USED, _UNREADABLE)
 USAGE_PAGE = _and(fields(items=list_of(_ROW), next=null_or(some_text)), _UNREADABLE)
-PROBLEM = optional_fields(
-    {
-        "type": text,
-        "detail": text,
-        "applied": one_of("no", "unknown"),
-        "retry": flag,
-        "grant": some_text,
-        "retry_after_ms": null_or(span),
-        "starts_in_ms": span,
-        "missing_plan": some_text,
-        "paused": flag,
-        "violated-policies": list_of(text),
-        "blocking": fields(policy=text, quota=whole, remaining=whole, requested=whole),
-    }
+PROBLEM = _and(
+    # Every problem of the agent has it, and those of other servers have not.
+    fields(applied=one_of("no", "unknown")),
+    optional_fields(
+        {
+            "type": text,
+            "detail": text,
+            "retry": flag,
+            "grant": some_text,
+            "retry_after_ms": null_or(span),
+            "starts_in_ms": span,
+            "missing_plan": some_text,
+            "paused": flag,
+            "violated-policies": list_of(text),
+            "blocking": fields(policy=text, quota=whole, remaining=whole, requested=whole),
+        }
+    ),
 )
