@@ -1,6 +1,7 @@
 package weirgate_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -912,6 +913,68 @@ func TestConnectionsAreSharedAndOneThatTheAgentClosedIsNotUsed(t *testing.T) {
 		}
 		if count() != made {
 			t.Errorf("%d connections", count())
+		}
+	}
+}
+
+// serveChunks answers each request with chunks, and closes its connection unless the next one can follow. It returns its URL, and
+// counts its connections.
+func serveChunks(t *testing.T, chunks *atomic.Value, areWhole bool) (string, *atomic.Int32) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	filled := strings.NewReplacer("SIZE", strconv.FormatInt(int64(len(granted)), 16), "BODY", granted)
+	connections := new(atomic.Int32)
+	serve := func(conn net.Conn) {
+		defer conn.Close()
+		connections.Add(1)
+		for requests := bufio.NewReader(conn); ; {
+			request, err := http.ReadRequest(requests)
+			if err != nil {
+				return
+			}
+			io.Copy(io.Discard, request.Body)
+			io.WriteString(conn, "HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n\r\n"+filled.Replace(chunks.Load().(string)))
+			if !areWhole {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go serve(conn)
+		}
+	}()
+	return "http://" + listener.Addr().String(), connections
+}
+
+func TestAnAnswerInChunksIsReadAndWrongChunksAreRefused(t *testing.T) {
+	var table struct{ Read, Refused []string }
+	readJSON(t, contract+"client/chunks.json", &table)
+	var chunks atomic.Value
+	url, connections := serveChunks(t, &chunks, true)
+	client := newClient(t, weirgate.Options{URL: url, Retries: -1})
+	for _, text := range table.Read {
+		chunks.Store(text)
+		acquired(t, client)
+	}
+	if count := connections.Load(); count != 1 {
+		t.Errorf("%d connections", count)
+	}
+	url, _ = serveChunks(t, &chunks, false)
+	client = newClient(t, weirgate.Options{URL: url, Retries: -1})
+	for _, text := range table.Refused {
+		chunks.Store(text)
+		var unavailable *weirgate.UnavailableError
+		_, err := client.Acquire(background, oneToken, nil)
+		if !errors.As(err, &unavailable) || unavailable.Applied != weirgate.MaybeApplied {
+			t.Errorf("%q: %v", text, err)
 		}
 	}
 }

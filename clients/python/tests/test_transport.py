@@ -6,7 +6,9 @@ Every behaviour is checked for the client of threads and for the one of asyncio.
 import asyncio
 import contextlib
 import errno
+import json
 import os
+import random
 import shutil
 import socket
 import threading
@@ -16,11 +18,39 @@ from unittest import mock
 
 import weirgate
 from served import GRANTED, Server, answer
+from stack import CONTRACT
 from variables import environment
-from weirgate import aio_connection
+from weirgate import aio_connection, wire
 
 REFUSED_NOW = {"type": "about:blank", "status": 503, "detail": "too many requests", "applied": "no", "retry": True}
 TAKE = ("a", "api", {"rpm": 1})
+CHUNKS = json.loads((CONTRACT / "client/chunks.json").read_text(encoding="utf-8"))
+BODY = GRANTED.partition(b"\r\n\r\n")[2]
+
+
+def in_chunks(chunks, fields=""):
+    """Returns an answer with these chunks, in which SIZE and BODY stand for those of a grant."""
+    data = chunks.encode() if isinstance(chunks, str) else chunks
+    data = data.replace(b"SIZE", b"%x" % len(BODY)).replace(b"BODY", BODY)
+    return f"HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n{fields}\r\n".encode() + data
+
+
+def drawn_chunks(draw, body):
+    """Returns a body in chunks of drawn sizes, some with extensions, and with drawn trailers."""
+    cuts = sorted(draw.randrange(1, len(body)) for _ in range(draw.randrange(12)))
+    parts = [body[start:end] for start, end in zip([0, *cuts], [*cuts, len(body)]) if start < end]
+    size = draw.choice(["%x", "%X", "%04x", "%x;a=b", '%X ;name="\u00fc"'])
+    chunks = b"".join((size % len(part)).encode() + b"\r\n" + part + b"\r\n" for part in parts)
+    return chunks + draw.choice([b"0", b"000", b"0;a=b"]) + b"\r\n" + b"a: b\r\n" * draw.randrange(3) + b"\r\n"
+
+
+def drawn_pieces(draw, data):
+    """Returns an answer as it may arrive: whole, byte for byte, or in pieces of drawn sizes."""
+    most = draw.choice([1, 7, 1_000, len(data)])
+    while data:
+        length = draw.randrange(1, most + 1) if most < len(data) else most
+        yield data[:length]
+        data = data[length:]
 
 
 class Threads:
@@ -142,6 +172,52 @@ class Transport:
             client = self.client(server)
             self.assertEqual([client.acquire().token, client.acquire().token], ["g1", "g1"])
             self.assertEqual(server.connections, 1)
+
+    def test_an_answer_in_chunks_is_read_and_its_connection_carries_the_next_request(self):
+        draw = random.Random(20_261_129)
+        answers = [in_chunks(chunks) for chunks in CHUNKS["read"]]
+        answers += [in_chunks(drawn_chunks(draw, BODY)) for _ in range(100)]
+        current = []
+
+        def serve(peer, _):
+            peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while peer.read():
+                # A copy, because the test goes on as soon as the last piece has come.
+                for piece in tuple(current):
+                    peer.send(piece)
+
+        with Server(serve) as server:
+            client = self.client(server)
+            for data in [*answers, GRANTED]:
+                current[:] = drawn_pieces(draw, data)
+                with self.subTest(data=data, pieces=len(current)):
+                    self.assertEqual(client.acquire().token, "g1")
+            self.assertEqual(server.connections, 1)
+
+    def test_an_answer_in_wrong_chunks_is_refused(self):
+        for chunks in CHUNKS["refused"]:
+            with self.subTest(chunks=chunks), Server(lambda peer, _: peer.read() and peer.send(in_chunks(chunks))) as server:
+                with self.assertRaises(weirgate.Unavailable) as caught:
+                    self.client(server).acquire()
+                self.assertEqual((caught.exception.applied, len(server.requests)), ("unknown", 1))
+
+    def test_an_answer_in_chunks_that_stops_or_does_not_end_is_given_up_at_the_deadline(self):
+        for again in (b"", b"1\r\n \r\n" * 10_000):
+
+            def serve(peer, _, again=again):
+                peer.read()
+                peer.send(in_chunks("1\r\n \r\n"))
+                while again:
+                    peer.send(again)
+                peer.wait_for_end()
+
+            with self.subTest(again=again[:6]), Server(serve) as server:
+                begun = time.monotonic()
+                with self.assertRaises(weirgate.Unavailable) as caught:
+                    self.client(server, answer_timeout=0.1).acquire()
+                self.assertEqual(caught.exception.applied, "unknown")
+                self.assertIn("no answer of the agent", str(caught.exception))
+                self.assertLess(time.monotonic() - begun, 5)
 
     def test_a_long_body_and_a_long_answer_arrive_whole(self):
         long = "x" * 3_000_000
@@ -289,6 +365,68 @@ class Transport:
                 client.acquire()
             os.environ["WEIRGATE_AGENT_TOKEN"] = "new"
             self.assertEqual(client.acquire().token, "g1")
+
+
+class Chunks(unittest.TestCase):
+    """The reader of both clients."""
+
+    def read(self, pieces):
+        reader, answers = wire.Reader(), []
+        for piece in pieces:
+            answers.append(reader.feed(piece))
+        self.assertEqual(answers[:-1], [None] * (len(answers) - 1))
+        return answers[-1]
+
+    def test_a_body_in_chunks_is_read_whole_whatever_the_pieces_are(self):
+        draw = random.Random(20_261_130)
+        for _ in range(300):
+            body = draw.randbytes(draw.randrange(2, 300))
+            data = in_chunks(drawn_chunks(draw, body))
+            for cut in range(1, len(data)):
+                self.assertEqual(self.read([data[:cut], data[cut:]]).body, body)
+            self.assertEqual(self.read(data[at : at + 1] for at in range(len(data))).body, body)
+
+    def test_a_part_of_an_answer_is_no_answer_and_more_is_refused(self):
+        data = in_chunks("3\r\nabc\r\n0\r\na: b\r\n\r\n")
+        for length in range(len(data)):
+            self.assertIsNone(wire.Reader().feed(data[:length]))
+        for more in (b"\r", b"0", data):
+            with self.assertRaises(wire.Malformed):
+                wire.Reader().feed(data + more)
+
+    def test_no_more_is_kept_than_a_body_may_have(self):
+        most = wire.MAX_BODY
+        half = b"%x\r\n" % (most // 2) + b"a" * (most // 2) + b"\r\n"
+        self.assertEqual(len(wire.Reader().feed(in_chunks(half * 2 + b"0\r\n\r\n")).body), most)
+        beyond = [
+            f"{most + 1:x}\r\n", half * 2 + b"1\r\n", half * 2 + b"000000001\r\n", "f" * 16 + "\r\n", "0" * 20 + "1\r\n",
+            "0" * 5_000, "1;" + "a" * 5_000, "1;" + "a" * 5_000 + "\r\n", "0\r\n" + "a: b\r\n" * 1_000, "0\r\na: " + "b" * 5_000,
+            "0\r\n" + "a: b\r\n" * 1_000 + "\r\n",
+        ]
+        for chunks in beyond:
+            with self.subTest(chunks=chunks[:20]), self.assertRaises(wire.Malformed):
+                wire.Reader().feed(in_chunks(chunks))
+
+    def test_wrong_framing_is_refused(self):
+        wrong = [*CHUNKS["refused"], "SIZE\r\nBODY\n\r0\r\n\r\n", "SIZE\nBODY\n0\n\n", "SIZE\r\nBODY\r\n0\r\na b: c\r\n\r\n"]
+        wrong += ["\u0663\r\n123\r\n0\r\n\r\n", "3 3\r\n123\r\n0\r\n\r\n", "3;\0\r\n123\r\n0\r\n\r\n", "3;\r\r\n123\r\n0\r\n\r\n"]
+        for chunks in wrong:
+            for data in ([in_chunks(chunks)], [bytes([byte]) for byte in in_chunks(chunks)]):
+                with self.subTest(chunks=chunks, pieces=len(data)):
+                    reader = wire.Reader()
+                    with contextlib.suppress(wire.Malformed):
+                        self.assertEqual([reader.feed(piece) for piece in data], [None] * len(data))
+                    self.assertIsNone(reader.answer)
+        whole = "SIZE\r\nBODY\r\n0\r\n\r\n"
+        for fields in ("content-length: 5\r\n", "transfer-encoding: gzip\r\n", "transfer-encoding: \r\n"):
+            before = in_chunks(whole).replace(b" X\r\n", b" X\r\n" + fields.encode(), 1)
+            for data in (before, in_chunks(whole, fields)):
+                with self.subTest(data=data), self.assertRaises(wire.Malformed):
+                    wire.Reader().feed(data)
+        for coding in (b"gzip", b"gzip, chunked", b"chunked, chunked", b"identity", b""):
+            with self.subTest(coding=coding), self.assertRaises(wire.Malformed):
+                wire.Reader().feed(in_chunks(whole).replace(b"chunked", coding))
+        self.assertIsNotNone(wire.Reader().feed(in_chunks(whole).replace(b"chunked", b"Chunked")))
 
 
 class Pauses(unittest.TestCase):

@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import dns from "node:dns";
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import net from "node:net";
 import { test } from "node:test";
 
@@ -11,6 +12,7 @@ import { Client, Denied, InvalidRequest, Unauthorized, Unavailable } from "weirg
 import { Attempts } from "../src/answer.js";
 import { endpoint, tokenOf } from "../src/endpoint.js";
 import { GRANTED, answer, serving } from "./served.js";
+import { CONTRACT } from "./stack.js";
 
 const REFUSED_NOW = { status: 503, detail: "too many requests", applied: "no", retry: true };
 const TAKE = ["a", "api", { rpm: 1 }];
@@ -96,6 +98,32 @@ test("half an answer is none", async (t) => {
   await assert.rejects(clientOf(t, served).acquire(...TAKE), { name: "Unavailable", applied: "unknown" });
   assert.equal(served.requests.length, 1);
 });
+
+const CHUNKS = JSON.parse(readFileSync(`${CONTRACT}client/chunks.json`, "utf8"));
+
+function inChunks(text) {
+  const body = GRANTED.split("\r\n\r\n")[1];
+  const chunks = text.replace("SIZE", body.length.toString(16)).replace("BODY", body);
+  return `HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n\r\n${chunks}`;
+}
+
+test("an answer in chunks is read, and its connection carries the next request", async (t) => {
+  let current;
+  const served = await serving(t, (socket) => socket.write(current));
+  const client = clientOf(t, served);
+  for (const text of CHUNKS.read) {
+    current = inChunks(text);
+    assert.equal((await client.acquire(...TAKE)).token, "g1", text);
+  }
+  assert.equal(served.connections, 1);
+});
+
+for (const text of CHUNKS.refused) {
+  test(`an answer with the chunks ${JSON.stringify(text)} is refused`, async (t) => {
+    const served = await serving(t, (socket) => socket.end(inChunks(text)));
+    await assert.rejects(clientOf(t, served).acquire(...TAKE), { name: "Unavailable", applied: "unknown" });
+  });
+}
 
 test("a long body and a long answer arrive whole", async (t) => {
   const long = "ü".repeat(1_000_000);

@@ -194,6 +194,8 @@ class Exchange:
                 response = reader.feed(got)
                 if response is not None:
                     return response._replace(hide=self.connection.hide)
+                # The rest may be there already, and other tasks and the deadline must have their turn before it.
+                await self._ready(loop.add_reader, loop.remove_reader)
         except OSError as error:
             if sent == 0:
                 raise NotSent(f"the connection to the agent is broken: {error}") from error
