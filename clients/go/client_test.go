@@ -1346,3 +1346,25 @@ func TestTheSessionsTokenGoesToTheAgentOfThisMachineAlone(t *testing.T) {
 		t.Errorf("it goes to another machine: %q", sent)
 	}
 }
+
+func TestTheSessionsTokenGoesToTheAgentsOfTheTable(t *testing.T) {
+	var table struct {
+		SessionToken struct {
+			SentTo   []string `json:"sent_to"`
+			KeptFrom []string `json:"kept_from"`
+		} `json:"session_token"`
+	}
+	readJSON(t, contract+"client/checks.json", &table)
+	t.Setenv("WEIRGATE_AGENT_TOKEN", "")
+	t.Setenv("AWS_LAMBDA_FUNCTION_NAME", "f")
+	t.Setenv("AWS_SESSION_TOKEN", "session")
+	check := func(urls []string, expected string) {
+		for _, url := range urls {
+			if token, err := weirgate.TokenFor(url); err != nil || token != expected {
+				t.Errorf("%s: %q, %v", url, token, err)
+			}
+		}
+	}
+	check(table.SessionToken.SentTo, "session")
+	check(table.SessionToken.KeptFrom, "")
+}

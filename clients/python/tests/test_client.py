@@ -3,15 +3,17 @@
 import asyncio
 import contextlib
 import copy
+import json
 import logging
 import os
 import pickle
+import re
 import tempfile
 import unittest
 from pathlib import Path
 
 import weirgate
-from stack import Agent, Backend
+from stack import CONTRACT, Agent, Backend
 from variables import environment
 
 YEAR = 365 * 86_400
@@ -379,6 +381,20 @@ class Places(unittest.TestCase):
             os.environ["AWS_CONTAINER_AUTHORIZATION_TOKEN"] = os.environ.pop("AWS_SESSION_TOKEN")
             self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head()[0])
             self.assertIn(b": mine\r\n", endpoint("http://agent.internal:1", "mine").head()[0])
+
+    def test_the_sessions_token_goes_to_the_agents_that_the_guide_names(self):
+        from weirgate.endpoint import endpoint
+
+        table = json.loads((CONTRACT / "client/checks.json").read_text(encoding="utf-8"))["session_token"]
+        self.only(AWS_LAMBDA_FUNCTION_NAME="f", AWS_SESSION_TOKEN="secret")
+        for url in table["sent_to"]:
+            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint(url, None).head()[0], url)
+        for url in table["kept_from"]:
+            self.assertNotIn(b"secret", endpoint(url, None).head()[0], url)
+        guide = (CONTRACT.parents[1] / "docs/guide/clients.md").read_text(encoding="utf-8")
+        named = " ".join(re.search(r"token, sent only\s+to\s+(.*?)\n\n", guide, re.S)[1].split())
+        hosts = {re.sub(r"http://\[?|\]?(:[0-9]+)?$", "", url).lower() for url in table["sent_to"] if url.startswith("http")}
+        self.assertEqual(set(re.split(", | and ", named)), {*hosts, "Unix sockets"})
 
     def test_what_is_no_address_or_token_is_refused_with_the_variable_to_correct(self):
         from weirgate.endpoint import endpoint

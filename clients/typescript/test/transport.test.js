@@ -361,6 +361,13 @@ test("the session's token goes to the agent of this machine, and to no other", a
   assert.equal(tokenOf(endpoint("http://127.0.0.1:2774", undefined)), "of the container");
 });
 
+test("the session's token goes to the agents of the table", (t) => {
+  const table = JSON.parse(readFileSync(`${CONTRACT}client/checks.json`, "utf8")).session_token;
+  withVariables(t, { AWS_LAMBDA_FUNCTION_NAME: "f", AWS_SESSION_TOKEN: "secret" });
+  for (const url of table.sent_to) assert.equal(tokenOf(endpoint(url, undefined)), "secret", url);
+  for (const url of table.kept_from) assert.equal(tokenOf(endpoint(url, undefined)), undefined, url);
+});
+
 /** Sets variables, and removes those that are undefined, for a test. */
 function withVariables(t, variables) {
   const { env } = process;
