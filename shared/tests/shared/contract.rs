@@ -2,7 +2,7 @@
 //! it, and items on which one of its conditions fails.
 //!
 //! `WRITTEN=1 cargo test --workspace --test shared contract` writes `store/contract/planned.jsonl`
-//! again.
+//! again. Review each changed line: a missing condition is a missing guard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path as File;
@@ -12,7 +12,7 @@ use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, V
 use weirgate_shared::{ItemKey, MilliTotal};
 
 use crate::model::{Held, Item};
-use crate::written::{kind, written};
+use crate::written::{kind, parts, written};
 
 /// Attributes by name; `None` removes one.
 type Patch = BTreeMap<String, Option<Value>>;
@@ -188,13 +188,6 @@ fn applied(item: &Item, action: &Action) -> Option<Item> {
     }
 }
 
-fn parts(action: &Action) -> (&[Condition], Option<&[AttributeUpdate]>) {
-    match action {
-        Action::Update(update) => (&update.conditions, Some(&update.changes)),
-        Action::Delete(_, conditions) | Action::Check(_, conditions) => (conditions, None),
-    }
-}
-
 #[test]
 fn the_contract_has_every_write() {
     let (mut page, mut seen) = (String::new(), BTreeSet::new());
@@ -207,7 +200,7 @@ fn the_contract_has_every_write() {
         };
         page += &(serde_json::to_string(&given).unwrap() + "\n");
         for (number, action) in (1..).zip(actions) {
-            let (conditions, changes) = parts(&action);
+            let (conditions, changes, checks) = parts(&action);
             let is_new = conditions.iter().any(|known| *known == Condition::Absent(Path::of("rf")));
             let base = if is_new { Item::default() } else { item.clone() };
             let mut before = base.clone();
@@ -236,7 +229,7 @@ fn the_contract_has_every_write() {
                 but: patch(&base, &before),
                 conditions,
                 changes,
-                checks: matches!(action, Action::Check(..)),
+                checks,
                 after: after.map(|after| patch(&before, &after)),
             };
             let case =
