@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate::{
-    Config, ConfigLevel, EntityId, Error, ErrorKind, Limit, OnUnavailable, RateLimiter, Resource,
+    Config, ConfigLevel, Error, ErrorKind, Limit, OnUnavailable, RateLimiter, Resource,
 };
 use weirgate_testkit::RedisServer;
-use weirgate_tests::fleet::{granted, is_granted, slots, tokens};
+use weirgate_tests::fleet::{granted, is_granted, slots};
 
 async fn limiter(server: &RedisServer) -> RateLimiter {
     let built = RateLimiter::builder(server.url()).build().await;
@@ -20,54 +20,12 @@ fn scarce() -> [Limit; 2] {
 }
 
 #[tokio::test]
-async fn limiters_take_deny_settle_release_and_peek() {
+async fn a_bucket_has_one_shard() {
     let server = RedisServer::start();
-    let (one, other) = (limiter(&server).await, limiter(&server).await);
-    let limits = scarce();
-    let available = async |limiter: &RateLimiter| {
-        let balances = limiter.peek("e-1", "gpt-4").limits(&limits).send().await;
-        let balances = balances.expect("it is read");
-        ["rpd", "slots"].map(|name| balances.limit(name).expect("it is one").available)
-    };
-    assert_eq!(available(&one).await, [tokens(40), tokens(4)]);
-    let mut grant = granted(&one, &limits, &[("rpd", 30)]).await;
-    let leased = one.acquire("e-1", "gpt-4").limits(&limits).take("slots", 4);
-    let leased = leased.lease(Duration::from_secs(60)).send().await;
-    let leased = leased.expect("it is decided").granted().expect("it fits");
-    assert!(!is_granted(&other, &limits, &[("rpd", 11)]).await);
-    assert!(!is_granted(&other, &limits, &[("slots", 1)]).await);
-    assert_eq!(available(&other).await, [tokens(10), tokens(0)]);
-    let _ = grant.adjust("rpd", 5).await.expect("it is settled");
-    let _ = leased.release().await.expect("it is released");
-    assert_eq!(available(&other).await, [tokens(35), tokens(4)]);
-    let third = limiter(&server).await;
-    assert!(is_granted(&third, &limits, &[("rpd", 35), ("slots", 1)]).await);
-    let split = one.admin().set_shards("e-1", "gpt-4", &limits, 2).await;
-    assert!(split.is_err_and(|error| {
-        error.to_string().contains("shards must be 1 in a table in Redis")
-    }));
-    let listed = other.admin().entity_buckets(&EntityId::new("e-1").expect("an id"), None).await;
-    assert_eq!(listed.expect("it is listed").items.len(), 1);
-}
-
-#[tokio::test]
-async fn limits_that_one_limiter_stores_bind_the_others_and_are_listed() {
-    let server = RedisServer::start();
-    let (one, other) = (limiter(&server).await, limiter(&server).await);
-    let level = ConfigLevel::Resource(Resource::new("gpt-4").expect("a name"));
-    let config = Config::of([Limit::per_day("rpd", 3).expect("a limit")]);
-    one.admin().set_config(&level, &config).await.expect("it is stored");
-    let mut grants = 0;
-    for _ in 0..5 {
-        let asked = other.acquire("e-1", "gpt-4").take("rpd", 1).send().await;
-        grants += u32::from(asked.expect("it is decided").is_granted());
-    }
-    assert_eq!(grants, 3);
-    let stored = other.admin().config(&level).await.expect("it is read");
-    assert_eq!(stored, Some(config));
-    let changes = other.admin().audit_all(None).await.expect("it is listed");
-    assert_eq!(changes.items.len(), 1);
-    assert!(other.admin().delete_config(&level).await.expect("it is deleted"));
+    let limiter = limiter(&server).await;
+    let split = limiter.admin().set_shards("e-1", "gpt-4", &scarce(), 2).await;
+    let error = split.expect_err("it is refused").to_string();
+    assert!(error.contains("shards must be 1 in a table in Redis"), "{error}");
 }
 
 /// No functions of Redis are older than both, so nothing has to say so.
