@@ -53,8 +53,6 @@ mod settle {
 mod shards {
     mod faults;
     mod partitions;
-    mod partitions_conflicts;
-    mod partitions_reads;
     mod parts;
     mod sharded;
     mod split_ends;
