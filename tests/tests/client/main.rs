@@ -36,7 +36,6 @@ mod settle {
     mod dropped;
     mod dry_runs;
     mod edits;
-    mod ended;
     mod halfway;
     mod leases;
     mod lifetimes;
