@@ -248,30 +248,3 @@ fn the_platform_page_has_a_workflow_that_makes_what_it_deploys() {
     let roles = roles.expect("the page deploys the roles");
     assert!(roles.contains(&format!("CodeBucket={bucket} ")), "{roles}");
 }
-
-/// The endpoint's own name is what reaches it: DynamoDB's interface endpoints have no private DNS.
-#[test]
-fn the_platform_page_sets_the_name_of_a_private_endpoint_in_its_callers() {
-    let page = include_str!("../../../docs/platform.md");
-    let part = page.split("- **PrivateLink**").nth(1).expect("the page has it");
-    let part = part.split("\n- **").next().expect("an item");
-    let words = part.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(!words.contains("With private DNS"), "{words}");
-    let set = "`AWS_ENDPOINT_URL_DYNAMODB=https://vpce-";
-    assert!(words.contains(set) && words.contains("no private DNS"), "{words}");
-    assert!(words.contains("no account-based endpoint"), "{words}");
-}
-
-/// What a program enables to find credentials where the command line does.
-#[test]
-fn the_platform_page_names_the_features_of_the_command_line() {
-    let page = include_str!("../../../docs/platform.md");
-    let named = page.lines().find(|line| line.starts_with("aws-config = "));
-    let manifest = include_str!("../../../cli/Cargo.toml");
-    let enabled = manifest.lines().find(|line| line.starts_with("aws-config = "));
-    let features = |line: Option<&str>| {
-        let line = line.expect("a line of aws-config");
-        line.split("features = [").nth(1).expect("features").to_owned()
-    };
-    assert_eq!(features(named), features(enabled));
-}
