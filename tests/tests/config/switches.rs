@@ -14,7 +14,7 @@ use weirgate_testkit::Fault;
 
 use crate::fixtures::fleet::{Fleet, ask, granted, millis, pass, secs};
 use crate::fixtures::stored::{
-    child, configure, entity, of_entity, of_resource, on, resource, rpm, take_of,
+    child, configure, entity, of_entity, of_plan, of_resource, on, resource, rpm, take_of,
 };
 
 fn limits() -> [Limit; 1] {
@@ -42,17 +42,21 @@ async fn stopped_in_code(limiter: &RateLimiter) -> Option<ConfigLevel> {
     stopped(ask(limiter, &limits(), &[("rpm", 1)]).send()).await
 }
 
+/// Also the switch of a plan without a configuration.
 #[tokio::test(start_paused = true)]
 async fn a_stop_says_what_it_changed_and_shows_in_peeks_and_lists() {
-    let (_fleet, [operator]) = Fleet::of().await;
-    let report = operator.admin().stop(&gpt4()).send().await.unwrap();
-    let outcome = (report.outcome, report.before, report.after);
-    assert_eq!(outcome, (OperationOutcome::Applied, None, Some(Switch::Stopped)));
-    let peeked = operator.peek("e-1", "gpt-4").limits(&limits());
-    assert_eq!(peeked.send().await.unwrap().status, ConfigStatus::Disabled);
-    assert_eq!(operator.admin().switches().await.unwrap().items, [(gpt4(), Switch::Stopped)]);
-    start(&operator, &gpt4()).await;
-    assert_eq!(operator.admin().switches().await.unwrap().items, []);
+    for level in [gpt4(), of_plan("pro")] {
+        let (_fleet, [operator]) = Fleet::of().await;
+        let report = operator.admin().stop(&level).send().await.unwrap();
+        let outcome = (report.outcome, report.before, report.after);
+        assert_eq!(outcome, (OperationOutcome::Applied, None, Some(Switch::Stopped)));
+        let peeked = operator.peek("e-1", "gpt-4").limits(&limits()).send().await.unwrap();
+        assert_eq!(peeked.status == ConfigStatus::Disabled, level == gpt4());
+        let switches = async || operator.admin().switches().await.unwrap().items;
+        assert_eq!(switches().await, [(level.clone(), Switch::Stopped)]);
+        start(&operator, &level).await;
+        assert_eq!(switches().await, []);
+    }
 }
 
 #[tokio::test(start_paused = true)]
