@@ -79,7 +79,7 @@ mod tests {
     fn a_number_is_within_its_range_or_named() {
         assert_eq!(number(|_| None, "PAGE", 100, 1..=1000), Ok(100));
         assert_eq!(number(holds("1000"), "PAGE", 100, 1..=1000), Ok(1000));
-        for bad in ["0", "1001", "ten", "1.5", "-1", " 7", "99999999999999999999"] {
+        for bad in ["0", "1001", "ten", "1.5", "-1", " 7", "a\nb", "99999999999999999999"] {
             let error = number(holds(bad), "PAGE", 100, 1..=1000).unwrap_err().to_string();
             let expected = format!(
                 "PAGE must be a whole number from 1 to 1000, got {bad:?}; set the environment variable"
