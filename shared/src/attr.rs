@@ -155,6 +155,9 @@ pub const RULE_AT: &str = "rt";
 pub const TTL: &str = "ttl";
 /// Number set in a snapshot: shards with a final copy, made after the window had ended.
 pub const FINAL: &str = "final";
+/// Keys of the table and of its indexes.
+pub const INDEXED: [&str; 10] =
+    [PK, SK, GSI1PK, GSI1SK, GSI2PK, GSI2SK, GSI3PK, GSI3SK, DUE_SHARD, DUE];
 /// Index of the shards that the reconciler must process.
 pub const DUE_INDEX: &str = "DueIndex";
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::attr;
+
 /// An invalid name; nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {value:?} is not a valid name: {rule}")]
@@ -149,26 +151,12 @@ impl LimitName {
     /// beside their own, so the names must differ. They must also differ from the key attributes of
     /// indexes, which are no numbers.
     fn is_free(name: &str) -> bool {
-        const TAKEN: [&str; 14] = [
-            "wcu",
-            "total_events",
-            "final",
-            "ttl",
-            "PK",
-            "SK",
-            "GSI1PK",
-            "GSI1SK",
-            "GSI2PK",
-            "GSI2SK",
-            "GSI3PK",
-            "GSI3SK",
-            "due_shard",
-            "due",
-        ];
+        const TAKEN: [&str; 4] = ["wcu", "total_events", "final", "ttl"];
         let copied_at = name.strip_prefix('q');
         let class = name.split_once('@').map(|(_, class)| class);
         class.is_none_or(|class| ClassName::new(class).is_ok())
             && !TAKEN.contains(&name)
+            && !attr::INDEXED.contains(&name)
             && !copied_at.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     }
 

@@ -74,24 +74,13 @@ impl Drop for Logged {
     }
 }
 
-const AWS: [&str; 9] = [
-    "AWS_CONFIG_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_DEFAULT_REGION",
-    "AWS_ENDPOINT_URL",
-    "AWS_PROFILE",
-    "AWS_ROLE_ARN",
-    "AWS_SESSION_TOKEN",
-    "AWS_SHARED_CREDENTIALS_FILE",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-];
-
 #[test]
 fn an_empty_variable_is_one_that_is_not_set() {
     let options = Options::command();
     let names = options.get_arguments().filter_map(|arg| arg.get_env());
     let names = names.map(|name| name.to_str().unwrap());
-    let mut names: Vec<_> = names.chain(AWS).chain(["WEIRGATE_AGENT_TOKEN"]).collect();
+    let mut names: Vec<_> =
+        names.chain(server::AWS_VARIABLES).chain(["WEIRGATE_AGENT_TOKEN"]).collect();
     assert!(names.len() > 25, "{names:?}");
     let unset = command(&[]).output().unwrap();
     let empty = command(&[]).env("WEIRGATE_TABLE", "").output().unwrap();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
+use weirgate_shared::attr::INDEXED;
 use weirgate_testkit::Dynamo;
 
 use super::fixtures::{File, Run, Table};
@@ -12,10 +13,6 @@ use super::fixtures::{File, Run, Table};
 const POISON: &str = "\u{1b}]0;x\u{7}\u{1b}]52;c;eA==\u{1b}\\\u{1b}[2J\r\u{8}\u{9b}2J\u{85}\u{7f}\
     \u{202e}\u{2066}\u{200e}\u{61c}\u{200b}\u{200d}\u{2028}\u{2029}\u{e0041}\u{3164}\u{ad}\u{fe0f}\
     \u{feff}\nerror: forged";
-
-/// Attributes of which items are found.
-const KEYS: [&str; 10] =
-    ["PK", "SK", "GSI1PK", "GSI1SK", "GSI2PK", "GSI2SK", "GSI3PK", "GSI3SK", "due", "due_shard"];
 
 /// Commands that print one kind of item each.
 const LISTS: [&[&str]; 8] = [
@@ -83,7 +80,7 @@ fn is_shown(run: &Run, what: &str) {
 /// Returns all names of attributes, and of the entries of maps in them.
 fn names(value: &Map<String, Value>, names: &mut BTreeSet<String>) {
     for (name, value) in value {
-        if !KEYS.contains(&name.as_str()) {
+        if !INDEXED.contains(&name.as_str()) {
             names.insert(name.clone());
         }
         if let Some(inner) = value["M"].as_object() {
@@ -96,7 +93,7 @@ fn names(value: &Map<String, Value>, names: &mut BTreeSet<String>) {
 /// only texts.
 fn poison(value: &mut Map<String, Value>, at: Option<&str>, texts: bool) {
     for (name, value) in value {
-        if KEYS.contains(&name.as_str()) {
+        if INDEXED.contains(&name.as_str()) {
             continue;
         }
         let is_it = at.is_none_or(|at| at == name) && (!texts || value["S"].is_string());

@@ -4,19 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};
 
-use crate::fixtures::{File, Table, weirgate, weirgate_with};
+use weirgate_testkit::server::AWS_VARIABLES;
 
-/// Variables that the SDK reads.
-const AWS: [&str; 8] = [
-    "AWS_CONFIG_FILE",
-    "AWS_DEFAULT_REGION",
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_DYNAMODB",
-    "AWS_ROLE_ARN",
-    "AWS_SESSION_TOKEN",
-    "AWS_SHARED_CREDENTIALS_FILE",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-];
+use crate::fixtures::{File, Table, weirgate, weirgate_with};
 
 #[tokio::test]
 async fn an_empty_variable_is_one_that_is_not_set() {
@@ -26,7 +16,7 @@ async fn an_empty_variable_is_one_that_is_not_set() {
     let mut names: Vec<_> =
         named.filter_map(|rest| rest.split_once(']')).map(|(name, _)| name.trim()).collect();
     assert!(names.contains(&"WEIRGATE_TABLE") && names.len() >= 6, "{help}");
-    names.extend(AWS);
+    names.extend(AWS_VARIABLES);
     names.extend(["NO_COLOR", "USER", "HOME"]);
     let all: Vec<_> = names.iter().map(|name| (*name, "")).collect();
     let credentials = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "secret")];

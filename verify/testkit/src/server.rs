@@ -10,6 +10,20 @@ use weirgate_local::Server;
 
 use crate::Dynamo;
 
+/// Variables that the SDK reads, beside the keys and the region.
+pub const AWS_VARIABLES: [&str; 10] = [
+    "AWS_CONFIG_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_DYNAMODB",
+    "AWS_PROFILE",
+    "AWS_ROLE_ARN",
+    "AWS_SESSION_TOKEN",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+];
+
 /// Serves the database from a thread of its own until the process ends; says where.
 pub fn serve(dynamo: &Dynamo) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");

@@ -10,6 +10,7 @@ use weirgate::{
     AuditSubject, Config, ConfigFilter, ConfigLevel, Entity, EntityId, EpochMillis, Error,
     Granularity, Limit, Page, PageToken, RateLimiter, Resource, UsageScope,
 };
+use weirgate_shared::attr::INDEXED;
 use weirgate_testkit::batches;
 
 use weirgate_tests::aggregator::{deliver_text, event};
@@ -255,23 +256,11 @@ fn damages() -> [Option<Value>; DAMAGES] {
 
 /// Returns the item with each damage: its attribute, or the entry of a map in it.
 fn damaged(item: &Value) -> Vec<(String, Value)> {
-    // Items are found by these.
-    const KEYS: [&str; 10] = [
-        "PK",
-        "SK",
-        "GSI1PK",
-        "GSI1SK",
-        "GSI2PK",
-        "GSI2SK",
-        "GSI3PK",
-        "GSI3SK",
-        "due",
-        "due_shard",
-    ];
     let attributes = item.as_object().unwrap();
     let mut all = vec![];
     for (name, value) in attributes {
-        if KEYS.contains(&name.as_str()) {
+        // Items are found by these.
+        if INDEXED.contains(&name.as_str()) {
             continue;
         }
         let mut paths = vec![vec![name.clone()]];
