@@ -10,6 +10,7 @@ use serde_json::Value;
 use weirgate::{Clock, Config, ConfigLevel, Limit, RateLimiter, Resource, SystemClock};
 use weirgate_local::page::{LivePage, MAX_VIEWERS, Options, PORT, PORTS};
 use weirgate_store::Table;
+use weirgate_testkit::server::ask;
 use weirgate_testkit::{Dynamo, Fault};
 
 /// How long something may take that takes a second or two.
@@ -65,12 +66,7 @@ fn send(page: &LivePage, head: &[&str]) -> BufReader<TcpStream> {
 
 /// Returns the status and the text of a response.
 fn answer(page: &LivePage, head: &[&str]) -> (u16, String) {
-    let mut response = send(page, &[head, &["connection: close"]].concat());
-    let mut text = String::new();
-    response.read_to_string(&mut text).expect("it is text");
-    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let (_, body) = text.split_once("\r\n\r\n").unwrap_or_default();
-    (status.expect("a status"), body.to_owned())
+    ask(&host(page), &head.join("\r\n"), "")
 }
 
 /// A viewer of the resource.

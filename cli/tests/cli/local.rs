@@ -16,6 +16,7 @@ use weirgate_shared::write::{self, AttributeUpdate, Update};
 use weirgate_shared::{Millis, SnapshotKey};
 use weirgate_store::ReturnValues;
 use weirgate_testkit::RedisServer;
+use weirgate_testkit::server::ask;
 
 use super::fixtures::{Arguments, File, Run, weirgate, weirgate_with};
 use super::wrong_uses::FOREIGN;
@@ -102,19 +103,12 @@ fn on_all_addresses_the_table_and_the_page_answer_by_their_allowed_names() {
         let address = local.started[url].as_str().unwrap();
         let address = address.trim_start_matches("http://").trim_end_matches('/');
         let (_, port) = address.split_once("127.0.0.1:").expect("an address to reach");
-        let mut stream = TcpStream::connect(address).unwrap();
         let host = host.replace("PORT", port);
-        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer[9..12].to_owned()
+        ask(address, &format!("GET {path} HTTP/1.1\r\nhost: {host}"), "").0
     };
-    for (host, table, page) in [
-        ("weirgate:1", "400", "200"),
-        ("127.0.0.1:PORT", "400", "200"),
-        ("other:PORT", "403", "403"),
-    ] {
+    for (host, table, page) in
+        [("weirgate:1", 400, 200), ("127.0.0.1:PORT", 400, 200), ("other:PORT", 403, 403)]
+    {
         let seen = [status("endpoint_url", "/", host), status("page_url", "/", host)];
         assert_eq!(seen, [table, page], "{host}");
     }
@@ -295,14 +289,9 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
 fn page_answer(local: &Local, path: &str) -> Value {
     let url = local.started["page_url"].as_str().unwrap();
     let host = url.trim_start_matches("http://").trim_end_matches('/');
-    let mut stream = TcpStream::connect(host).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
-    serde_json::from_str(body).unwrap()
+    let (status, body) = ask(host, &format!("GET {path} HTTP/1.1\r\nhost: {host}"), "");
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str(&body).unwrap()
 }
 
 #[test]
@@ -423,19 +412,13 @@ fn twenty_large_bodies_at_once_take_the_memory_of_two() {
     let filler = "x".repeat(15_900_000);
     let item = r#""Item": {"PK": {"S": "a"}, "SK": {"S": "b"}}"#;
     let body = format!(r#"{{"TableName": "weirgate", "Filler": "{filler}", {item}}}"#);
-    let request = format!(
-        "POST / HTTP/1.1\r\nhost: {address}\r\nx-amz-target: DynamoDB_20120810.PutItem\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
+    let target = "x-amz-target: DynamoDB_20120810.PutItem";
+    let head = format!("POST / HTTP/1.1\r\nhost: {address}\r\n{target}");
     std::thread::scope(|scope| {
         for _ in 0..20 {
             scope.spawn(|| {
-                let mut stream = TcpStream::connect(&address).unwrap();
-                stream.write_all(request.as_bytes()).unwrap();
-                let mut answer = String::new();
-                stream.read_to_string(&mut answer).unwrap();
-                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+                let (status, answer) = ask(&address, &head, &body);
+                assert_eq!(status, 200, "{answer}");
             });
         }
     });
@@ -483,13 +466,9 @@ fn on_a_store_it_runs_the_functions_and_the_page_and_leaves_the_table() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{leases}");
     }
     let address = local.started["page_url"].as_str().expect("a URL");
-    let address = address.trim_start_matches("http://").trim_end_matches('/').to_owned();
-    let mut page = TcpStream::connect(&address).expect("it listens");
-    let request = format!("GET / HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
-    page.write_all(request.as_bytes()).expect("it is sent");
-    let mut answer = String::new();
-    page.read_to_string(&mut answer).expect("it is answered");
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let address = address.trim_start_matches("http://").trim_end_matches('/');
+    let (status, page) = ask(address, &format!("GET / HTTP/1.1\r\nhost: {address}"), "");
+    assert_eq!(status, 200, "{page}");
     signal(&local.process, Signal::SIGINT);
     assert_eq!(local.process.wait().unwrap().code(), Some(0));
     let kept = on("limits get --system");

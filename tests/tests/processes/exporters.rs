@@ -2,15 +2,14 @@
 //! line says is exactly what was decided.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::lambda::{REQUEST_ID, invoke_all};
-use weirgate_testkit::server::serve;
+use weirgate_testkit::server::{ask, serve};
 
 /// The binary of an example of the client, which `cargo test` builds beside the tests.
 fn example(name: &str) -> Command {
@@ -33,15 +32,8 @@ impl Drop for Server {
 
 /// Sends a request, and returns the status and the body.
 fn get(address: &str, path: &str, caller: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nx-api-key: {caller}\r\n");
-    let request = format!("{head}connection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, body.to_owned())
+    let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nx-api-key: {caller}");
+    ask(address, &head, "")
 }
 
 /// Returns the samples of an exposition: values by name and labels.

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
 use weirgate_local::Server;
@@ -84,6 +85,20 @@ fn answer_once(
     let head = "content-type: application/x-amz-json-1.0\r\nconnection: close";
     let text = format!("HTTP/1.1 {status} OK\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}");
     reader.get_mut().write_all(text.as_bytes())
+}
+
+/// Sends one request, of this line with these fields, and returns the status and the body of its answer.
+pub fn ask(address: &str, head: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(300))).expect("it is a time");
+    let length = body.len();
+    let text = format!("{head}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(text.as_bytes()).expect("it is read");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it is answered");
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (status.expect("a status"), body.to_owned())
 }
 
 /// Returns a port of 127.0.0.1 that is free, for a process that cannot choose one itself.
