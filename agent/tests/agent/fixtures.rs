@@ -197,8 +197,7 @@ impl Agent {
     }
 
     pub fn with_limits(settings: Settings, limits: &str) -> Self {
-        let runtime = RuntimeBuilder::new_current_thread().enable_all().start_paused(true).build();
-        let runtime = Rc::new(runtime.unwrap());
+        let runtime = Rc::new(weirgate_testkit::runtime());
         let limits = File::new(limits);
         let (dynamo, clock) = runtime.block_on(async {
             let clock = FakeClock::at(START);

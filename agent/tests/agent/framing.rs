@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex};
-use tokio::runtime::Builder;
 use tokio::time::{Instant, timeout_at};
 use weirgate::{Decision, Limit, MilliTokens, RateLimiter};
 use weirgate_agent::gated::GatedLimiter;
@@ -465,9 +464,7 @@ async fn every_framing_of_a_call() -> usize {
 fn within_time<F: Future<Output = usize> + 'static>(cases: fn() -> F) {
     let (done, is_done) = channel();
     std::thread::spawn(move || {
-        let runtime =
-            Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        done.send(runtime.block_on(cases())).unwrap();
+        done.send(weirgate_testkit::runtime().block_on(cases())).unwrap();
     });
     let count = is_done.recv_timeout(Duration::from_secs(300));
     let count = count.expect("all cases end, or one has failed above");

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use tokio::task::JoinSet;
 use weirgate::{Limit, RateLimiter};
 use weirgate_store::{ConnectOptions, Table, connect};
+use weirgate_testkit::runtime;
 
 use crate::number::count;
 
@@ -39,11 +40,7 @@ where
     T: Send + 'static,
     F: Future<Output = T>,
 {
-    let done = tokio::task::spawn_blocking(|| {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        runtime.expect("a runtime").block_on(run())
-    });
+    let done = tokio::task::spawn_blocking(|| runtime().block_on(run()));
     done.await.expect("it ends")
 }
 

@@ -78,9 +78,7 @@ pub fn run(seed: u64, is_printed: bool) -> Outcome {
     // Backoff delays and ids come from the thread's random generator.
     fastrand::seed(seed);
     weirgate_store::seed_ids_of_thread();
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-    runtime.expect("a runtime of one thread starts").block_on(live(Scenario::of(seed), is_printed))
+    weirgate_testkit::runtime().block_on(live(Scenario::of(seed), is_printed))
 }
 
 /// Runs seeds, each on its own thread, `threads` at a time. Calls `each` with every outcome; no

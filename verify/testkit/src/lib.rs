@@ -17,6 +17,7 @@
 //! - [`policy`]: IAM, as far as the template uses it
 //! - `process`: [`Process`]: a deployed function on a test's table
 //! - `redis`: [`RedisServer`], [`RedisCluster`]: Debian's redis-server, for one test
+//! - `runtime`: [`runtime()`]: a runtime with paused time
 //! - [`server`]: the embedded database behind HTTP, and other services of AWS
 //! - [`shape`](mod@shape): what a request asks, without names and values
 //! - [`template`](mod@template): `template.yaml`, read
@@ -34,6 +35,7 @@ mod partitions;
 pub mod policy;
 mod process;
 mod redis;
+mod runtime;
 pub mod server;
 pub mod shape;
 pub mod template;
@@ -44,3 +46,4 @@ pub use lines::Lines;
 pub use partitions::{Counts, Limits, Partitions};
 pub use process::Process;
 pub use redis::{RedisCluster, RedisServer};
+pub use runtime::runtime;

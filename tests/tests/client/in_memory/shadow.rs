@@ -9,7 +9,7 @@ use weirgate::http::{Policies, PolicyNames, Problem};
 use weirgate::testing::TestTable;
 use weirgate::{Acquire, Decision, Limit, LimitMode, OnUnavailable, RateLimiter};
 
-use weirgate_tests::fleet::config;
+use weirgate_tests::fleet::{config, runtime};
 
 /// One of several requests in a decision.
 #[derive(Debug, Clone)]
@@ -94,19 +94,13 @@ async fn told(limiter: &RateLimiter, step: &Step, has_shadow: bool) -> (u16, Str
     }
 }
 
-fn run<T>(future: impl Future<Output = T>) -> T {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
-    runtime.block_on(future)
-}
-
 /// What clients are told of each step, on a table of its own.
 fn answers(
     steps: &[Step],
     outage: Option<(usize, OnUnavailable)>,
     has_shadow: bool,
 ) -> Vec<(u16, String, u128)> {
-    run(async {
+    runtime().block_on(async {
         let table = TestTable::new();
         let on_unavailable = outage.map_or(OnUnavailable::Error, |(_, decision)| decision);
         let builder = table.builder().on_unavailable(on_unavailable);
@@ -186,7 +180,7 @@ proptest! {
     fn requests_in_shadow_mode_leave_no_debt(
         calls in calls(), is_out in any::<bool>(), is_whole in any::<bool>(),
     ) {
-        run(async {
+        runtime().block_on(async {
             let table = TestTable::new();
             let local = OnUnavailable::Local { percent: 100 };
             let limiter = table.builder().on_unavailable(local).build().await.unwrap();

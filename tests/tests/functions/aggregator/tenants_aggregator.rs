@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use weirgate_aggregator::Handled;
 use weirgate_shared::{BucketKey, Hour, Millis};
 use weirgate_store::Table;
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::{Dynamo, runtime};
 use weirgate_tests::{assert_has, fresh};
 
 fn key_of(pk: &str) -> BucketKey {
@@ -83,8 +83,7 @@ proptest! {
     fn a_record_counts_for_the_namespace_of_its_key_whatever_its_images_say(
         new in prop::collection::vec(lie(), 0..6), old in prop::collection::vec(lie(), 0..6), at in 1..3_usize,
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        runtime.block_on(async {
+        runtime().block_on(async {
             let (dynamo, table, mut records) = shared().await;
             used(&table, "a/BUCKET#good#gpt-4#0", &[3_000], 0).await;
             let good = aggregator::records(&dynamo);
