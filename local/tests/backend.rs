@@ -10,17 +10,14 @@ use weirgate::{
 };
 use weirgate_local::{LocalBackend, Options, StartError, Work, limits};
 use weirgate_store::{Clock, connect};
-use weirgate_testkit::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault, Temporary};
 
 /// A folder that is removed at the end.
-struct Scratch(PathBuf);
+struct Scratch(Temporary);
 
 impl Scratch {
-    fn new(name: &str) -> Self {
-        let folder = format!("weirgate-local-{}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(folder);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+    fn new() -> Self {
+        Self(Temporary::folder())
     }
 
     fn file(&self, text: &str) -> PathBuf {
@@ -31,12 +28,6 @@ impl Scratch {
 
     fn data(&self) -> PathBuf {
         self.0.join("data")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -105,7 +96,7 @@ entities:
 
 #[tokio::test]
 async fn limits_of_a_file_are_enforced_and_a_parent_is_taken_from_as_well() {
-    let scratch = Scratch::new("limits");
+    let scratch = Scratch::new();
     let options = Options { limits: Some(scratch.file(LIMITS)), ..quick() };
     let backend = LocalBackend::start(options).await.unwrap();
     let limiter = caller(&backend).await;
@@ -151,7 +142,7 @@ async fn the_reconciler_returns_the_slots_of_a_holder_that_crashed() {
 
 #[tokio::test]
 async fn a_folder_has_the_table_after_a_restart_and_nothing_is_counted_twice() {
-    let scratch = Scratch::new("restart");
+    let scratch = Scratch::new();
     let options =
         Options { data: Some(scratch.data()), limits: Some(scratch.file(LIMITS)), ..quick() };
     let backend = LocalBackend::start(options.clone()).await.unwrap();
@@ -193,7 +184,7 @@ async fn a_taken_port_is_named_with_the_remedy_and_stopping_frees_it() {
 
 #[tokio::test]
 async fn a_wrong_limits_file_is_named_with_line_and_column_and_nothing_is_started() {
-    let scratch = Scratch::new("wrong");
+    let scratch = Scratch::new();
     let options = Options {
         data: Some(scratch.data()),
         limits: Some(scratch.file("weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 0}\n")),
@@ -228,7 +219,7 @@ fn random_file(rng: &mut impl FnMut(usize) -> usize) -> (String, Vec<Entity>) {
 
 #[tokio::test]
 async fn each_valid_file_is_applied_to_the_folder_of_another_one() {
-    let scratch = Scratch::new("files");
+    let scratch = Scratch::new();
     // A fixed sequence, so that a failure repeats.
     let mut state = 11_u64;
     let mut rng = move |below: usize| {
@@ -252,7 +243,7 @@ async fn each_valid_file_is_applied_to_the_folder_of_another_one() {
 
 #[tokio::test]
 async fn a_file_that_the_table_refuses_changes_nothing() {
-    let scratch = Scratch::new("refused");
+    let scratch = Scratch::new();
     let options = |text: &str| Options {
         data: Some(scratch.data()),
         limits: Some(scratch.file(text)),

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use weirgate::{ConfigLevel, ConnectOptions, RateLimiter};
 use weirgate_local::{LocalBackend, Options};
+use weirgate_testkit::Temporary;
 
 /// A page of `docs/guide/`, and its program in `client/examples/`.
 struct Guide {
@@ -159,11 +160,9 @@ fn each_quota_of_zae_limiter_that_a_window_has_is_converted() {
     let limits =
         limits.map(|(at, (fields, _))| format!("    q{at:02}: {{capacity: 9, {fields}}}\n"));
     let manifest = format!("system:\n  limits:\n{}", limits.collect::<String>());
-    let path = std::env::temp_dir().join(format!("zae-quotas-{}.yaml", std::process::id()));
-    std::fs::write(&path, manifest).expect("a file can be written");
-    let output = Command::new(guide("from-zae-limiter").binary()).arg(&path).output();
+    let file = Temporary::file("quotas.yaml", &manifest);
+    let output = Command::new(guide("from-zae-limiter").binary()).arg(file.path()).output();
     let Output { stdout, stderr, .. } = output.expect("the program starts");
-    std::fs::remove_file(&path).expect("it can be removed");
     let [limits, left_out] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).expect("text"));
     for (at, (fields, expected)) in quotas.iter().enumerate() {
         match expected {
@@ -344,11 +343,8 @@ async fn on_a_local_table_a_bucket_admits_at_most_its_capacity_and_the_refill() 
 #[test]
 fn the_converted_manifest_is_a_limits_file_with_all_that_it_can_have() {
     let printed = guide("from-zae-limiter").run(&[]);
-    let path = std::env::temp_dir().join(format!("weirgate-guides-{}.yaml", std::process::id()));
-    std::fs::write(&path, printed).expect("it can be written");
-    let read = weirgate::LimitsFileContents::read(&path);
-    let _ = std::fs::remove_file(&path);
-    let contents = read.expect("it is a limits file");
+    let file = Temporary::file("limits.yaml", &printed);
+    let contents = weirgate::LimitsFileContents::read(&*file).expect("it is a limits file");
     assert_eq!(contents.configs.len(), 5);
 }
 

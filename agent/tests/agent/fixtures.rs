@@ -21,7 +21,7 @@ use weirgate_agent::Token;
 use weirgate_agent::gated::GatedLimiter;
 use weirgate_agent::json_api::{Api, Bounds, serve_in_memory};
 use weirgate_agent::net::Clients;
-use weirgate_testkit::{Dynamo, Limits, Partitions, server};
+use weirgate_testkit::{Dynamo, Limits, Partitions, Temporary, server};
 
 /// When the time of agents in this process begins: a full hour.
 pub const START: EpochMillis = EpochMillis(1_795_197_600_000);
@@ -41,25 +41,9 @@ resources:
       rpm: {per_minute: 1}
 ";
 
-/// A file that is removed at the end.
-pub struct File(pub PathBuf);
-
-impl File {
-    pub fn new(text: &str) -> Self {
-        let path = temporary("file");
-        std::fs::write(&path, text).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// Writes a file that is removed at the end.
+pub fn file(text: &str) -> Temporary {
+    Temporary::file("file", text)
 }
 
 /// Returns a path that no other test has.
@@ -184,7 +168,7 @@ pub struct Agent {
     pub clients: Clients,
     api: Arc<Api>,
     settings: Settings,
-    limits: File,
+    limits: Temporary,
 }
 
 impl Agent {
@@ -198,7 +182,7 @@ impl Agent {
 
     pub fn with_limits(settings: Settings, limits: &str) -> Self {
         let runtime = Rc::new(weirgate_testkit::runtime());
-        let limits = File::new(limits);
+        let limits = file(limits);
         let (dynamo, clock) = runtime.block_on(async {
             let clock = FakeClock::at(START);
             let dynamo = match settings.has_table {
@@ -264,9 +248,9 @@ fn start(
     runtime: &Runtime,
     builder: Builder,
     settings: &Settings,
-    limits: &File,
+    limits: &Temporary,
 ) -> (Arc<GatedLimiter>, Clients, Arc<Api>) {
-    let limits = LimitsFile::open(&limits.0).unwrap();
+    let limits = LimitsFile::open(&**limits).unwrap();
     let limiter = (settings.limiter)(builder.limits_file(limits)).build();
     let limiter = runtime.block_on(limiter).unwrap();
     let gated = Arc::new(GatedLimiter::new(limiter, settings.max_in_flight));
@@ -304,7 +288,7 @@ pub struct Process {
     pub process: Child,
     /// Host and port.
     pub address: String,
-    _limits: File,
+    _limits: Temporary,
 }
 
 impl Process {
@@ -315,7 +299,7 @@ impl Process {
 
     /// Starts an agent on a database.
     pub fn on(endpoint: &str, arguments: &[&str]) -> Self {
-        let limits = File::new(LIMITS);
+        let limits = file(LIMITS);
         let standard = [
             &["--table", "weirgate", "--listen", "127.0.0.1:0"][..],
             &["--endpoint-url", endpoint, "--limits-file", limits.path()],

@@ -18,7 +18,7 @@ use weirgate_agent::rls::{self, Options, RateLimitService};
 use weirgate_agent::rules::RulesSource;
 use weirgate_testkit::Dynamo;
 
-use crate::fixtures::File;
+use crate::fixtures::file;
 use crate::rls::RULES;
 
 const TAKE: &str = r#"{"entity":"e","resource":"r","take":{"x":1},"limits":[{"name":"x","capacity_tokens":1000000,"refill_tokens":1000000,"refill_period_ms":60000}]}"#;
@@ -430,8 +430,8 @@ fn is_answered(mut bytes: &[u8]) -> bool {
 }
 
 async fn every_framing_of_a_call() -> usize {
-    let rules = File::new(RULES);
-    let rules = RulesSource::open(vec![rules.0.clone()]).unwrap();
+    let rules = file(RULES);
+    let rules = RulesSource::open(vec![rules.to_path_buf()]).unwrap();
     let service = RateLimitService::new(gated().await, rules, Options::default());
     let service = Arc::new(service);
     let settings = frame(4, 0, 0, &[]);

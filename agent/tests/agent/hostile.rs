@@ -14,10 +14,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use serde_json::json;
-use weirgate_testkit::Fault;
+use weirgate_testkit::{Fault, Temporary};
 
 use crate::fixtures::{
-    Agent, Client, File, Process, Serving, Settings, command, database, kill, temporary,
+    Agent, Client, Process, Serving, Settings, command, database, file, kill, temporary,
 };
 
 const TAKE: &str = r#"{"entity": "e", "resource": "r", "take": {"rpm": 1}}"#;
@@ -99,8 +99,8 @@ fn call(body: Parts) -> hyper::Request<Parts> {
 }
 
 /// An agent with the rate limit service, and its address.
-fn with_grpc(arguments: &[&str]) -> (Process, SocketAddr, File) {
-    let (rules, grpc) = (File::new(RULES), free_address());
+fn with_grpc(arguments: &[&str]) -> (Process, SocketAddr, Temporary) {
+    let (rules, grpc) = (file(RULES), free_address());
     let grpc_text = grpc.to_string();
     let all = ["--rules", rules.path(), "--grpc", &grpc_text];
     (Process::new(&[&all, arguments].concat()), grpc, rules)
@@ -296,7 +296,7 @@ fn limit_files(process: &Child, files: u64) {
 
 #[test]
 fn without_descriptors_both_listeners_pause_say_so_once_and_go_on() {
-    let (rules, grpc) = (File::new(RULES), free_address());
+    let (rules, grpc) = (file(RULES), free_address());
     let (socket, endpoint) = (temporary("socket"), database());
     let grpc_text = grpc.to_string();
     let mut process = command(&[
@@ -390,7 +390,7 @@ fn no_output_stops_the_agent() {
     for out in Sink::ALL {
         for err in [out, Sink::Read] {
             let case = format!("standard output {out:?}, standard error {err:?}");
-            let (rules, grpc) = (File::new(RULES), free_address());
+            let (rules, grpc) = (file(RULES), free_address());
             let (socket, grpc_text) = (temporary("socket"), grpc.to_string());
             let agent = command(&[
                 "--table",

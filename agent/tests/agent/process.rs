@@ -25,7 +25,7 @@ use weirgate_shared::{Millis, SnapshotKey};
 use weirgate_store::ReturnValues;
 use weirgate_testkit::{RedisServer, server};
 
-use crate::fixtures::{Client, File, Process, Serving, command, database, kill, temporary};
+use crate::fixtures::{Client, Process, Serving, command, database, file, kill, temporary};
 
 /// Longest time until a line of a log.
 const BOUND: Duration = Duration::from_secs(30);
@@ -114,7 +114,7 @@ fn agents_on_one_store_run_its_functions_one_after_the_other() {
     let port = server.port().to_string();
     let set = Command::new("redis-cli").args(["-p", &port, "ACL", "SETUSER"]).args(user).output();
     assert_eq!(set.unwrap().stdout, b"OK\n");
-    let password = File::new("change-me\n");
+    let password = file("change-me\n");
     let url = server.url().replace("//", "//weirgate@");
     let start = || {
         let socket = temporary("store");
@@ -521,7 +521,7 @@ fn used(endpoint: &str) -> f64 {
 #[test]
 fn prefetched_tokens_return_at_the_end_although_a_client_watches_the_health() {
     let endpoint = database();
-    let rules = File::new(
+    let rules = file(
         "{weirgate: 1, domains: {edge: [{match: [tenant], entity: \"{tenant}\", resource: r, take: {tpm: hits}}]}}",
     );
     // The first line of the log has the other address.
@@ -584,7 +584,7 @@ fn a_wrong_start_is_one_line_with_the_remedy() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let agent = Process::new(&[]);
-    let broken = File::new("weirgate: 1\nsystem: {limit: 1}\n");
+    let broken = file("weirgate: 1\nsystem: {limit: 1}\n");
     for (arguments, code, words) in [
         (&[][..], 2, &["--table", "WEIRGATE_TABLE"][..]),
         (

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use weirgate::{OnUnavailable, RateLimiter};
 use weirgate_testkit::server::serve_with_faults;
-use weirgate_testkit::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault, Temporary};
 
 use super::fixtures::Table;
 use super::gate::Gate;
@@ -383,7 +383,7 @@ async fn the_exit_code_says_how_the_command_ended() {
         assert_eq!((status.code(), errors.as_str()), (Some(code), ""));
     }
     // What was not run has used nothing.
-    let script = super::fixtures::File::new("no-program", "text");
+    let script = Temporary::file("no-program", "text");
     for (program, code) in
         [("/no/such/program", 127), ("no-such-program", 127), ("/etc", 126), (script.path(), 126)]
     {
@@ -497,19 +497,18 @@ async fn a_command_whose_lease_is_lost_is_stopped_or_kept_with_one_warning() {
 /// Such as the password of a vault that is locked.
 #[test]
 fn a_signal_while_a_password_is_awaited_ends_it() {
-    let pipe = std::env::temp_dir().join(format!("weirgate-cli-pipe-{}", std::process::id()));
-    let made = Command::new("mkfifo").arg(&pipe).status();
+    let pipe = Temporary::at("pipe");
+    let made = Command::new("mkfifo").arg(pipe.path()).status();
     assert!(made.expect("it runs").success());
     let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
     command.args(["--store", "redis://user@127.0.0.1:1", "--store-password-file"]);
-    command.arg(&pipe).args(["acquire", "job", "gpu", "slots=1"]);
+    command.arg(pipe.path()).args(["acquire", "job", "gpu", "slots=1"]);
     let run = Run::start(command);
     // Opened once the other end is.
-    let writer = std::fs::File::options().write(true).open(&pipe);
+    let writer = std::fs::File::options().write(true).open(pipe.path());
     run.signal(Signal::SIGTERM);
     let (status, errors) = run.end();
     drop(writer);
-    std::fs::remove_file(&pipe).expect("it was made");
     assert_eq!(status.signal(), Some(number(Signal::SIGTERM)), "{errors}");
 }
 

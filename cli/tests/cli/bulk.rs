@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::{Dynamo, Temporary};
 
-use super::fixtures::{File, Run, Table};
+use super::fixtures::{Run, Table};
 use super::gate::Gate;
 
 /// What ends a command on its way.
@@ -95,7 +95,7 @@ async fn an_apply_that_a_signal_ends_says_what_is_done_and_the_next_one_does_the
     let names: Vec<_> =
         (0..40).map(|at| format!("  r-{at:02}:\n    limits:\n      rpm: 5/minute\n")).collect();
     let text = format!("weirgate: 1\nresources:\n{}", names.concat());
-    let file = File::new("bulk.yaml", &text);
+    let file = Temporary::file("bulk.yaml", &text);
     for (sent, is_json) in [
         (Signal::SIGINT, false),
         (Signal::SIGINT, true),
@@ -141,7 +141,8 @@ async fn an_apply_that_a_signal_ends_says_what_is_done_and_the_next_one_does_the
 /// The first one awaits the changes that have begun, each for its timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_a_second_after_the_first_ends_an_apply_at_once() {
-    let file = File::new("twice.yaml", "weirgate: 1\nsystem:\n  limits:\n    rpm: 5/minute\n");
+    let file =
+        Temporary::file("twice.yaml", "weirgate: 1\nsystem:\n  limits:\n    rpm: 5/minute\n");
     let table = Table::new().await;
     let (gate, url) = Gate::to(&table.endpoint);
     gate.hold("TransactWriteItems");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use time::OffsetDateTime;
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::{Dynamo, Temporary};
 
 use super::fixtures::{Table, weirgate};
 
@@ -400,12 +400,10 @@ fn shells_and_manuals_are_written() {
         let run = weirgate(["completions", shell]);
         assert!(run.code == Some(0) && run.stdout.contains("top-up"), "{shell}: {run:?}");
     }
-    let folder = std::env::temp_dir().join(format!("weirgate-man-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let run = weirgate(["man", folder.to_str().unwrap()]);
+    let folder = Temporary::folder();
+    let run = weirgate(["man", folder.path()]);
     assert_eq!(run.code, Some(0), "{run:?}");
     let page = std::fs::read_to_string(folder.join("weirgate-limits-apply.1"));
-    std::fs::remove_dir_all(&folder).unwrap();
     assert!(page.expect("a page for each command").contains("limits plan"));
 }
 

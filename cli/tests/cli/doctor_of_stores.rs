@@ -6,34 +6,16 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use weirgate_testkit::{RedisCluster, RedisServer};
+use weirgate_testkit::{RedisCluster, RedisServer, Temporary};
 
-use super::fixtures::{File, Table, weirgate};
+use super::fixtures::{Table, weirgate};
 
 /// Time in which a replica follows, or is missed.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// A folder that is removed at the end.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("weirgate-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder is made");
-        Self(path)
-    }
-
-    /// Starts a server that keeps its files here.
-    fn server(&self, arguments: &[&str]) -> RedisServer {
-        let folder = self.0.to_str().expect("a path is UTF-8");
-        RedisServer::with(&[&["--dir", folder], arguments].concat())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Starts a server that keeps its files in this folder.
+fn serve(folder: &Temporary, arguments: &[&str]) -> RedisServer {
+    RedisServer::with(&[&["--dir", folder.path()], arguments].concat())
 }
 
 /// State, text and remedy of a check, and the exit code of `doctor`.
@@ -80,7 +62,7 @@ fn cli(server: &RedisServer, words: &[&str]) -> String {
 
 #[test]
 fn each_setting_that_loses_buckets_is_a_problem_until_its_remedy_is_done() {
-    let folder = Folder::new("settings");
+    let folder = Temporary::folder();
     for (arguments, check, parts) in [
         (
             &["--maxmemory-policy", "volatile-ttl"][..],
@@ -100,7 +82,7 @@ fn each_setting_that_loses_buckets_is_a_problem_until_its_remedy_is_done() {
         ),
         (&["--maxmemory", "1"], "memory", ["% of 0 MiB in use", "nothing is decided"]),
     ] {
-        let server = folder.server(arguments);
+        let server = serve(&folder, arguments);
         let problem = doctor(&server, check);
         assert_eq!((&*problem.state, problem.code), ("problem", Some(1)));
         for part in parts {
@@ -120,14 +102,14 @@ fn each_setting_that_loses_buckets_is_a_problem_until_its_remedy_is_done() {
 
 #[test]
 fn a_server_with_its_file_and_a_replica_in_step_is_fine() {
-    let (folder, other) = (Folder::new("fine"), Folder::new("fine-replica"));
+    let (folder, other) = (Temporary::folder(), Temporary::folder());
     for fsync in ["always", "everysec"] {
-        let server = folder.server(&["--appendonly", "yes", "--appendfsync", fsync]);
+        let server = serve(&folder, &["--appendonly", "yes", "--appendfsync", fsync]);
         let none = doctor(&server, "replicas");
         assert_eq!((&*none.state, none.code), ("advice", Some(0)));
         assert!(none.remedy.contains("REPLICAOF"), "{}", none.remedy);
         let primary = format!("127.0.0.1 {}", server.port());
-        let replica = other.server(&["--replicaof", &primary]);
+        let replica = serve(&other, &["--replicaof", &primary]);
         let found = until(&server, "replicas", "in step: 1");
         assert_eq!((&*found.state, found.code), ("advice", Some(0)));
         assert!(found.found.contains("min-replicas-to-write is 0"));
@@ -160,12 +142,12 @@ fn a_server_with_its_file_and_a_replica_in_step_is_fine() {
 /// Whatever its settings say: a user may not be allowed to read them.
 #[test]
 fn a_server_that_takes_no_writes_is_a_problem_until_its_remedy_is_done() {
-    let folders = [Folder::new("alone"), Folder::new("alone-replica")];
+    let folders = [Temporary::folder(), Temporary::folder()];
     for replicas in [0, 1] {
         let least = (replicas + 1).to_string();
-        let server = folders[0].server(&["--min-replicas-to-write", &least]);
+        let server = serve(&folders[0], &["--min-replicas-to-write", &least]);
         let primary = format!("127.0.0.1 {}", server.port());
-        let _replica = (replicas > 0).then(|| folders[1].server(&["--replicaof", &primary]));
+        let _replica = (replicas > 0).then(|| serve(&folders[1], &["--replicaof", &primary]));
         if replicas > 0 {
             until(&server, "replicas", "in step: 1");
         }
@@ -189,10 +171,10 @@ fn a_server_that_takes_no_writes_is_a_problem_until_its_remedy_is_done() {
 
 #[test]
 fn a_replica_that_stands_still_is_a_problem_and_one_is_not_asked_itself() {
-    let folders = [Folder::new("primary"), Folder::new("replica")];
-    let server = folders[0].server(&[]);
+    let folders = [Temporary::folder(), Temporary::folder()];
+    let server = serve(&folders[0], &[]);
     let primary = format!("127.0.0.1 {}", server.port());
-    let replica = folders[1].server(&["--replicaof", &primary]);
+    let replica = serve(&folders[1], &["--replicaof", &primary]);
     until(&server, "replicas", "in step: 1");
     let refused = weirgate(["--store", &replica.url(), "doctor"]);
     let address = format!("a replica of 127.0.0.1:{}, which takes no", server.port());
@@ -216,13 +198,13 @@ fn a_replica_that_stands_still_is_a_problem_and_one_is_not_asked_itself() {
 /// After a failover each request would fail.
 #[test]
 fn a_replica_that_cannot_succeed_its_primary_is_a_problem_until_its_remedy_is_done() {
-    let folders = [Folder::new("first"), Folder::new("successor")];
-    let server = folders[0].server(&["--appendonly", "yes"]);
+    let folders = [Temporary::folder(), Temporary::folder()];
+    let server = serve(&folders[0], &["--appendonly", "yes"]);
     let user = ["ACL", "SETUSER", "some", "on", ">pass", "~*", "+@all"];
     assert_eq!(cli(&server, &user), "OK\n");
     let url = server.url().replace("//", "//some:pass@");
     let primary = format!("127.0.0.1 {}", server.port());
-    let replica = folders[1].server(&["--replicaof", &primary]);
+    let replica = serve(&folders[1], &["--replicaof", &primary]);
     until(&server, "replicas", "in step: 1");
     let policy = |name| ["CONFIG", "SET", "maxmemory-policy", name];
     for (damage, part, remedy) in [
@@ -244,8 +226,8 @@ fn a_replica_that_cannot_succeed_its_primary_is_a_problem_until_its_remedy_is_do
 
 #[test]
 fn what_a_user_may_not_do_is_named_and_nothing_is_guessed() {
-    let folder = Folder::new("user");
-    let server = folder.server(&["--appendonly", "yes"]);
+    let folder = Temporary::folder();
+    let server = serve(&folder, &["--appendonly", "yes"]);
     for (rules, table, check, state, part) in [
         ("~* -config", "", "persistence", "unknown", "does not tell appendfsync"),
         ("~* -eval", "", "permissions", "problem", "not allowed: eval"),
@@ -326,9 +308,9 @@ fn block(fence: &str) -> &'static str {
 
 #[test]
 fn the_settings_of_the_guide_keep_what_a_server_has_that_runs() {
-    let folder = Folder::new("running");
+    let folder = Temporary::folder();
     let settings = block("text redis.conf");
-    let server = folder.server(&["--save", "3600 1"]);
+    let server = serve(&folder, &["--save", "3600 1"]);
     assert_eq!(cli(&server, &["SET", "other", "data"]), "OK\n");
     for line in settings.lines() {
         let set: Vec<_> = ["CONFIG", "SET"].into_iter().chain(line.split(' ')).collect();
@@ -344,20 +326,20 @@ fn the_settings_of_the_guide_keep_what_a_server_has_that_runs() {
         assert!(begun.elapsed() < BOUND, "it does not write its file");
     }
     assert_eq!(cli(&server, &["SHUTDOWN"]), "");
-    let file = folder.0.join("redis.conf");
+    let file = folder.join("redis.conf");
     std::fs::write(&file, settings).expect("it is written");
-    let server = folder.server(&["--include", file.to_str().expect("a path is UTF-8")]);
+    let server = serve(&folder, &["--include", file.to_str().expect("a path is UTF-8")]);
     assert_eq!(cli(&server, &["GET", "other"]), "data\n");
 }
 
 #[test]
 fn the_settings_and_the_user_of_the_guide_are_right_and_enough() {
-    let folder = Folder::new("guide");
-    let file = folder.0.join("redis.conf");
+    let folder = Temporary::folder();
+    let file = folder.join("redis.conf");
     let settings = ["text redis.conf", "text redis.conf with a user"].map(block);
     std::fs::write(&file, settings.concat()).expect("it is written");
-    let server = folder.server(&["--include", file.to_str().expect("a path is UTF-8")]);
-    let password = File::new("guide-password", "change-me\n");
+    let server = serve(&folder, &["--include", file.to_str().expect("a path is UTF-8")]);
+    let password = Temporary::file("guide-password", "change-me\n");
     let url = format!("redis://weirgate@127.0.0.1:{}/1", server.port());
     let mut table = Table::at(&url);
     let file = ["--store-password-file", password.path()];

@@ -1,6 +1,8 @@
 //! A dry run says what the run would: it is refused by what refuses the run.
 
-use super::fixtures::{File, Run, Table};
+use weirgate_testkit::Temporary;
+
+use super::fixtures::{Run, Table};
 
 /// Runs that are refused: what prepares the table, and the command. A dry run of `purge` counts before the
 /// namespace is stopped, too.
@@ -82,8 +84,8 @@ async fn a_dry_run_of_an_apply_is_refused_as_the_apply() {
         ),
     ] {
         let table = Table::new().await;
-        let file = File::new(&format!("dry-{name}.yaml"), text);
-        let plan = File::new(&format!("dry-{name}.plan"), "");
+        let file = Temporary::file(&format!("dry-{name}.yaml"), text);
+        let plan = Temporary::file(&format!("dry-{name}.plan"), "");
         table.text(["limits", "plan", file.path(), "--out", plan.path()]);
         for deed in deeds {
             table.text(*deed);

@@ -6,9 +6,9 @@ use std::net::TcpListener;
 
 use serde_json::Value;
 use weirgate_testkit::server::{free_port, serve};
-use weirgate_testkit::{Dynamo, RedisServer};
+use weirgate_testkit::{Dynamo, RedisServer, Temporary};
 
-use super::fixtures::{File, Table, commands, refusing, weirgate};
+use super::fixtures::{Table, commands, refusing, weirgate};
 
 /// What a command does to the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,16 +91,19 @@ fn the_table_has_every_command() {
 
 /// Files that some commands read.
 struct Files {
-    limits: File,
-    plan: File,
+    limits: Temporary,
+    plan: Temporary,
 }
 
 impl Files {
     fn new(name: &str) -> Self {
         let plan = r#"{"weirgate_plan":1,"table":"weirgate","namespace":"default","configs":[{"level":{"level":"system"},"version":0,"before":null,"after":{"limits":[{"name":"slots","slots":2}]}}],"entities":[]}"#;
         Self {
-            limits: File::new(name, "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n"),
-            plan: File::new(&format!("{name}-plan"), plan),
+            limits: Temporary::file(
+                name,
+                "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n",
+            ),
+            plan: Temporary::file(&format!("{name}-plan"), plan),
         }
     }
 

@@ -2,12 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
+use weirgate_testkit::{Dynamo, Temporary};
 
 /// What one run of the binary said.
 #[derive(Debug)]
@@ -175,7 +174,7 @@ impl Table {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
         command.args(self.options());
         command.args(arguments.words()).env_clear();
-        let input = File::new("input", text);
+        let input = Temporary::file("input", text);
         finish(command.stdin(std::fs::File::open(input.path()).expect("it is there")))
     }
 
@@ -191,27 +190,6 @@ impl Table {
         let words = [&["--json"][..], &arguments.words()].concat();
         let text = self.text(&words);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}: {text}"))
-    }
-}
-
-/// A file that is removed at the end.
-pub struct File(PathBuf);
-
-impl File {
-    pub fn new(name: &str, text: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("weirgate-cli-{}-{name}", std::process::id()));
-        std::fs::write(&path, text).expect("a file is written");
-        Self(path)
-    }
-
-    pub fn path(&self) -> &str {
-        self.0.to_str().expect("a path is UTF-8")
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

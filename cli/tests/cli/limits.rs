@@ -1,9 +1,9 @@
 //! Limits from a file into the table: differences, plans, changes.
 
 use serde_json::{Value, json};
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::{Dynamo, Temporary};
 
-use super::fixtures::{File, Table};
+use super::fixtures::Table;
 
 const FILE: &str = "\
 weirgate: 1
@@ -40,7 +40,7 @@ fn config(table: &Table, level: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_is_applied_once_and_its_repetition_changes_nothing() {
     let table = Table::new().await;
-    let (file, plan) = (File::new("apply.yaml", FILE), File::new("apply.plan", ""));
+    let (file, plan) = (Temporary::file("apply.yaml", FILE), Temporary::file("apply.plan", ""));
     let planned = table.json(["limits", "plan", file.path(), "--out", plan.path()]);
     let saved: Value =
         serde_json::from_str(&std::fs::read_to_string(plan.path()).unwrap()).unwrap();
@@ -74,7 +74,7 @@ async fn a_plan_is_applied_once_and_its_repetition_changes_nothing() {
 async fn a_difference_has_every_field_before_and_after() {
     let table = Table::new().await;
     table.text("limits set --resource gpt-4 tpm=500/minute old=1");
-    let file = File::new("diff.yaml", FILE);
+    let file = Temporary::file("diff.yaml", FILE);
     let run = table.run(["limits", "diff", file.path(), "--exit-code"]);
     assert_eq!(run.code, Some(7), "{run:?}");
     let rows: Vec<Vec<_>> =
@@ -100,7 +100,7 @@ async fn a_difference_has_every_field_before_and_after() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_that_is_outdated_changes_nothing() {
     let table = Table::new().await;
-    let (file, plan) = (File::new("old.yaml", FILE), File::new("old.plan", ""));
+    let (file, plan) = (Temporary::file("old.yaml", FILE), Temporary::file("old.plan", ""));
     table.text(["limits", "plan", file.path(), "--out", plan.path()]);
     // Set and deleted: the value is the one that was planned with, its version is not.
     table.text("limits set --resource gpt-4 rpm=1/minute");
@@ -140,7 +140,8 @@ async fn a_plan_undoes_no_change_of_a_parent_that_another_operator_made() {
         let text = format!(
             "weirgate: 1\nplans:\n  pro: {{limits: {{rpm: 9/minute}}}}\nentities:\n  u1: {{parent: {planned}, plan: pro}}\n"
         );
-        let (file, plan) = (File::new("moves.yaml", &text), File::new("moves.plan", ""));
+        let (file, plan) =
+            (Temporary::file("moves.yaml", &text), Temporary::file("moves.plan", ""));
         table.text(["limits", "plan", file.path(), "--out", plan.path()]);
         if !since.is_empty() {
             table.text(&*format!("entities set u1 {since}"));
@@ -158,8 +159,10 @@ async fn a_plan_undoes_no_change_of_a_parent_that_another_operator_made() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_file_is_reported_with_line_and_column() {
     let table = Table::new().await;
-    let file =
-        File::new("broken.yaml", "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_week: 60}\n");
+    let file = Temporary::file(
+        "broken.yaml",
+        "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_week: 60}\n",
+    );
     for command in ["diff", "plan", "apply"] {
         let run = table.run(["limits", command, file.path()]);
         assert_eq!(run.code, Some(2), "{run:?}");
@@ -169,14 +172,14 @@ async fn a_broken_file_is_reported_with_line_and_column() {
         "weirgate: 1\nsystem:\n  limits:\n    rpm: 5/minute\n    rpm: 6/minute\n",
         "weirgate: 1\nsystem:\n  limits:\n    rpm: 5/minute\n    \"rpm\": {per_minute: 6}\n",
     ] {
-        let file = File::new("twice.yaml", text);
+        let file = Temporary::file("twice.yaml", text);
         let run = table.run(["limits", "diff", file.path()]);
         assert_eq!(run.code, Some(2), "{run:?}");
         for part in ["twice.yaml:5:5: ", "duplicated key \"rpm\": put the two together"] {
             assert!(run.stderr.contains(part), "{run:?}");
         }
     }
-    let plan = File::new("broken.plan", r#"{"weirgate_plan":1,"#);
+    let plan = Temporary::file("broken.plan", r#"{"weirgate_plan":1,"#);
     let run = table.run(["limits", "apply", plan.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.contains("line 1 column"), "{run:?}");
@@ -185,7 +188,7 @@ async fn a_broken_file_is_reported_with_line_and_column() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limits_file_is_shown_and_applied_after_a_confirmation() {
     let table = Table::new().await;
-    let file = File::new("confirm.yaml", FILE);
+    let file = Temporary::file("confirm.yaml", FILE);
     let apply = ["limits", "apply", file.path()];
     let count = || table.json("limits list --resources")["items"].as_array().map(Vec::len);
     let unasked = table.run(apply);
@@ -227,7 +230,7 @@ async fn more_levels_than_one_request_reads_are_planned_and_applied() {
             number + 1
         );
     }
-    let (file, plan) = (File::new("many.yaml", &text), File::new("many.plan", ""));
+    let (file, plan) = (Temporary::file("many.yaml", &text), Temporary::file("many.plan", ""));
     table.text(["limits", "plan", file.path(), "--out", plan.path()]);
     assert_eq!(table.json(["limits", "apply", plan.path()])["applied"], 500);
     let found = table.json("limits get --entity user-249");
@@ -240,11 +243,11 @@ async fn more_levels_than_one_request_reads_are_planned_and_applied() {
 async fn a_plan_whose_end_state_has_a_cycle_changes_nothing() {
     let table = Table::new().await;
     table.text("entities set a --parent b --cascades");
-    let file = File::new(
+    let file = Temporary::file(
         "cycle.yaml",
         "weirgate: 1\nsystem:\n  limits: {rpm: {per_minute: 5}}\nentities:\n  b: {parent: c}\n  c: {parent: a}\n",
     );
-    let plan = File::new("cycle.plan", "");
+    let plan = Temporary::file("cycle.plan", "");
     table.text(["limits", "plan", file.path(), "--out", plan.path()]);
     let run = table.run(["limits", "apply", plan.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");
@@ -291,7 +294,7 @@ entities:
 async fn an_export_is_applied_to_an_empty_table_and_exported_the_same() {
     let table = Table::new().await;
     assert_eq!(table.text("limits export"), "weirgate: 1\n");
-    let file = File::new("all.yaml", ALL_LEVELS);
+    let file = Temporary::file("all.yaml", ALL_LEVELS);
     table.text(["limits", "apply", file.path(), "--yes"]);
     // What no limits file has is in none.
     table.text("entities set alone");
@@ -305,7 +308,7 @@ async fn an_export_is_applied_to_an_empty_table_and_exported_the_same() {
     assert_eq!(exported["configs"].as_array().map(Vec::len), Some(6));
     assert_eq!(exported["entities"].as_array().map(Vec::len), Some(2));
     let other = Table::new().await;
-    let again = File::new("again.yaml", &table.text("limits export"));
+    let again = Temporary::file("again.yaml", &table.text("limits export"));
     other.text(["limits", "apply", again.path(), "--yes"]);
     assert_eq!(other.text("limits export"), ALL_LEVELS);
     let listed = table.text("limits list");
@@ -399,7 +402,7 @@ async fn classes_are_set_shown_applied_and_used() {
     assert!(listed.contains(&format!("{limit}, callers are of class batch")), "{listed}");
     let map = "weirgate: 1\nresources:\n  api:\n    class: batch\n    limits:\n      tpm:\n        \
                per_day: 1000\n        classes: {night: {at_least: 5%}, batch: {at_least: 10%, leaves: 30%}}\n";
-    let moved = File::new("moved.yaml", &map.replace("class: batch", "class: night"));
+    let moved = Temporary::file("moved.yaml", &map.replace("class: batch", "class: night"));
     let diff = table.run(["limits", "diff", moved.path(), "--exit-code"]);
     assert!(diff.code == Some(7) && diff.stdout.contains("class  batch   night"), "{diff:?}");
 
@@ -441,8 +444,8 @@ async fn classes_are_set_shown_applied_and_used() {
 async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
     let table = Table::new().await;
     let (all, few) = (
-        File::new("prune-all.yaml", ALL_LEVELS),
-        File::new(
+        Temporary::file("prune-all.yaml", ALL_LEVELS),
+        Temporary::file(
             "few.yaml",
             "weirgate: 1\nresources:\n  gpt-4:\n    limits:\n      rpm: 5/minute\n",
         ),
@@ -474,8 +477,8 @@ async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
 async fn a_saved_plan_prunes_what_it_was_made_with_and_nothing_later() {
     let table = Table::new().await;
     table.text("limits set --resource old rpm=5/minute");
-    let file = File::new("later.yaml", FILE);
-    let plan = File::new("later.plan", "");
+    let file = Temporary::file("later.yaml", FILE);
+    let plan = Temporary::file("later.plan", "");
     let made = ["limits", "plan", file.path(), "--prune", "--out", plan.path()];
     let planned = table.json(made);
     let removed = planned["configs"].as_array().unwrap();
@@ -543,7 +546,7 @@ async fn a_change_of_kind_is_refused_by_every_command_that_plans_or_makes_it() {
             if is_deleted && level.starts_with("--entity e --") {
                 continue;
             }
-            let file = File::new("kind.yaml", file);
+            let file = Temporary::file("kind.yaml", file);
             let set = format!("limits set {level} s=4");
             let dry = format!("{set} --dry-run");
             let [diff, plan] =
@@ -570,13 +573,13 @@ async fn a_change_of_kind_is_refused_by_every_command_that_plans_or_makes_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_overwrites_only_a_plan() {
     let table = Table::new().await;
-    let (file, other) = (File::new("in.yaml", FILE), File::new("other", "my notes\n"));
-    let plan = File::new("new.plan", "");
+    let (file, other) = (Temporary::file("in.yaml", FILE), Temporary::file("other", "my notes\n"));
+    let plan = Temporary::file("new.plan", "");
     std::fs::remove_file(plan.path()).unwrap();
-    let link = File::new("link.yaml", "");
+    let link = Temporary::file("link.yaml", "");
     std::fs::remove_file(link.path()).unwrap();
     std::os::unix::fs::symlink(file.path(), link.path()).unwrap();
-    let read = |file: &File| std::fs::read_to_string(file.path()).unwrap();
+    let read = |file: &Temporary| std::fs::read_to_string(file.path()).unwrap();
     for (out, force) in
         [(&file, &[][..]), (&file, &["--force"]), (&link, &["--force"]), (&other, &[])]
     {
@@ -645,14 +648,15 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
     let exported = table.text("limits export");
     assert!(exported.contains("plans:\n  pro:\n    limits:"), "{exported}");
     assert!(exported.contains("  acme:\n    plan: pro\n    parent: org"), "{exported}");
-    let file = File::new("plans.yaml", &exported);
+    let file = Temporary::file("plans.yaml", &exported);
     assert_eq!(table.text(["limits", "diff", file.path()]), "no changes\n");
     // Another table gets the same; there the plans come before their entities.
     let other = Table::new().await;
     other.text(["limits", "apply", file.path(), "--yes"]);
     assert_eq!(other.text("limits export"), exported);
     // What the file lacks is removed after its entities have left it.
-    let file = File::new("less.yaml", "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\n");
+    let file =
+        Temporary::file("less.yaml", "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\n");
     other.text(["limits", "apply", file.path(), "--prune", "--yes"]);
     assert_eq!(other.json("plans list")["items"], json!([]));
     assert_eq!(other.json("entities get acme")["plan"], Value::Null);

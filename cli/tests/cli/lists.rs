@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use weirgate_shared::{Namespace, Resource, resource_partitions};
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::{Dynamo, Temporary};
 
 use super::fixtures::Table;
 
@@ -111,7 +111,7 @@ async fn an_export_says_which_entity_has_a_plan_without_limits() {
     assert_eq!(table.run("limits export").stderr, "");
     table.text("plans delete pro --force --yes");
     let export = table.run("limits export");
-    let file = super::fixtures::File::new("lost-plan.yaml", &export.stdout);
+    let file = Temporary::file("lost-plan.yaml", &export.stdout);
     let other = Table::new().await;
     let applied = other.run(["limits", "apply", file.path(), "--yes"]);
     assert_eq!(applied.code, Some(2), "{applied:?}");

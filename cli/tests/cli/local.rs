@@ -15,10 +15,10 @@ use weirgate_shared::attr::{copied, copied_at};
 use weirgate_shared::write::{self, AttributeUpdate, Update};
 use weirgate_shared::{Millis, SnapshotKey};
 use weirgate_store::ReturnValues;
-use weirgate_testkit::RedisServer;
 use weirgate_testkit::server::ask;
+use weirgate_testkit::{RedisServer, Temporary};
 
-use super::fixtures::{Arguments, File, Run, weirgate, weirgate_with};
+use super::fixtures::{Arguments, Run, weirgate, weirgate_with};
 use super::wrong_uses::FOREIGN;
 
 const LIMITS: &str = "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n";
@@ -78,7 +78,7 @@ fn signal(process: &Child, signal: Signal) {
 
 #[test]
 fn its_variables_are_all_that_a_caller_needs_and_a_signal_ends_it() {
-    let limits = File::new("good.yaml", LIMITS);
+    let limits = Temporary::file("good.yaml", LIMITS);
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let mut local = Local::start(&["--limits", limits.path()]);
         let take = || local.caller("acquire user-1 gpt-4 rpm=60");
@@ -120,7 +120,7 @@ fn on_all_addresses_the_table_and_the_page_answer_by_their_allowed_names() {
 fn a_taken_port_and_a_wrong_file_are_one_line_with_the_remedy() {
     let local = Local::start(&[]);
     let wrong = "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 0}}}\n";
-    let wrong = File::new("wrong.yaml", wrong);
+    let wrong = Temporary::file("wrong.yaml", wrong);
     let in_use = format!("port {} of 127.0.0.1 is in use", local.port());
     let place = format!("{}:2:24: ", wrong.path());
     for (arguments, says) in [
@@ -354,12 +354,11 @@ fn a_name_that_its_table_cannot_have_is_refused_with_the_remedy() {
 
 #[test]
 fn a_folder_with_files_of_others_is_refused_and_they_stay() {
-    let folder = std::env::temp_dir().join(format!("weirgate-cli-folder-{}", std::process::id()));
+    let folder = Temporary::folder();
     let (lock, database) = (folder.join("lock"), folder.join("weirgate.sqlite"));
-    std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(&lock, "kept").unwrap();
     std::fs::write(&database, "hello").unwrap();
-    let data = ["local", "--port", "0", "--data", folder.to_str().unwrap()];
+    let data = ["local", "--port", "0", "--data", folder.path()];
     let run = weirgate(data);
     assert_eq!(run.code, Some(2), "{run:?}");
     for part in [database.to_str().unwrap(), "(--data)", "file is not a database"] {
@@ -371,7 +370,6 @@ fn a_folder_with_files_of_others_is_refused_and_they_stay() {
     std::fs::remove_file(&database).unwrap();
     drop(Local::start(&data[3..]));
     assert_eq!(std::fs::read_to_string(&lock).unwrap(), "kept");
-    std::fs::remove_dir_all(&folder).unwrap();
 
     let mut other = Command::new(env!("CARGO_BIN_EXE_weirgate"));
     other.args(&data[..4]).arg(OsStr::from_bytes(b"/tmp/weirgate-\xff"));
@@ -431,7 +429,7 @@ fn twenty_large_bodies_at_once_take_the_memory_of_two() {
 fn on_a_store_it_runs_the_functions_and_the_page_and_leaves_the_table() {
     let server = RedisServer::with(&["--requirepass", "s3cret"]);
     let store = format!("redis://:s3cret@127.0.0.1:{}/0", server.port());
-    let limits = File::new("store.yaml", "weirgate: 1\nsystem: {limits: {slots: 2}}\n");
+    let limits = Temporary::file("store.yaml", "weirgate: 1\nsystem: {limits: {slots: 2}}\n");
     let on = |arguments: &str| {
         let words = ["--store", &store].into_iter();
         weirgate(words.chain(arguments.split(' ')).collect::<Vec<_>>())

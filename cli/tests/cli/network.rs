@@ -5,6 +5,8 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use weirgate_testkit::Temporary;
+
 use super::fixtures::{Run, weirgate_with};
 
 /// A proxy that refuses every host; the hosts that it was asked for.
@@ -88,15 +90,13 @@ fn credentials_of_login_sso_and_processes_are_compiled_in() {
     let sso = "sso_start_url = https://example.awsapps.com/start\nsso_region = us-east-1\n\
                sso_account_id = 111111111111\nsso_role_name = me";
     let process = "credential_process = /nowhere/credentials";
-    let folder = std::env::temp_dir().join(format!("weirgate-profiles-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    for (at, source) in [session, sso, process].into_iter().enumerate() {
-        let file = folder.join(at.to_string());
-        std::fs::write(&file, format!("[default]\nregion = us-east-1\n{source}\n"))
-            .expect("a file");
+    let home = Temporary::folder();
+    for source in [session, sso, process] {
+        let file =
+            Temporary::file("aws-config", &format!("[default]\nregion = us-east-1\n{source}\n"));
         let variables = [
-            ("AWS_CONFIG_FILE", file.to_str().expect("a path is text")),
-            ("HOME", folder.to_str().expect("a path is text")),
+            ("AWS_CONFIG_FILE", file.path()),
+            ("HOME", home.path()),
             ("AWS_EC2_METADATA_DISABLED", "true"),
         ];
         let run = weirgate_with(&variables, "--table weirgate limits list --resources");
@@ -104,5 +104,4 @@ fn credentials_of_login_sso_and_processes_are_compiled_in() {
         assert!(!run.stderr.contains("feature"), "{source}: {run:?}");
         assert!(!run.stderr.is_empty(), "{source}: {run:?}");
     }
-    std::fs::remove_dir_all(&folder).expect("it is there");
 }

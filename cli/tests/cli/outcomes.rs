@@ -4,8 +4,9 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use weirgate_testkit::Temporary;
 
-use super::fixtures::{self, Run, Table};
+use super::fixtures::{Run, Table};
 
 /// Where the output goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +74,7 @@ fn state(table: &Table) -> (String, usize, Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_output_that_is_not_read_changes_nothing_and_one_that_is_lost_is_an_error() {
-    let file = fixtures::File::new("outcomes.yaml", FILE);
+    let file = Temporary::file("outcomes.yaml", FILE);
     for (before, command, code, does) in COMMANDS {
         let command = command.replace("{file}", file.path());
         let prepared = async || {

@@ -1,8 +1,10 @@
 //! Files with plans: what is planned can be applied, or nothing changes.
 
-use super::fixtures::{File, Table};
+use weirgate_testkit::Temporary;
 
-fn assert_whole(table: &Table, file: &File, more: &[&str]) {
+use super::fixtures::Table;
+
+fn assert_whole(table: &Table, file: &Temporary, more: &[&str]) {
     let before = table.text("limits export");
     let diff = table.run([&["limits", "diff", file.path()], more].concat());
     let plan = [&["limits", "apply", file.path(), "--yes"], more].concat();
@@ -21,11 +23,11 @@ async fn a_file_with_a_plan_that_does_not_exist_changes_nothing() {
     let table = Table::new().await;
     let text =
         "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\nentities:\n  acme:\n    plan: pro\n";
-    let file = File::new("missing.yaml", text);
+    let file = Temporary::file("missing.yaml", text);
     assert_whole(&table, &file, &[]);
     let before = table.text("limits export");
     for command in ["diff", "plan", "apply"] {
-        let out = File::new("missing.plan", "");
+        let out = Temporary::file("missing.plan", "");
         let more: &[&str] = match command {
             "plan" => &["--out", out.path()],
             "apply" => &["--yes"],
@@ -47,7 +49,7 @@ async fn a_file_that_prunes_a_plan_in_use_changes_nothing() {
     table.text("entities set acme --plan pro");
     let text =
         "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\nentities:\n  acme:\n    plan: pro\n";
-    let file = File::new("prune-used.yaml", text);
+    let file = Temporary::file("prune-used.yaml", text);
     assert_whole(&table, &file, &["--prune"]);
 }
 
@@ -60,7 +62,7 @@ async fn a_file_that_moves_an_entity_to_another_kind_changes_nothing() {
     table.text("acquire acme gpt-4 rpm=1");
     let text = "weirgate: 1\nsystem:\n  limits:\n    tpm: 60/minute\nplans:\n  odd:\n    limits:\n      rpm: 5\n\
                 entities:\n  acme:\n    plan: odd\n";
-    let file = File::new("odd.yaml", text);
+    let file = Temporary::file("odd.yaml", text);
     assert_whole(&table, &file, &[]);
 }
 
@@ -71,7 +73,7 @@ async fn a_file_renames_a_plan() {
     table.text("limits set --plan pro rpm=600/minute");
     table.text("entities set acme --plan pro");
     let text = "weirgate: 1\nplans:\n  pro2:\n    limits:\n      rpm: 600/minute\nentities:\n  acme:\n    plan: pro2\n";
-    let file = File::new("renamed.yaml", text);
+    let file = Temporary::file("renamed.yaml", text);
     table.text(["limits", "apply", file.path(), "--prune", "--yes"]);
     assert_eq!(table.text("limits export"), text);
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 use weirgate::{OnUnavailable, RateLimiter};
-use weirgate_testkit::RedisServer;
 use weirgate_testkit::server::free_port;
+use weirgate_testkit::{RedisServer, Temporary};
 
-use super::fixtures::{File, Run, Table, weirgate, weirgate_with};
+use super::fixtures::{Run, Table, weirgate, weirgate_with};
 
 const PASSWORD: &str = "s3cret:/?#[]@%41 one";
 /// The same in a URL.
@@ -38,7 +38,7 @@ fn a_store_may_come_from_a_variable_and_its_password_from_a_file() {
     let server = RedisServer::with(&["--requirepass", PASSWORD]);
     let at = |user: &str| format!("redis://{user}127.0.0.1:{}/", server.port());
     let (open, whole) = (at(""), at(&format!(":{ENCODED}@")));
-    let file = File::new("password", &format!("{PASSWORD}\n"));
+    let file = Temporary::file("password", &format!("{PASSWORD}\n"));
     let list = "limits list";
     let from_file = ("WEIRGATE_STORE_PASSWORD_FILE", file.path());
     for (variables, options) in [
@@ -111,7 +111,7 @@ fn what_is_wrong_with_a_store_is_one_line_with_its_remedy_and_without_its_passwo
     let evicting_server = RedisServer::with(&["--maxmemory-policy", "allkeys-lfu"]);
     let here = format!("127.0.0.1:{}", server.port());
     let evicting = evicting_server.url();
-    let (empty, two) = (File::new("empty", "\n"), File::new("two", "s3cret\nor not\n"));
+    let (empty, two) = (Temporary::file("empty", "\n"), Temporary::file("two", "s3cret\nor not\n"));
     let (plain, wrong) = (format!("redis://{here}/"), format!("redis://some:{ENCODED}@{here}/"));
     let closed = free_port().to_string();
     let names = [
@@ -165,8 +165,9 @@ fn a_plan_of_a_store_names_it_without_user_and_password() {
     let server = RedisServer::with(&["--requirepass", PASSWORD]);
     let at = |user: &str, end: &str| format!("redis://{user}127.0.0.1:{}{end}", server.port());
     let table = Table::at(&at(&format!("default:{ENCODED}@"), ""));
-    let limits = File::new("limits", "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n");
-    let plan = File::new("plan", "");
+    let limits =
+        Temporary::file("limits", "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n");
+    let plan = Temporary::file("plan", "");
     table.text(["limits", "plan", limits.path(), "--out", plan.path(), "--force"]);
     let text = std::fs::read_to_string(plan.path()).expect("it is written");
     assert!(text.contains(&format!("\"{}\"", at("", "/0"))), "{text}");

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 use weirgate_shared::attr::INDEXED;
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::{Dynamo, Temporary};
 
-use super::fixtures::{File, Run, Table};
+use super::fixtures::{Run, Table};
 
 /// A title, the clipboard, a cleared screen, C1, DEL, marks of direction, zero width, line and
 /// paragraph separators, tags, fillers, a byte order mark.
@@ -202,7 +202,7 @@ async fn no_text_of_a_file_or_an_argument_reaches_a_terminal_as_it_is() {
     ];
     for (at, object) in objects.iter().enumerate() {
         // Without the separator of paths, a name is any text.
-        let file = File::new(&format!("{at}-{POISON}"), object);
+        let file = Temporary::file(&format!("{at}-{POISON}"), object);
         for options in [&[][..], &["--json"]] {
             let run = table.run([options, &["replay", file.path()]].concat());
             is_shown(&run, object);

@@ -4,9 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};
 
+use weirgate_testkit::Temporary;
 use weirgate_testkit::server::AWS_VARIABLES;
 
-use crate::fixtures::{File, Table, weirgate, weirgate_with};
+use crate::fixtures::{Table, weirgate, weirgate_with};
 
 #[tokio::test]
 async fn an_empty_variable_is_one_that_is_not_set() {
@@ -108,7 +109,7 @@ fn refusing() -> (String, Receiver<String>) {
 #[test]
 fn the_keys_of_a_profile_that_is_an_argument_sign() {
     let credentials = "[prod]\naws_access_key_id = of-profile\naws_secret_access_key = secret\n";
-    let credentials = File::new("aws-credentials", credentials);
+    let credentials = Temporary::file("aws-credentials", credentials);
     let (endpoint, ids) = refusing();
     let files = [
         ("AWS_SHARED_CREDENTIALS_FILE", credentials.path()),
@@ -146,7 +147,8 @@ fn the_keys_of_a_profile_that_is_an_argument_sign() {
 /// What a new user lacks. Nothing can be sent, so the table of the test gets no request.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_missing_for_a_request_is_one_sentence_with_its_remedy() {
-    let config = File::new("aws-config", "[profile dev]\nregion = eu-west-1\n[profile ops]\n");
+    let config =
+        Temporary::file("aws-config", "[profile dev]\nregion = eu-west-1\n[profile ops]\n");
     let files = [("AWS_CONFIG_FILE", config.path()), ("AWS_EC2_METADATA_DISABLED", "true")];
     let keys = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "secret")];
     let region = [("AWS_REGION", "eu-west-1")];

@@ -1,8 +1,8 @@
 //! What people get wrong, and that the one line they read names the thing, its value and the remedy.
 
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::{Dynamo, Temporary};
 
-use super::fixtures::{File, Run, Table, answering, commands, weirgate, weirgate_with};
+use super::fixtures::{Run, Table, answering, commands, weirgate, weirgate_with};
 
 /// Returns the rows of a part of the table: the command, its exit code, and what its error must name.
 fn rows(part: &str) -> Vec<(&'static str, i32, Vec<&'static str>)> {
@@ -183,7 +183,8 @@ async fn a_wrong_command_names_thing_value_and_remedy() {
     let missing = Table::of(&Dynamo::empty()).run("switches");
     let parts = ["\"weirgate\"", "no such table", "check --table"];
     wrong.extend(lacks(&missing, 2, "no table", &parts));
-    let file = File::new("wrong.yaml", "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_week: 6}\n");
+    let file =
+        Temporary::file("wrong.yaml", "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_week: 6}\n");
     let run = table.run(["limits", "apply", file.path()]);
     wrong.extend(lacks(&run, 2, "a file", &["wrong.yaml:4:11", "per_week", "per_minute"]));
     for (level, known) in [
@@ -194,7 +195,7 @@ async fn a_wrong_command_names_thing_value_and_remedy() {
     ] {
         let end = if level.contains('{') { "}" } else { "" };
         let text = format!("weirgate: 1\n{level}: {{wrong: 1}}{end}\n");
-        let file = File::new("unknown.yaml", &text);
+        let file = Temporary::file("unknown.yaml", &text);
         let run = table.run(["limits", "apply", file.path()]);
         wrong.extend(lacks(&run, 2, &text, &["\"wrong\" is unknown", known]));
     }

@@ -111,7 +111,7 @@ async fn a_changed_file_is_heard_of_and_a_broken_one_changes_nothing() {
 
     for lost in [None, Some(""), Some("weirgate: 1\n"), Some("weirgate: 1\nsystem:\n")] {
         match lost {
-            None => std::fs::remove_file(&file.0).unwrap(),
+            None => std::fs::remove_file(&*file.0).unwrap(),
             Some(text) => file.write(text),
         }
         assert_eq!(settled_rpm(&limiter, "e-1", "gpt-4").await, 200);
@@ -133,7 +133,7 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
         let (text, error) = row.split_once(" => ").expect(row);
         let (place, named) = error.split_once(' ').unwrap_or((error, ""));
         let file = File::new(&text.replace("\\n", "\n"));
-        let error = LimitsFile::open(&file.0).expect_err(row);
+        let error = LimitsFile::open(&*file.0).expect_err(row);
         let found = error.place.map(|(line, column)| format!("{line}:{column}"));
         assert_eq!(found.as_deref(), Some(place), "{row}: {error}");
         assert!(error.to_string().contains(named), "{row}: {error}");

@@ -1,13 +1,12 @@
 //! What a killed server, a lost disk cache and a failover lose. Counts, no times.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use weirgate::{Config, ConfigLevel, Limit, RateLimiter};
-use weirgate_testkit::RedisServer;
+use weirgate_testkit::{RedisServer, Temporary};
 use weirgate_tests::fleet::{granted, is_granted, tokens};
 
 use super::command;
@@ -19,16 +18,11 @@ const ALL: i64 = 1_000;
 const BOUND: Duration = Duration::from_secs(30);
 
 /// A folder that is removed at the end.
-struct Folder(PathBuf);
+struct Folder(Temporary);
 
 impl Folder {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("weirgate-stores-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).expect("a folder");
-        Self(path)
+        Self(Temporary::folder())
     }
 
     /// A copy of its append-only file.
@@ -44,8 +38,7 @@ impl Folder {
     }
 
     fn server(&self, fsync: &str) -> RedisServer {
-        let path = self.0.to_str().expect("UTF-8");
-        RedisServer::with(&["--dir", path, "--appendonly", "yes", "--appendfsync", fsync])
+        RedisServer::with(&["--dir", self.0.path(), "--appendonly", "yes", "--appendfsync", fsync])
     }
 
     /// The file that writes are appended to.
@@ -62,12 +55,6 @@ impl Folder {
     fn cut(&self, length: u64) {
         let file = std::fs::OpenOptions::new().write(true).open(self.log());
         file.and_then(|file| file.set_len(length)).expect("it is cut");
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use fastrand::Rng;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate::{Clock, EpochMillis, FakeClock, LimitsFile, LimitsFileContents};
-use weirgate_testkit::{Dynamo, Partitions};
+use weirgate_testkit::{Dynamo, Partitions, Temporary};
 
 use crate::clock::ProcessClock;
 use crate::fault::{Counts, Dice, Event, Kind};
@@ -40,7 +39,7 @@ struct Inner {
     are_faults_over: AtomicBool,
     /// Whether the last release, with its limits elsewhere, has replaced the first one.
     has_moved: AtomicBool,
-    limits_file: Mutex<Option<TempFile>>,
+    limits_file: Mutex<Option<Temporary>>,
     /// Bucket whose callers have stopped.
     closed: Mutex<Option<usize>>,
     /// A partition that refuses writes, and until when.
@@ -58,26 +57,6 @@ struct Inner {
     requests_at: Mutex<(EpochMillis, u32)>,
     /// Whether events are printed.
     is_printed: bool,
-}
-
-/// A file that is removed at the end.
-struct TempFile(PathBuf);
-
-impl TempFile {
-    fn of(text: &str) -> Self {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("weirgate-sim-{}-{number}.yaml", std::process::id());
-        let file = Self(std::env::temp_dir().join(name));
-        std::fs::write(&file.0, text).expect("a folder that takes files");
-        file
-    }
-}
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// What happened, and the violations.
@@ -266,14 +245,15 @@ impl World {
 
     /// Writes the file of the release in force, if its limits are in one.
     pub fn write_limits_file(&self, contents: LimitsFileContents) {
-        let file = (self.source() == Source::File).then(|| TempFile::of(&contents.to_string()));
+        let file = (self.source() == Source::File)
+            .then(|| Temporary::file("limits.yaml", &contents.to_string()));
         *lock(&self.0.limits_file) = file;
     }
 
     /// Opens the limits file of the release in force, if it has one.
     pub fn limits_file(&self) -> Option<LimitsFile> {
         let file = lock(&self.0.limits_file);
-        let opened = file.as_ref().map(|file| LimitsFile::open(&file.0));
+        let opened = file.as_ref().map(|file| LimitsFile::open(&**file));
         opened.map(|file| file.expect("a file that was written whole"))
     }
 

@@ -21,6 +21,7 @@
 //! - [`server`]: the embedded database behind HTTP, and other services of AWS
 //! - [`shape`](mod@shape): what a request asks, without names and values
 //! - [`template`](mod@template): `template.yaml`, read
+//! - `temporary`: [`Temporary`]: a file or a folder that a test removes
 
 pub mod alarm;
 pub mod batches;
@@ -39,6 +40,7 @@ mod runtime;
 pub mod server;
 pub mod shape;
 pub mod template;
+mod temporary;
 
 pub use dynamo::{Dynamo, Fault, Request, import};
 pub use image::{attributes, bucket, live, snapshot};
@@ -47,3 +49,4 @@ pub use partitions::{Counts, Limits, Partitions};
 pub use process::Process;
 pub use redis::{RedisCluster, RedisServer};
 pub use runtime::runtime;
+pub use temporary::Temporary;

@@ -1,11 +1,10 @@
 //! A redis-server of a test's own, or three in a cluster.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::Temporary;
 use crate::server::free_port;
 
 /// Longest time until a cluster has formed.
@@ -82,8 +81,8 @@ impl Drop for RedisServer {
     }
 }
 
-fn node(bus: &str, folder: &Path) -> RedisServer {
-    let (nodes, dir) = (format!("nodes-{bus}.conf"), folder.to_str().expect("UTF-8"));
+fn node(bus: &str, folder: &Temporary) -> RedisServer {
+    let (nodes, dir) = (format!("nodes-{bus}.conf"), folder.path());
     RedisServer::with(&[
         "--cluster-enabled",
         "yes",
@@ -111,19 +110,16 @@ fn until(is_done: impl Fn() -> bool) {
 /// A cluster of three servers, each with a third of the slots.
 #[derive(Debug)]
 pub struct RedisCluster {
+    // Dropped before their folder.
     nodes: Vec<RedisServer>,
-    folder: PathBuf,
+    folder: Temporary,
 }
 
 impl RedisCluster {
     /// Starts one.
     #[must_use]
     pub fn start() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("weirgate-cluster-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).expect("a folder");
+        let folder = Temporary::folder();
         let buses: Vec<_> = (0..3).map(|_| free_port().to_string()).collect();
         let node = |bus: &String| node(bus, &folder);
         let nodes: Vec<_> = buses.iter().map(node).collect();
@@ -240,12 +236,5 @@ impl RedisCluster {
         for at in [to, from, 3 - from - to] {
             self.set_slot(at, slot, &["NODE", &target]);
         }
-    }
-}
-
-impl Drop for RedisCluster {
-    fn drop(&mut self) {
-        self.nodes.clear();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -22,7 +22,7 @@ use weirgate_agent::rls::{Grpc, Options, RateLimitService};
 use weirgate_agent::rules::RulesSource;
 use weirgate_testkit::Dynamo;
 
-use crate::fixtures::{File, START};
+use crate::fixtures::{START, file};
 
 pub use common::RateLimitDescriptor;
 pub use common::rate_limit_descriptor::{Entry, RateLimitOverride};
@@ -147,8 +147,8 @@ impl Agent {
         let other = builder(dynamo.table().await).build().await.unwrap();
         let gated = Arc::new(GatedLimiter::new(limiter, 100));
         let rules = {
-            let rules = File::new(rules);
-            RulesSource::open(vec![rules.0.clone()])
+            let rules = file(rules);
+            RulesSource::open(vec![rules.to_path_buf()])
         }
         .unwrap();
         let service = RateLimitService::new(Arc::clone(&gated), rules, options).with_token(token);

@@ -9,7 +9,7 @@ use weirgate::{
     AuditSubject, Config, ConfigFilter, ConfigLevel, Error, FileError, Limit, LimitsFile, Page,
     Prefetch, RateLimiter, Window,
 };
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::{Dynamo, Temporary};
 use weirgate_tests::fleet::{Fleet, START, config, pass, rpm, runtime, secs, settle, slots};
 use weirgate_tests::stored::{child, entity, resource};
 
@@ -162,13 +162,8 @@ async fn take(limiter: &RateLimiter, step: Step) {
 }
 
 /// A limits file of this text, which is gone when it has been read.
-fn opened(name: &str, text: &str) -> Result<LimitsFile, FileError> {
-    let path =
-        std::env::temp_dir().join(format!("weirgate-tenants-{name}-{}.yaml", std::process::id()));
-    std::fs::write(&path, text).unwrap();
-    let file = LimitsFile::open(&path);
-    std::fs::remove_file(&path).unwrap();
-    file
+fn opened(text: &str) -> Result<LimitsFile, FileError> {
+    LimitsFile::open(&*Temporary::file("limits.yaml", text))
 }
 
 /// Limits for names that look like parts of keys, each the parent of the one before it.
@@ -223,7 +218,7 @@ proptest! {
             let before = fleet.dynamo.items_of_others(OURS);
             assert!(OTHERS.iter().all(|namespace| before.keys().any(|key| key.starts_with(&format!("{namespace}/")))));
 
-            let file = opened("property", &look_alikes()).unwrap();
+            let file = opened(&look_alikes()).unwrap();
             let ahead = fleet.limiter_with(|builder| builder.namespace(OURS).limits_file(file).prefetch("gpt-4", Prefetch::default().max_outstanding_percent(50))).await;
             let (ours, asked) = (limiter(&fleet, OURS).await, asked(&fleet.dynamo));
             for (at, step) in steps.into_iter().enumerate() {

@@ -2,7 +2,6 @@
 //! I7).
 
 use crate::fixtures::aggregator;
-use std::path::PathBuf;
 use weirgate_tests::{assert_has, fresh};
 
 use crate::fixtures::aggregator::usage::{assert_exact, hourly, of, read, snapshots, streamed};
@@ -13,7 +12,7 @@ use crate::fixtures::discarded::{
 use serde_json::json;
 use weirgate_aggregator::replay::Options;
 use weirgate_shared::{Limit, MilliTokens, Millis, Window};
-use weirgate_testkit::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault, Temporary};
 
 /// As Lambda left it: written once, whatever this repository changes.
 const SAMPLE: &str = include_str!("../../../../events/failure-object.json");
@@ -270,47 +269,29 @@ async fn i3_a_later_life_waits_for_the_copy_of_an_earlier_one() {
 #[tokio::test]
 async fn i3_a_folder_is_replayed_in_the_order_of_its_names() {
     let (dynamo, lives) = lives(9).await;
-    let folder = Folder::new();
+    let folder = Temporary::folder();
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
     for (at, records) in lives.iter().enumerate().rev() {
-        folder.write(
+        write(
             &format!("shard-{}/2026/11/20/2026-11-20T18.{at:02}.00.json", at / 3),
             &wrapped(records),
         );
     }
-    folder.write("shard-0/nothing/.keep", "");
+    write("shard-0/nothing/.keep", "");
     // Two objects of one shard by themselves, and once more with all of them.
     let early = ["shard-0/2026", "shard-1/2026/11/20/2026-11-20T18.03.00.json", ""];
-    let Run { sum, out } = run_on(&dynamo, &early.map(|path| folder.0.join(path))).await;
+    let Run { sum, out } = run_on(&dynamo, &early.map(|path| folder.join(path))).await;
     assert_has!(sum, objects: 3 + 1 + 10, records: 2 * (3 + 1 + 9), incomplete: 1; "{out}");
     assert_has!(sum, copied: 2 * 9, superseded: 2 * 4; "{out}");
     assert!(out.contains(".keep: 0 records") && out.contains("it is empty"), "{out}");
     assert_exact(&dynamo, &lives.concat());
-    let error = try_run_on(&dynamo, &[folder.0.join("shard-1"), folder.0.join("gone")])
+    let error = try_run_on(&dynamo, &[folder.join("shard-1"), folder.join("gone")])
         .await
         .unwrap_err()
         .to_string();
     assert!(error.contains("gone") && error.contains("cannot be read"), "{error}");
-}
-
-/// A folder that is there as long as the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("weirgate-replay-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        Self(folder)
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        let path = self.0.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
