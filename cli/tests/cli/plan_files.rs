@@ -4,19 +4,6 @@ use weirgate_testkit::Temporary;
 
 use super::fixtures::Table;
 
-fn assert_whole(table: &Table, file: &Temporary, more: &[&str]) {
-    let before = table.text("limits export");
-    let diff = table.run([&["limits", "diff", file.path()], more].concat());
-    let plan = [&["limits", "apply", file.path(), "--yes"], more].concat();
-    let applied = table.run(plan);
-    let after = table.text("limits export");
-    assert!(
-        applied.code == Some(0) || before == after,
-        "diff: {:?}\napply: {applied:?}\n{before}{after}",
-        diff.code
-    );
-}
-
 /// The file gives an entity a plan that neither it nor the table has.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_with_a_plan_that_does_not_exist_changes_nothing() {
@@ -24,7 +11,6 @@ async fn a_file_with_a_plan_that_does_not_exist_changes_nothing() {
     let text =
         "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\nentities:\n  acme:\n    plan: pro\n";
     let file = Temporary::file("missing.yaml", text);
-    assert_whole(&table, &file, &[]);
     let before = table.text("limits export");
     for command in ["diff", "plan", "apply"] {
         let out = Temporary::file("missing.plan", "");
@@ -41,29 +27,27 @@ async fn a_file_with_a_plan_that_does_not_exist_changes_nothing() {
     assert_eq!(table.text("limits export"), before);
 }
 
-/// The file keeps the plan of an entity, and prunes the plan.
+/// The file keeps the plan of an entity, and prunes the plan; or it moves the entity to a plan that has slots
+/// under the name of a rate of its bucket.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_prunes_a_plan_in_use_changes_nothing() {
-    let table = Table::new().await;
-    table.text("limits set --plan pro rpm=600/minute");
-    table.text("entities set acme --plan pro");
-    let text =
+async fn a_file_that_takes_a_plan_in_use_away_is_applied_whole_or_changes_nothing() {
+    let kept =
         "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\nentities:\n  acme:\n    plan: pro\n";
-    let file = Temporary::file("prune-used.yaml", text);
-    assert_whole(&table, &file, &["--prune"]);
-}
-
-/// The file moves an entity to a plan that has slots under the name of a rate of its bucket.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_moves_an_entity_to_another_kind_changes_nothing() {
-    let table = Table::new().await;
-    table.text("limits set --plan pro rpm=600/minute");
-    table.text("entities set acme --plan pro");
-    table.text("acquire acme gpt-4 rpm=1");
-    let text = "weirgate: 1\nsystem:\n  limits:\n    tpm: 60/minute\nplans:\n  odd:\n    limits:\n      rpm: 5\n\
-                entities:\n  acme:\n    plan: odd\n";
-    let file = Temporary::file("odd.yaml", text);
-    assert_whole(&table, &file, &[]);
+    let moved = "weirgate: 1\nsystem:\n  limits:\n    tpm: 60/minute\nplans:\n  odd:\n    limits:\n      rpm: 5\n\
+                 entities:\n  acme:\n    plan: odd\n";
+    for (text, more) in [(kept, &["--prune"][..]), (moved, &[])] {
+        let table = Table::new().await;
+        table.text("limits set --plan pro rpm=600/minute");
+        table.text("entities set acme --plan pro");
+        if text == moved {
+            table.text("acquire acme gpt-4 rpm=1");
+        }
+        let file = Temporary::file("limits.yaml", text);
+        let before = table.text("limits export");
+        let applied = table.run([&["limits", "apply", file.path(), "--yes"], more].concat());
+        let after = table.text("limits export");
+        assert!(applied.code == Some(0) || before == after, "{applied:?}\n{before}{after}");
+    }
 }
 
 /// A file renames a plan: the new one is set, its entities move, the old one is removed.
