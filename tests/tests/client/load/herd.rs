@@ -7,9 +7,10 @@ use weirgate_tests::stored::configure;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use weirgate::{ConfigLevel, EpochMillis, FakeClock, Limit, RateLimiter};
+use weirgate::{ConfigLevel, EpochMillis, FakeClock, Limit};
 use weirgate_store::{CapacityMeter, ConsumedUnits, Table};
 use weirgate_testkit::{Dynamo, Limits, Partitions};
+use weirgate_tests::fleet::{in_use, limiter_on};
 
 const START: EpochMillis = EpochMillis(1_795_198_200_000);
 
@@ -27,7 +28,7 @@ impl World {
         let dynamo = Dynamo::new().await.with_clock(FakeClock::at(START));
         let partitions = Partitions::over(dynamo.clone(), takes, 7);
         let limits: Arc<[Limit]> = [limit].into();
-        let operator = process(&dynamo.table().await).await;
+        let operator = limiter_on(&dynamo.table().await).await;
         configure(&operator, &ConfigLevel::System, limits.to_vec()).await;
         assert_eq!(
             operator.admin().set_shards("openai", "gpt-4", &limits, shards).await.unwrap(),
@@ -42,7 +43,7 @@ impl World {
     async fn first_acquires(&self, count: u32, span: Duration, by_config: bool) -> Vec<Duration> {
         let (began, mut calls) = (Instant::now(), JoinSet::new());
         for at in 0..count {
-            let (limiter, limits) = (process(&self.table).await, Arc::clone(&self.limits));
+            let (limiter, limits) = (limiter_on(&self.table).await, Arc::clone(&self.limits));
             calls.spawn(async move {
                 let start = began + span * at / count;
                 sleep_until(start).await;
@@ -58,34 +59,6 @@ impl World {
         took.sort();
         took
     }
-
-    /// Calls of processes that go on calling, `per_second` in all, until `lasts` is over.
-    fn in_use(&self, processes: u32, per_second: u32, lasts: Duration) -> JoinSet<()> {
-        let (began, mut calls) = (Instant::now(), JoinSet::new());
-        let pause = Duration::from_secs(1) * processes / per_second;
-        for at in 0..processes {
-            let (table, limits) = (self.table.clone(), Arc::clone(&self.limits));
-            calls.spawn(async move {
-                let limiter = process(&table).await;
-                let mut next = began + pause * at / processes;
-                while next < began + lasts {
-                    sleep_until(next).await;
-                    let _ = limiter
-                        .acquire("openai", "gpt-4")
-                        .shared_limits(&limits)
-                        .take("rpm", 1)
-                        .send()
-                        .await;
-                    next = (next + pause).max(Instant::now());
-                }
-            });
-        }
-        calls
-    }
-}
-
-async fn process(table: &Table) -> RateLimiter {
-    RateLimiter::builder("weirgate").table(table.clone()).build().await.unwrap()
 }
 
 /// Write and read units for each of `count` acquires.
@@ -110,7 +83,8 @@ async fn a_herd_of_cold_processes_is_served_in_time() {
     for by_config in [false, true] {
         let limit = Limit::per_second("rpm", 1_000_000).unwrap();
         let world = World::new(limit, shards, takes.clone()).await;
-        let _in_use = world.in_use(shards * 20, shards * writes, Duration::from_secs(30));
+        let pause = Duration::from_secs(20) / writes;
+        let _in_use = in_use(&world.table, &world.limits, shards * 20, pause);
         tokio::time::sleep(Duration::from_secs(3)).await;
         let before = world.partitions.counts();
         let took = world.first_acquires(processes, Duration::from_secs(5), by_config).await;

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use weirgate::{Decision, EpochMillis, FakeClock, Limit, MilliTokens, RateLimiter, Settlement};
 use weirgate_shared::Shard;
-use weirgate_store::Table;
 use weirgate_testkit::{Dynamo, Fault, Limits, Partitions};
 use weirgate_tests::fleet::shards::{drain, holds, shards, split, troubles};
 use weirgate_tests::fleet::{
-    Fleet, ask, denied, granted, leased, millis, pass, secs, settle, slots, tokens,
+    Fleet, ask, denied, granted, in_use, leased, limiter_on, millis, pass, secs, settle, slots,
+    tokens,
 };
 
 fn limits() -> Vec<Limit> {
@@ -268,34 +268,6 @@ fn from_environment(name: &str, default: u32) -> u32 {
     std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
 }
 
-async fn process(table: &Table) -> RateLimiter {
-    RateLimiter::builder("weirgate").table(table.clone()).build().await.unwrap()
-}
-
-/// Processes that take a token 25 times a second each, `per_second` in all.
-fn in_use(table: &Table, limits: &Arc<[Limit]>, per_second: u32) -> JoinSet<()> {
-    let (processes, pause) = (per_second / 25, millis(40));
-    let (began, mut all) = (Instant::now(), JoinSet::new());
-    for at in 0..processes {
-        let (table, limits) = (table.clone(), Arc::clone(limits));
-        all.spawn(async move {
-            let limiter = process(&table).await;
-            let mut next = began + pause * at / processes;
-            loop {
-                sleep_until(next).await;
-                let _ = limiter
-                    .acquire("openai", "gpt-4")
-                    .shared_limits(&limits)
-                    .take("tpm", 1)
-                    .send()
-                    .await;
-                next = (next + pause).max(Instant::now());
-            }
-        });
-    }
-    all
-}
-
 /// I5, on shards in steady use: transactions on them would be cancelled. `SHARDS=64 PER_SHARD=500`
 /// asks for 10 % of the capacity of 64 shards, at 500 writes a second each.
 #[tokio::test(start_paused = true)]
@@ -310,18 +282,20 @@ async fn i5_a_request_above_a_share_is_admitted_while_all_shards_are_busy() {
         let rate = i64::from(count * per_shard) * 4;
         let limit = Limit::per_second("tpm", rate).unwrap().with_burst(rate * 5).unwrap();
         let limits: Arc<[Limit]> = [limit].into();
-        let operator = process(&dynamo.table().await).await;
+        let operator = limiter_on(&dynamo.table().await).await;
         assert_eq!(
             operator.admin().set_shards("openai", "gpt-4", &limits, count).await.unwrap(),
             count
         );
         let table = partitions.metered().await.0;
-        let _others = in_use(&table, &limits, count * per_shard);
+        // 25 tokens a second each.
+        let _others = in_use(&table, &limits, count * per_shard / 25, millis(40));
         sleep(secs(1)).await;
 
         // As many shares as 10 % of 64 are.
         let asks = rate * 5 * 64 / 10 / i64::from(count);
-        let (limiter, began, before) = (process(&table).await, Instant::now(), partitions.counts());
+        let (limiter, began, before) =
+            (limiter_on(&table).await, Instant::now(), partitions.counts());
         let ask = async |tokens| {
             let ask = limiter.acquire("openai", "gpt-4").shared_limits(&limits).take("tpm", tokens);
             match ask.send().await.unwrap() {
