@@ -75,7 +75,7 @@ impl Dynamo {
 
     /// The same database, answering each request after this long on the runtime's clock.
     pub fn with_latency(mut self, latency: std::time::Duration) -> Self {
-        self.latency = Some(latency);
+        self.latency = (!latency.is_zero()).then_some(latency);
         self
     }
 

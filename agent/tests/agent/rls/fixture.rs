@@ -96,61 +96,42 @@ impl Agent {
         options: Options,
         settings: impl FnOnce(Builder) -> Builder,
     ) -> Self {
-        let clock = FakeClock::at(START);
-        let dynamo = Dynamo::new().await.with_clock(clock.clone());
-        let table = dynamo.table().await;
-        Self::on(dynamo, table, clock, rules, options, settings, None).await
+        Self::on(Duration::ZERO, rules, options, settings, None).await
     }
 
     /// An agent whose callers must show a secret.
     pub async fn with_secret(secret: &str) -> Self {
-        let clock = FakeClock::at(START);
-        let dynamo = Dynamo::new().await.with_clock(clock.clone());
-        let (table, token) = (dynamo.table().await, Token::new(secret).unwrap());
-        let options = Options::default();
-        Self::on(dynamo, table, clock, RULES, options, |builder| builder, Some(token)).await
+        let token = Some(Token::new(secret).unwrap());
+        Self::on(Duration::ZERO, RULES, Options::default(), |builder| builder, token).await
     }
 
     /// An agent whose table does not answer.
     pub async fn without_answers(options: Options, on_unavailable: OnUnavailable) -> Self {
         let settings = |builder: Builder| builder.on_unavailable(on_unavailable);
-        Self::late(Duration::from_secs(3_600), options, settings).await
+        Self::on(Duration::from_secs(3_600), RULES, options, settings, None).await
     }
 
     /// An agent whose table answers after this time.
     pub async fn slow(latency: Duration) -> Self {
-        Self::late(latency, Options::default(), |builder| builder).await
-    }
-
-    async fn late(
-        latency: Duration,
-        options: Options,
-        settings: impl FnOnce(Builder) -> Builder,
-    ) -> Self {
-        let clock = FakeClock::at(START);
-        let dynamo = Dynamo::new().await.with_clock(clock.clone());
-        let table = dynamo.clone().with_latency(latency).table().await;
-        Self::on(dynamo, table, clock, RULES, options, settings, None).await
+        Self::on(latency, RULES, Options::default(), |builder| builder, None).await
     }
 
     async fn on(
-        dynamo: Dynamo,
-        table: weirgate::Table,
-        clock: FakeClock,
+        latency: Duration,
         rules: &str,
         options: Options,
         settings: impl FnOnce(Builder) -> Builder,
         token: Option<Token>,
     ) -> Self {
+        let clock = FakeClock::at(START);
+        let dynamo = Dynamo::new().await.with_clock(clock.clone());
+        let table = dynamo.clone().with_latency(latency).table().await;
         let builder = |table| RateLimiter::builder("weirgate").table(table);
         let limiter = settings(builder(table)).build().await.unwrap();
         let other = builder(dynamo.table().await).build().await.unwrap();
         let gated = Arc::new(GatedLimiter::new(limiter, 100));
-        let rules = {
-            let rules = file(rules);
-            RulesSource::open(vec![rules.to_path_buf()])
-        }
-        .unwrap();
+        let rules = file(rules);
+        let rules = RulesSource::open(vec![rules.to_path_buf()]).unwrap();
         let service = RateLimitService::new(Arc::clone(&gated), rules, options).with_token(token);
         let listener = Grpc::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address().unwrap();
