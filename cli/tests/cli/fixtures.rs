@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use serde_json::Value;
 use weirgate_testkit::server::serve;
@@ -195,39 +196,51 @@ impl Table {
 
 /// An endpoint that answers every request with this error of DynamoDB. Returns its URL.
 pub fn refusing(code: &str, message: &str) -> String {
+    answering(&refusal(code, message))
+}
+
+/// Returns an answer with this error of DynamoDB.
+pub fn refusal(code: &str, message: &str) -> String {
     let body = format!(r#"{{"__type":"com.amazon.coral.service#{code}","message":"{message}"}}"#);
     let head =
         "HTTP/1.1 400 Bad Request\r\ncontent-type: application/x-amz-json-1.0\r\nconnection: close";
-    let length = body.len();
-    answering(&format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}"))
+    format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
 /// An endpoint that answers every request with these bytes. Returns its URL.
 pub fn answering(answer: &str) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let url = format!("http://{}", listener.local_addr().expect("it is bound"));
-    let answer = answer.to_owned();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let text = answer.clone();
-            // A client that goes away during the answer has its own reasons.
-            std::thread::spawn(move || stream.and_then(|stream| answer_once(stream, &text)));
-        }
-    });
-    url
+    asked(answer).0
 }
 
-fn answer_once(stream: TcpStream, answer: &str) -> std::io::Result<()> {
+/// As [`answering`], with the head of each request, which comes before its answer.
+pub fn asked(answer: &str) -> (String, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+    let (answer, (send, heads)) = (answer.to_owned(), channel());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (text, send) = (answer.clone(), send.clone());
+            // A client that goes away during the answer has its own reasons.
+            std::thread::spawn(move || stream.and_then(|stream| answer_once(stream, &text, &send)));
+        }
+    });
+    (url, heads)
+}
+
+fn answer_once(stream: TcpStream, answer: &str, heads: &Sender<String>) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
-    let (mut length, mut line) = (0, String::new());
+    let (mut length, mut head, mut line) = (0, String::new(), String::new());
     while reader.read_line(&mut line)? > 2 {
         if let Some((name, value)) = line.split_once(':')
             && name.eq_ignore_ascii_case("content-length")
         {
             length = value.trim().parse().unwrap_or(0);
         }
+        head.push_str(&line);
         line.clear();
     }
+    // A test that does not look has no receiver.
+    let _ = heads.send(head);
     reader.read_exact(&mut vec![0; length])?;
     reader.get_mut().write_all(answer.as_bytes())
 }

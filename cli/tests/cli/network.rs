@@ -1,32 +1,11 @@
 //! Proxies of the environment, which hosts are asked, and where credentials come from.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
-use std::thread;
-
 use weirgate_testkit::Temporary;
 
-use super::fixtures::{Run, weirgate_with};
+use super::fixtures::{Run, asked, weirgate_with};
 
-/// A proxy that refuses every host; the hosts that it was asked for.
-fn proxy() -> (String, Arc<Mutex<Vec<String>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let asked = Arc::<Mutex<Vec<String>>>::default();
-    let hosts = Arc::clone(&asked);
-    thread::spawn(move || {
-        for stream in listener.incoming().filter_map(Result::ok) {
-            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
-            if let Some(first) = lines.next() {
-                hosts.lock().expect("no panic").push(first);
-            }
-            lines.take_while(|line| !line.is_empty()).for_each(drop);
-            let _ = (&stream).write_all(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n");
-        }
-    });
-    (url, asked)
-}
+/// What a proxy answers that refuses every host.
+const REFUSED: &str = "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n";
 
 /// Lists limits with these variables beside keys and a Region.
 fn run(variables: &[(&str, &str)]) -> Run {
@@ -47,14 +26,13 @@ fn requests_go_through_the_proxy_of_the_environment() {
         ("ALL_PROXY", Some("AWS_USE_FIPS_ENDPOINT"), "dynamodb-fips.us-east-1.amazonaws.com"),
         ("HTTPS_PROXY", Some("AWS_USE_DUALSTACK_ENDPOINT"), "dynamodb.us-east-1.api.aws"),
     ] {
-        let (url, asked) = proxy();
+        let (url, heads) = asked(REFUSED);
         let mut variables = vec![(variable, &*url)];
         variables.extend(of_host.map(|name| (name, "true")));
         let run = run(&variables);
         assert_ne!(run.code, Some(0), "{run:?}");
-        let asked = asked.lock().expect("no panic");
-        let first = asked.first().unwrap_or_else(|| panic!("{variable}: {run:?}"));
-        assert_eq!(*first, format!("CONNECT {host}:443 HTTP/1.1"));
+        let first = heads.try_recv().unwrap_or_else(|_| panic!("{variable}: {run:?}"));
+        assert!(first.starts_with(&format!("CONNECT {host}:443 HTTP/1.1\r\n")), "{first}");
     }
 }
 
@@ -64,7 +42,7 @@ fn hosts_of_no_proxy_and_plain_http_are_reached_directly() {
         ("https://127.0.0.1:9", "localhost,127.0.0.0/8"),
         ("http://127.0.0.1:9", "elsewhere.example"),
     ] {
-        let (url, asked) = proxy();
+        let (url, heads) = asked(REFUSED);
         let run = run(&[
             ("HTTPS_PROXY", &url),
             ("HTTP_PROXY", &url),
@@ -72,7 +50,7 @@ fn hosts_of_no_proxy_and_plain_http_are_reached_directly() {
             ("AWS_ENDPOINT_URL", endpoint),
         ]);
         assert_ne!(run.code, Some(0), "{run:?}");
-        assert!(asked.lock().expect("no panic").is_empty(), "{endpoint}");
+        assert!(heads.try_recv().is_err(), "{endpoint}");
     }
 }
 

@@ -1,13 +1,9 @@
 //! What the environment sets.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::sync::mpsc::{Receiver, channel};
-
 use weirgate_testkit::Temporary;
 use weirgate_testkit::server::AWS_VARIABLES;
 
-use crate::fixtures::{Table, weirgate, weirgate_with};
+use crate::fixtures::{Table, asked, refusal, weirgate, weirgate_with};
 
 #[tokio::test]
 async fn an_empty_variable_is_one_that_is_not_set() {
@@ -75,42 +71,12 @@ fn an_endpoint_that_is_no_url_is_named() {
     }
 }
 
-/// Serves requests with a refusal. Returns the endpoint, and the ids of the keys that signed them.
-fn refusing() -> (String, Receiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let (send, ids) = channel();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let (mut head, mut part) = (String::new(), [0; 4_096]);
-            while !head.contains("\r\n\r\n") {
-                let count = stream.read(&mut part).unwrap_or_default();
-                if count == 0 {
-                    break;
-                }
-                head += &String::from_utf8_lossy(&part[..count]);
-            }
-            let id = head.split_once("Credential=").unwrap_or_default().1;
-            let _ = send.send(id.split('/').next().unwrap_or_default().to_owned());
-            let body = "{\"__type\":\"com.amazon.coral.service#AccessDeniedException\"}";
-            let length = body.len();
-            let answer = format!(
-                "HTTP/1.1 400 Bad Request\r\ncontent-type: application/x-amz-json-1.0\r\n\
-                 content-length: {length}\r\nconnection: close\r\n\r\n{body}"
-            );
-            let _ = stream.write_all(answer.as_bytes());
-        }
-    });
-    (endpoint, ids)
-}
-
 /// A profile is an argument, or a variable: keys in the environment are before the variable alone.
 #[test]
 fn the_keys_of_a_profile_that_is_an_argument_sign() {
     let credentials = "[prod]\naws_access_key_id = of-profile\naws_secret_access_key = secret\n";
     let credentials = Temporary::file("aws-credentials", credentials);
-    let (endpoint, ids) = refusing();
+    let (endpoint, heads) = asked(&refusal("AccessDeniedException", ""));
     let files = [
         ("AWS_SHARED_CREDENTIALS_FILE", credentials.path()),
         ("AWS_CONFIG_FILE", "/nonexistent"),
@@ -136,10 +102,11 @@ fn the_keys_of_a_profile_that_is_an_argument_sign() {
         for command in ["limits list --resources", "stop --system --yes", "doctor"] {
             let all = [&files[..], &variables].concat();
             let run = weirgate_with(&all, format!("{option} --table limits {command}").as_str());
-            let ids: Vec<_> = ids.try_iter().collect();
-            assert!(!ids.is_empty(), "{option} {command}: {run:?}");
-            let is_expected = ids.iter().all(|id| id == signs);
-            assert!(is_expected, "{variables:?} {option} {command}: {ids:?}");
+            let heads: Vec<_> = heads.try_iter().collect();
+            assert!(!heads.is_empty(), "{option} {command}: {run:?}");
+            let signed = format!("Credential={signs}/");
+            let is_expected = heads.iter().all(|head| head.contains(&signed));
+            assert!(is_expected, "{variables:?} {option} {command}: {heads:?}");
         }
     }
 }
