@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use aws_smithy_runtime_api::client::http::{
-    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient,
-    SharedHttpConnector,
+    HttpConnector, HttpConnectorFuture, SharedHttpClient, SharedHttpConnector, http_client_fn,
 };
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
-use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
 use weirgate_shared::write::{Action, Condition, Path, Update};
 use weirgate_shared::{EpochMillis, ItemKey, WriteId};
@@ -34,7 +32,7 @@ async fn ask(bytes: &[u8]) {
     let body = lines.next().unwrap_or_default().to_vec();
     // What is no status, or is on its way to another answer, is the HTTP client's to refuse.
     let status: u16 = status.filter(|status| (200..600).contains(status)).unwrap_or(200);
-    let http_client = Some(SharedHttpClient::new(Says { status, date, body }));
+    let http_client = Some(Says { status, date, body }.client());
     let local_endpoint = Some("http://dynamo.invalid".to_owned());
     let clock = Arc::new(Still);
     let connected =
@@ -93,13 +91,10 @@ pub(crate) struct Says {
     pub(crate) body: Vec<u8>,
 }
 
-impl HttpClient for Says {
-    fn http_connector(
-        &self,
-        _: &HttpConnectorSettings,
-        _: &RuntimeComponents,
-    ) -> SharedHttpConnector {
-        SharedHttpConnector::new(self.clone())
+impl Says {
+    pub(crate) fn client(self) -> SharedHttpClient {
+        let connector = SharedHttpConnector::new(self);
+        http_client_fn(move |_, _| connector.clone())
     }
 }
 

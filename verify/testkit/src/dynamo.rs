@@ -9,10 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use aws_sdk_dynamodb::config::{HttpClient, RuntimeComponents};
-use aws_smithy_runtime_api::client::http::{
-    HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
-};
+use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture};
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use dynoxide::{Database, DynoxideError};
@@ -207,7 +204,7 @@ impl Dynamo {
 
     /// The table as a process with this clock reaches it through a transport of its own.
     pub async fn reached_by(
-        transport: impl HttpClient + 'static,
+        transport: impl HttpConnector + 'static,
         clock: impl Clock + 'static,
     ) -> Table {
         table(transport, Arc::new(clock)).await
@@ -265,16 +262,6 @@ fn from<T: DeserializeOwned>(request: Value) -> T {
 
 fn text<T: serde::Serialize>(answer: Result<T, DynoxideError>) -> Result<String, DynoxideError> {
     answer.map(|answer| serde_json::to_string(&answer).expect("an answer is JSON"))
-}
-
-impl HttpClient for Dynamo {
-    fn http_connector(
-        &self,
-        _: &HttpConnectorSettings,
-        _: &RuntimeComponents,
-    ) -> SharedHttpConnector {
-        SharedHttpConnector::new(self.clone())
-    }
 }
 
 impl HttpConnector for Dynamo {

@@ -28,10 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use aws_sdk_dynamodb::config::{HttpClient, RuntimeComponents};
-use aws_smithy_runtime_api::client::http::{
-    HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
-};
+use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture};
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use tokio::time::{Instant, sleep_until};
@@ -138,16 +135,6 @@ impl Partitions {
         let (least, most) =
             (micros(self.limits.latency.start()), micros(self.limits.latency.end()));
         Duration::from_micros(self.state().rng.u64(least..=most.max(least)))
-    }
-}
-
-impl HttpClient for Partitions {
-    fn http_connector(
-        &self,
-        _: &HttpConnectorSettings,
-        _: &RuntimeComponents,
-    ) -> SharedHttpConnector {
-        SharedHttpConnector::new(self.clone())
     }
 }
 

@@ -2,11 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use aws_smithy_runtime_api::client::http::{
-    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
-};
+use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture};
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
-use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use serde_json::json;
 use weirgate_shared::ItemKey;
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
@@ -142,16 +139,6 @@ async fn retries_keep_the_token_and_stop_where_they_are_told_to() {
 struct Kept {
     dynamo: Dynamo,
     texts: Arc<Mutex<Vec<Vec<u8>>>>,
-}
-
-impl HttpClient for Kept {
-    fn http_connector(
-        &self,
-        _: &HttpConnectorSettings,
-        _: &RuntimeComponents,
-    ) -> SharedHttpConnector {
-        SharedHttpConnector::new(self.clone())
-    }
 }
 
 impl HttpConnector for Kept {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aws_sdk_dynamodb::config::{HttpClient, SharedHttpClient};
+use aws_smithy_runtime_api::client::http::{HttpConnector, SharedHttpConnector, http_client_fn};
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_types::DateTime;
 use aws_smithy_types::body::SdkBody;
@@ -15,15 +15,16 @@ use weirgate_store::{Clock, ConnectOptions, Connection, Table, connect};
 pub(crate) const TABLE: &str = "weirgate";
 
 /// The table, reached through a transport, by the one constructor of SDK clients.
-pub(crate) async fn table(transport: impl HttpClient + 'static, clock: Arc<dyn Clock>) -> Table {
+pub(crate) async fn table(transport: impl HttpConnector + 'static, clock: Arc<dyn Clock>) -> Table {
     Table::new(connected(transport, clock).await, TABLE)
 }
 
 pub(crate) async fn connected(
-    transport: impl HttpClient + 'static,
+    transport: impl HttpConnector + 'static,
     clock: Arc<dyn Clock>,
 ) -> Connection {
-    let http_client = Some(SharedHttpClient::new(transport));
+    let connector = SharedHttpConnector::new(transport);
+    let http_client = Some(http_client_fn(move |_, _| connector.clone()));
     let local_endpoint = Some("http://dynamo.invalid".to_owned());
     connect(ConnectOptions { http_client, local_endpoint, clock, ..ConnectOptions::default() })
         .await
