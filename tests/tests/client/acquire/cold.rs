@@ -31,70 +31,62 @@ fn reads_and_writes(reads: u64, writes: u64) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// A bucket that one process takes from every 100 ms for a minute.
-async fn in_steady_use(limiter: &RateLimiter) {
-    for _ in 0..100 {
+/// Takes by the limits of the table, or of the call.
+async fn acquire(limiter: &RateLimiter, by_config: bool) {
+    if by_config {
+        assert!(take(limiter, 1).await.unwrap().is_granted());
+    } else {
         let _ = granted(limiter, &two(), &[("rpm", 1), ("tpm", 10)]).await;
-        pass(millis(100)).await;
     }
 }
 
+/// Of a bucket that another process takes from every 100 ms.
 #[tokio::test(start_paused = true)]
-async fn the_first_acquire_of_a_process_is_a_read_unit_and_one_write() {
-    let fleet = Fleet::slow(millis(5)).await;
-    in_steady_use(&fleet.limiter().await).await;
-    for _ in 0..5 {
-        let (limiter, meter) = fleet.metered().await;
-        let (_, began) = (operations(&fleet), Instant::now());
-        let _ = granted(&limiter, &two(), &[("rpm", 1), ("tpm", 10)]).await;
-        let units = meter.take();
-        // Half for the bucket, and half for the switches of the namespace.
-        assert_eq!((units.total, units.requests, units.read), (1.0, 1, 1.0), "{units:?}");
-        assert_eq!(operations(&fleet), reads_and_writes(1, 1));
-        assert_eq!(began.elapsed(), millis(10), "two round trips");
-        pass(millis(100)).await;
+async fn the_first_acquire_of_a_process_is_a_read_and_one_write() {
+    // Half a unit for the bucket, and half for the switches of the namespace. Limits from the table are in the
+    // same read: four levels, the entity, and the version of the schema.
+    for (by_config, read) in [(false, 2.0 * 0.5), (true, 8.0 * 0.5)] {
+        let fleet = Fleet::slow(millis(5)).await;
+        let other = match by_config {
+            true => configured(&fleet, &ConfigLevel::System, two()).await,
+            false => fleet.limiter().await,
+        };
+        for _ in 0..100 {
+            acquire(&other, by_config).await;
+            pass(millis(100)).await;
+        }
+        for _ in 0..5 {
+            let (limiter, meter) = fleet.metered().await;
+            let (_, began) = (operations(&fleet), Instant::now());
+            acquire(&limiter, by_config).await;
+            let units = meter.take();
+            assert_eq!((units.total, units.requests, units.read), (1.0, 1, read), "{units:?}");
+            assert_eq!(operations(&fleet), reads_and_writes(1, 1));
+            assert_eq!(began.elapsed(), millis(10), "two round trips");
+            pass(millis(100)).await;
+        }
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn limits_from_the_table_and_the_bucket_are_one_read() {
-    let fleet = Fleet::slow(millis(5)).await;
-    let admin = configured(&fleet, &ConfigLevel::System, two()).await;
-    for _ in 0..100 {
-        assert!(take(&admin, 1).await.unwrap().is_granted());
-        pass(millis(100)).await;
-    }
-    for _ in 0..5 {
-        let (limiter, meter) = fleet.metered().await;
-        let (_, began) = (operations(&fleet), Instant::now());
-        assert!(take(&limiter, 1).await.unwrap().is_granted());
-        let units = meter.take();
-        assert_eq!((units.total, units.requests), (1.0, 1), "{units:?}");
-        // Four levels, the entity, the switches, the version of the schema, and the bucket.
-        assert_eq!(units.read, 8.0 * 0.5);
-        assert_eq!(operations(&fleet), reads_and_writes(1, 1));
-        assert_eq!(began.elapsed(), millis(10), "two round trips");
-    }
-}
-
-/// No write fails, and the limits of the call cost no further read.
+/// No write fails, and the limits of the call cost no further read. The item has an entry in two
+/// indexes.
 #[tokio::test(start_paused = true)]
 async fn a_new_bucket_is_a_read_and_the_write_that_makes_it() {
-    let (fleet, limiter, meter) = Fleet::measured().await;
-    let _ = operations(&fleet);
-    let _ = granted(&limiter, &two(), &[("rpm", 1)]).await;
-    let units = meter.take();
-    assert_eq!((units.requests, units.table, units.read), (1, 1.0, 1.0), "{units:?}");
-    assert_eq!(operations(&fleet), reads_and_writes(1, 1));
-
-    fleet.delete();
-    let _ = configured(&fleet, &ConfigLevel::System, two()).await;
-    let (limiter, meter) = fleet.metered().await;
-    let _ = operations(&fleet);
-    assert!(take(&limiter, 1).await.unwrap().is_granted());
-    let units = meter.take();
-    assert_eq!((units.requests, units.table, units.read), (1, 1.0, 4.0), "{units:?}");
-    assert_eq!(operations(&fleet), reads_and_writes(1, 1));
+    for (by_config, read) in [(false, 2.0 * 0.5), (true, 8.0 * 0.5)] {
+        let fleet = Fleet::new().await;
+        if by_config {
+            let _ = configured(&fleet, &ConfigLevel::System, two()).await;
+        }
+        let (limiter, meter) = fleet.metered().await;
+        let _ = operations(&fleet);
+        acquire(&limiter, by_config).await;
+        let units = meter.take();
+        assert_eq!((units.requests, units.table, units.read), (1, 1.0, read), "{units:?}");
+        let indexes: Vec<_> = units.indexes.iter().filter(|(_, units)| **units > 0.0).collect();
+        assert_eq!(indexes, [(&"GSI2".to_owned(), &1.0), (&"GSI3".to_owned(), &1.0)]);
+        assert_eq!(units.total, 3.0, "{units:?}");
+        assert_eq!(operations(&fleet), reads_and_writes(1, 1));
+    }
 }
 
 /// One round trip more, and no herd on the first shard.

@@ -145,16 +145,6 @@ async fn a_lease_that_is_not_alone_any_more_leaves_due_for_the_other() {
     assert_eq!(fleet.bucket().await.limits["slots"].available, fleet::tokens(4));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_new_bucket_costs_its_item_and_an_entry_in_two_indexes() {
-    let (_fleet, limiter, meter) = Fleet::measured().await;
-    let _ = granted(&limiter, &two(), &[("rpm", 1)]).await;
-    let units = meter.take();
-    let indexes: Vec<_> = units.indexes.iter().filter(|(_, units)| **units > 0.0).collect();
-    assert_eq!((units.table, units.total), (1.0, 3.0), "{units:?}");
-    assert_eq!(indexes, [(&"GSI2".to_owned(), &1.0), (&"GSI3".to_owned(), &1.0)], "{units:?}");
-}
-
 /// Limits that are set later hold within a second: four levels, the entity and its bucket are read again.
 #[tokio::test(start_paused = true)]
 async fn missing_limits_are_six_read_units_a_second_for_each_process() {
