@@ -79,7 +79,7 @@ async fn an_output_that_is_not_read_changes_nothing_and_one_that_is_lost_is_an_e
         let command = command.replace("{file}", file.path());
         let prepared = async || {
             let table = Table::new().await;
-            table.text("limits set --system budget=10/day slots=2");
+            table.text("limits set --system budget=10/366d slots=2");
             before.iter().for_each(|command| drop(table.text(command)));
             table
         };
