@@ -1,9 +1,10 @@
 //! The URL of a table in Redis or Valkey, as users give it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fmt::Write;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::Path;
 
 use crate::RedisOptions;
@@ -15,7 +16,7 @@ const TABLE: &str = "table";
 const ACCEPT_EVICTION: &str = "accept_eviction";
 
 /// Fewer bytes than so many has a file with a password.
-const MOST_BYTES: usize = 64 * 1024;
+const MOST_BYTES: u64 = 65_536;
 /// Some editors begin a text with it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
@@ -132,30 +133,23 @@ impl StoreUrl {
                 "must be in one place, got one in the URL {self} and the file {shown}: leave one out"
             ));
         }
-        let mut text = String::new();
-        let read = File::open(path).and_then(|file| file.take(65_536).read_to_string(&mut text));
-        match read {
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::InvalidData => {
-                return wrong(format!(
-                    "must be UTF-8, got other bytes in {shown}: correct the file"
-                ));
-            }
-            Err(error) => {
-                return wrong(format!(
-                    "cannot be read: {shown}: {error}; check --store-password-file"
-                ));
-            }
-        };
+        let mut bytes = vec![];
+        let read = File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
+        if let Err(error) = read {
+            return wrong(format!("cannot be read: {shown}: {error}; check --store-password-file"));
+        }
+        let is_long = u64::try_from(bytes.len()).is_ok_and(|length| length >= MOST_BYTES);
+        let text = String::from_utf8_lossy(&bytes);
         let password = text.strip_suffix('\n').unwrap_or(&text);
         let password = password.strip_suffix('\r').unwrap_or(password);
         // No eye sees what an editor puts before a text, or a program between its letters.
         let hidden = password.chars().find(|part| part.is_control() || *part == BYTE_ORDER_MARK);
         let got = match hidden {
             _ if password.is_empty() => "none".to_owned(),
+            _ if is_long => format!("{MOST_BYTES} bytes or more"),
+            _ if matches!(text, Cow::Owned(_)) => "bytes that are no UTF-8".to_owned(),
             Some('\n') => "several".to_owned(),
             Some(hidden) => format!("one with the character U+{:04X}", u32::from(hidden)),
-            None if password.len() >= MOST_BYTES => format!("{MOST_BYTES} bytes or more"),
             None => return Ok(self.with_password(password)),
         };
         wrong(format!("must be one line, got {got} in {shown}: correct the file"))
@@ -233,7 +227,8 @@ mod tests {
     #[test]
     fn a_password_file_has_one_line_that_an_eye_sees_whole() {
         let path = std::env::temp_dir().join(format!("weirgate-password-{}", std::process::id()));
-        let long = "a".repeat(MOST_BYTES);
+        let long = "a".repeat(65_536);
+        let cut = format!("{}\nb", &long[1..]);
         for (written, got) in [
             ("", "none"),
             ("\r\n", "none"),
@@ -243,6 +238,7 @@ mod tests {
             ("sec\tret", "one with the character U+0009"),
             ("secret\0", "one with the character U+0000"),
             (&long, "65536 bytes or more"),
+            (&cut, "65536 bytes or more"),
         ] {
             std::fs::write(&path, written).unwrap();
             let url = StoreUrl::parse("redis://host").expect("it is one");

@@ -104,7 +104,7 @@ impl State {
         };
         if let Some(entry) = self.leave(id) {
             entry.gives_way.notify_one();
-            // At once, because others would else give way to what has already been told to end.
+            // At once, because another connection would else give way to one that has been told to end.
             if let Some((room, id)) = entry.along {
                 room.state().leave(id);
             }

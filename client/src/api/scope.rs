@@ -20,7 +20,7 @@ pub enum ScopeError<E> {
     Disabled(Disabled),
     /// No decision could be made; the work was not begun.
     Limiter(Error),
-    /// The work failed; its tokens were rolled back.
+    /// The work failed; its tokens were rolled back, or released if a call on the grant failed in it.
     Work(E),
 }
 
@@ -48,8 +48,8 @@ impl<E: std::error::Error + 'static> std::error::Error for ScopeError<E> {
 
 impl Acquire<'_> {
     /// Takes the tokens, runs the work, and releases on success, or rolls back on an error or a
-    /// panic. The panic then resumes. If a settlement of the grant, or
-    /// [`vendor_said`](Grant::vendor_said), failed in the work, it releases, because the work was done.
+    /// panic. The panic then resumes. If a call on the grant failed in the work, or was dropped, it
+    /// releases: such calls come after what they settle.
     ///
     /// Both are awaited, so a Lambda function that is frozen when its handler returns holds
     /// nothing.

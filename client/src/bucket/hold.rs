@@ -23,7 +23,7 @@ use crate::values::{
 };
 
 pub(crate) use adjust::Adjustment;
-pub(crate) use token::HoldToken;
+pub(crate) use token::{HoldToken, check_namespace};
 
 /// Tokens taken from one bucket. Dropping a hold that was not claimed rolls it back, so the tokens
 /// of a dropped request return; dropping a claimed one releases its lease.
@@ -188,6 +188,10 @@ impl Hold {
         let taken: Amounts =
             taken.map(|limit| (limit.clone(), self.amount(limit.base()))).collect();
         async move { bucket.vendor_said(&session, &report, shard, &taken).await }
+    }
+
+    pub(crate) const fn bucket(&self) -> &Arc<BucketState> {
+        &self.bucket
     }
 
     pub(crate) const fn session(&self) -> &Arc<Session> {

@@ -205,17 +205,23 @@ impl BucketState {
             if is_whole && (is_dry_run || unfinished.is_empty()) {
                 return Ok(shards.into_iter().map(Arc::new).collect());
             }
-            left = shards.into_iter().max_by_key(|shard| shard.shard_count);
+            left = shards.into_iter().max_by_key(|shard| shard.shard_count).filter(|_| !is_whole);
         }
-        if let Some(shard) = left.filter(|_| !is_dry_run) {
-            // At rest it is reviewed, and repaired, once a day.
-            let min_shards = shard.scaling.min_shards;
-            let due = update_min_shards(&shard, min_shards, session.now());
-            session.update_idempotent(&due).await?;
+        let pk = self.key.item_key().pk;
+        let Some(shard) = left else {
+            let what = format!("bucket {pk}");
+            return Err(Error::Contended { what, after: session.settings.timeout });
+        };
+        if is_dry_run {
+            return Err(Error::Invalid(format!(
+                "bucket {pk} lacks a shard: try the change itself, which has the reconciler repair it within minutes"
+            )));
         }
+        // At rest it is reviewed, and repaired, once a day.
+        let due = update_min_shards(&shard, shard.scaling.min_shards, session.now());
+        session.update_idempotent(&due).await?;
         Err(Error::Invalid(format!(
-            "bucket {} lacks a shard: wait for the reconciler, which repairs it within minutes, and try again",
-            self.key.item_key().pk
+            "bucket {pk} lacks a shard: wait for the reconciler, which repairs it within minutes, and try again"
         )))
     }
 

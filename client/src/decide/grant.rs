@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::Either;
@@ -38,10 +38,10 @@ pub struct Grant {
     /// Limits of which nothing is counted.
     pub(super) uncounted: Uncounted,
     missing_plan: Option<PlanName>,
-    /// The last bucket of the request, if shadow mode waived what it lacks.
+    /// The last bucket of the request, if there is no hold of it any more or shadow mode waived what it lacks.
     pub(super) vendor: Option<Vendor>,
-    /// Whether a settlement failed or was dropped: it may be applied, and its work is done.
-    is_in_doubt: AtomicBool,
+    /// Settlements that have begun and not succeeded: they may be applied, and their work is done.
+    in_doubt: AtomicU32,
 }
 
 impl Grant {
@@ -56,7 +56,7 @@ impl Grant {
             uncounted: granted.uncounted,
             missing_plan: granted.missing_plan,
             vendor: None,
-            is_in_doubt: AtomicBool::new(false),
+            in_doubt: AtomicU32::new(0),
         };
         for BucketGrant { hold, local, would_deny, uncounted, bucket } in granted.by_bucket {
             if hold.is_some() || would_deny.is_some() {
@@ -87,7 +87,7 @@ impl Grant {
             uncounted,
             missing_plan: None,
             vendor,
-            is_in_doubt: AtomicBool::new(false),
+            in_doubt: AtomicU32::new(0),
         }
     }
 
@@ -247,9 +247,9 @@ impl Grant {
         status: u16,
         fields: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<[u8]>)>,
     ) -> Result<Option<EpochMillis>, Error> {
-        let before = self.begin();
+        self.begin();
         let said = self.report_vendor(&VendorReport::read(status, fields)).await;
-        self.ended(before, said)
+        self.ended(said)
     }
 
     /// Tells all callers what the vendor said, as [`vendor_said`](Self::vendor_said) does. The future
@@ -276,7 +276,7 @@ impl Grant {
 
     /// Returns whether a settlement failed or was dropped. A scope then does not roll back.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.is_in_doubt.load(Ordering::Relaxed)
+        self.in_doubt.load(Ordering::Relaxed) > 0
     }
 
     /// Makes a settlement, and keeps in mind whether it failed or was dropped.
@@ -284,18 +284,20 @@ impl Grant {
         &mut self,
         settle: impl AsyncFnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let before = self.begin();
+        self.begin();
         let settled = settle(self).await;
-        self.ended(before, settled)
+        self.ended(settled)
     }
 
-    /// Begins what is in doubt until it has ended. Returns whether something was before.
-    fn begin(&self) -> bool {
-        self.is_in_doubt.swap(true, Ordering::Relaxed)
+    /// Begins what is in doubt until it has succeeded.
+    pub(super) fn begin(&self) {
+        self.in_doubt.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn ended<T>(&self, before: bool, result: Result<T, Error>) -> Result<T, Error> {
-        self.is_in_doubt.store(before || result.is_err(), Ordering::Relaxed);
+    pub(super) fn ended<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if result.is_ok() {
+            self.in_doubt.fetch_sub(1, Ordering::Relaxed);
+        }
         result
     }
 
@@ -313,6 +315,10 @@ pub(super) struct Vendor {
 }
 
 impl Vendor {
+    pub(super) fn of(hold: &Hold) -> Self {
+        Self { session: Arc::clone(hold.session()), bucket: Arc::clone(hold.bucket()) }
+    }
+
     async fn said(self, report: VendorReport) -> Result<Option<EpochMillis>, Error> {
         self.bucket.vendor_said(&self.session, &report, None, &BTreeMap::new()).await
     }

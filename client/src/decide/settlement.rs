@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate_shared::MilliTokens;
 
-use super::grant::Grant;
+use super::grant::{Grant, Vendor};
 use super::local::LocalHold;
 use crate::bucket::{Adjustment, Ending, Hold};
 use crate::values::{
@@ -145,6 +145,8 @@ impl Grant {
 
     /// Leaves the buckets without a lease as they are, because their amounts are not known any more.
     fn leave_unleased(&mut self) {
+        let last = self.holds.last().filter(|last| !last.has_lease()).map(Vendor::of);
+        self.vendor = self.vendor.take().or(last);
         let (leased, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.holds).into_iter().partition(Hold::has_lease);
         self.holds = leased;

@@ -35,10 +35,7 @@ impl Grant {
     /// `tokens` is negative or above 10^12. The other errors if no decision could be made: the grant
     /// is as before then, unless [`is_unknown`](Error::is_unknown).
     pub async fn take_more(&mut self, limit: &str, tokens: i64) -> Result<Decision<()>, Error> {
-        let more = [(0, limit, tokens)];
-        let take =
-            async |grant: &mut Self| Self::take_more_of(std::slice::from_mut(grant), &more).await;
-        self.settling(take).await
+        Self::take_more_of(std::slice::from_mut(self), &[(0, limit, tokens)]).await
     }
 
     /// Takes more of several limits of several grants, as [`take_more`](Self::take_more) does: all of it,
@@ -48,6 +45,18 @@ impl Grant {
     /// As [`take_more`](Self::take_more); [`Error::Invalid`] also if a limit of a grant is named twice, if
     /// there is no grant at a place, or if the grants are of different limiters.
     pub async fn take_more_of(
+        grants: &mut [Self],
+        more: &[(usize, &str, i64)],
+    ) -> Result<Decision<()>, Error> {
+        grants.iter().for_each(Self::begin);
+        let mut taken = Self::taken_more_of(grants, more).await;
+        for grant in grants {
+            taken = grant.ended(taken);
+        }
+        taken
+    }
+
+    async fn taken_more_of(
         grants: &mut [Self],
         more: &[(usize, &str, i64)],
     ) -> Result<Decision<()>, Error> {

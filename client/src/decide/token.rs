@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use weirgate_shared::LimitName;
+use weirgate_shared::{BucketKey, LimitName};
 use weirgate_store::{base64, short_name};
 
 use super::grant::{Grant, Uncounted, Vendor};
 use super::targets::{MAX_BUCKETS, check_parts};
-use crate::bucket::{BucketRegistry, Hold, HoldToken};
+use crate::bucket::{BucketRegistry, Hold, HoldToken, check_namespace};
 use crate::values::{Degraded, Error};
 
 /// Version of the token's format.
@@ -31,9 +31,9 @@ struct GrantToken {
     /// Why the decision was made without DynamoDB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     degraded: Option<String>,
-    /// Entity and resource of the last bucket of the request, if it has no hold.
+    /// Namespace, entity and resource of the last bucket of the request, if it has no hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    vendor: Option<(String, String)>,
+    vendor: Option<(String, String, String)>,
 }
 
 impl Grant {
@@ -69,7 +69,8 @@ impl Grant {
             waived: waived.iter().map(LimitName::to_string).collect(),
             degraded,
             vendor: vendor.map(|Vendor { bucket, .. }| {
-                (bucket.key.entity.to_string(), bucket.key.resource.to_string())
+                let BucketKey { namespace, entity, resource, .. } = &bucket.key;
+                (namespace.to_string(), entity.to_string(), resource.to_string())
             }),
         };
         base64::encode(serde_json::to_vec(&token).expect("strings and numbers are JSON"))
@@ -114,7 +115,8 @@ pub(crate) fn restore(token: &str, buckets: &BucketRegistry) -> Result<Grant, Er
     let waived = waived.into_iter().map(LimitName::new);
     let waived = waived.collect::<Result<_, _>>()?;
     let degraded = degraded.map(|reason| Degraded { reason });
-    let vendor = vendor.map(|(entity, resource)| {
+    let vendor = vendor.map(|(namespace, entity, resource)| {
+        check_namespace(&namespace, &buckets.session)?;
         let bucket = buckets.bucket(entity.as_str().try_into()?, resource.as_str().try_into()?);
         Ok::<_, Error>(Vendor { session: Arc::clone(&buckets.session), bucket })
     });

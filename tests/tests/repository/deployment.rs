@@ -248,3 +248,17 @@ fn the_platform_page_has_a_workflow_that_makes_what_it_deploys() {
     let roles = roles.expect("the page deploys the roles");
     assert!(roles.contains(&format!("CodeBucket={bucket} ")), "{roles}");
 }
+
+/// What a program enables to find credentials where the command line does.
+#[test]
+fn the_platform_page_names_the_features_of_the_command_line() {
+    let page = include_str!("../../../docs/platform.md");
+    let named = page.lines().find(|line| line.starts_with("aws-config = "));
+    let manifest = include_str!("../../../cli/Cargo.toml");
+    let enabled = manifest.lines().find(|line| line.starts_with("aws-config = "));
+    let features = |line: Option<&str>| {
+        let line = line.expect("a line of aws-config");
+        line.split("features = [").nth(1).expect("features").to_owned()
+    };
+    assert_eq!(features(named), features(enabled));
+}

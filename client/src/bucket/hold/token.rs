@@ -13,6 +13,7 @@ use weirgate_shared::{
 use super::{Hold, Stage};
 use crate::bucket::state::BucketRegistry;
 use crate::queue::{HoldPart, Windows};
+use crate::session::Session;
 use crate::values::{Amounts, Error, Limits};
 
 /// Latest expiry of a lease in a token, from now: two days. A lease lasts a day at most, and the
@@ -117,6 +118,20 @@ impl Hold {
     }
 }
 
+/// Checks that a token is of this limiter's namespace.
+///
+/// # Errors
+/// [`Error::Invalid`] with both namespaces.
+pub(crate) fn check_namespace(namespace: &str, session: &Session) -> Result<(), Error> {
+    let own = session.namespace.as_str();
+    match namespace == own {
+        true => Ok(()),
+        false => Err(Error::Invalid(format!(
+            "the grant token is of namespace {namespace:?}, this limiter's is {own:?}: use a limiter of the same namespace"
+        ))),
+    }
+}
+
 impl HoldToken {
     /// Restores the hold. Dropping it changes nothing, because the token still settles it.
     ///
@@ -125,13 +140,7 @@ impl HoldToken {
     pub(crate) fn restore(self, buckets: &BucketRegistry) -> Result<Hold, Error> {
         let session = &buckets.session;
         let now = session.now();
-        if self.namespace != session.namespace.as_str() {
-            return Err(Error::Invalid(format!(
-                "the grant token is of namespace {:?}, this limiter's is {:?}: use a limiter of the same namespace",
-                self.namespace,
-                session.namespace.as_str()
-            )));
-        }
+        check_namespace(&self.namespace, session)?;
         if self.limits.len() > MAX_BUCKET_LIMITS || self.parts.len() > part_limit() {
             return Err(out_of_range("number of limits or parts"));
         }

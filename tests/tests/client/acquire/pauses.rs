@@ -6,7 +6,7 @@ use weirgate_tests::fleet::taken;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use weirgate::{
-    Decision, Denied, FakeClock, Grant, Limit, LimitMode, LiveLeases, OnUnavailable,
+    ConfigLevel, Decision, Denied, FakeClock, Grant, Limit, LimitMode, LiveLeases, OnUnavailable,
     OperationOutcome, Prefetch, RateLimiter, VendorCount, VendorReport,
 };
 use weirgate_shared::write;
@@ -14,9 +14,10 @@ use weirgate_store::ReturnValues;
 use weirgate_testkit::Fault;
 use weirgate_testkit::leased::load;
 use weirgate_tests::fleet::shards::{key, per_minute, shards, split};
-use weirgate_tests::fleet::{Fleet, START, millis, pass, secs};
+use weirgate_tests::fleet::{Fleet, START, millis, pass, secs, slots};
 use weirgate_tests::recorder::Recorded;
 use weirgate_tests::sharded::new_id;
+use weirgate_tests::stored::{configure, entity, resource};
 
 async fn decide(limiter: &RateLimiter) -> Decision {
     let ask = limiter.acquire("e-1", "gpt-4").limits(&per_minute(60_000));
@@ -259,7 +260,11 @@ async fn a_call_in_shadow_mode_pauses_the_bucket_that_would_have_denied_it() {
         let mut grant = taken(ask(entity).cascading().take("rpm", 1).shadow()).await;
         assert!(grant.would_deny().is_some());
         if is_restored {
-            grant = limiter.restore_grant(&grant.into_token()).unwrap();
+            let token = grant.into_token();
+            let other = fleet.limiter_with(|builder| builder.namespace("other")).await;
+            let refused = other.restore_grant(&token).unwrap_err().to_string();
+            assert!(refused.contains("is of namespace \"default\", this limiter's is \"other\""));
+            grant = limiter.restore_grant(&token).unwrap();
         }
         let end = grant.vendor_said(429, [("retry-after", "600")]).await.unwrap();
         assert!(later(&fleet, end.expect("a pause")) >= secs(600), "{is_chain} {is_restored}");
@@ -271,6 +276,35 @@ async fn a_call_in_shadow_mode_pauses_the_bucket_that_would_have_denied_it() {
         let alone = ask("a").take("rpm", 1).send().await.unwrap();
         assert!(alone.is_granted(), "the child is not paused");
     }
+}
+
+/// A token from before another settlement leaves the buckets without a lease, and still tells the last one.
+#[tokio::test(start_paused = true)]
+async fn a_grant_whose_lease_has_other_amounts_pauses_the_top_of_its_chain() {
+    let (_fleet, [limiter]) = Fleet::of().await;
+    let admin = limiter.admin();
+    admin.set_entity(&weirgate::Entity::new(entity("top"))).await.unwrap();
+    let child = weirgate::Entity::new(entity("a")).child_of(entity("top"), true);
+    admin.set_entity(&child).await.unwrap();
+    let rate = per_minute(60)[0].clone();
+    for (name, limits) in [("a", vec![rate.clone(), slots(4)]), ("top", vec![rate])] {
+        let level = ConfigLevel::EntityResource(entity(name), resource("gpt-4"));
+        configure(&limiter, &level, limits).await;
+    }
+    let ask = |name| limiter.acquire(name, "gpt-4");
+    let token = taken(ask("a").cascading().take("slots", 1).take("rpm", 1)).await.into_token();
+    let _ = limiter.restore_grant(&token).unwrap().adjust("rpm", 2).await.unwrap();
+    let mut outdated = limiter.restore_grant(&token).unwrap();
+    assert_eq!(outdated.parts(), 2);
+    let _ = outdated.adjust("rpm", 3).await.unwrap();
+    assert_eq!(outdated.parts(), 1, "the rate is left as it is");
+    let grant = limiter.restore_grant(&outdated.into_token()).unwrap();
+    grant.vendor_said(429, [("retry-after", "30")]).await.unwrap().unwrap();
+    let Decision::Denied(denied) = ask("top").take("rpm", 1).send().await.unwrap() else {
+        panic!("the top is not paused")
+    };
+    assert!(denied.is_paused(), "{denied}");
+    assert!(ask("a").take("slots", 1).send().await.unwrap().is_granted(), "the child is paused");
 }
 
 /// Nothing denies what is only counted, whether the call says so or the limit.

@@ -4,7 +4,7 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt;
-use weirgate::{Error, Limit, ScopeError};
+use weirgate::{Error, Grant, Limit, ScopeError};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::{Fleet, ask, granted, millis, pass, secs, settle, slots};
 
@@ -49,6 +49,8 @@ async fn a_settlement_that_fails_or_is_dropped_shows_that_the_work_was_done() {
         ("a dropped adjust", 4_000),
         ("give_back", 10_000),
         ("take_more", 10_000),
+        ("take_more_of", 10_000),
+        ("nothing", 0),
         ("renew", 10_000),
         ("vendor_said", 10_000),
     ] {
@@ -56,7 +58,7 @@ async fn a_settlement_that_fails_or_is_dropped_shows_that_the_work_was_done() {
         let limiter = fleet.limiter().await;
         let scope = ask(&limiter, &limits(), &TAKES).scope(async |grant| {
             match call {
-                "a wrong adjust" | "a dropped adjust" => {}
+                "a wrong adjust" | "a dropped adjust" | "nothing" => {}
                 _ => fleet.fail(&[Fault::Forbidden]),
             }
             let failed = match call {
@@ -69,6 +71,16 @@ async fn a_settlement_that_fails_or_is_dropped_shows_that_the_work_was_done() {
                 "adjust" => grant.adjust("rph", 4).await.map(drop),
                 "give_back" => grant.give_back("rph", 4).await.map(drop),
                 "take_more" => grant.take_more("rph", 4).await.map(drop),
+                "take_more_of" => {
+                    let grants = std::slice::from_mut(grant);
+                    Grant::take_more_of(grants, &[(0, "rph", 4)]).await.map(drop)
+                }
+                "nothing" => {
+                    let said = || grant.vendor_said(429, [("retry-after", "1")]);
+                    let (one, other) = tokio::join!(said(), said());
+                    assert!(one.is_ok() && other.is_ok(), "{one:?} {other:?}");
+                    return Err("the vendor is down".to_owned());
+                }
                 "renew" => grant.renew(secs(90)).await.map(drop),
                 _ => grant.vendor_said(429, [("retry-after", "1")]).await.map(drop),
             };

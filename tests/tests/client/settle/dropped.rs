@@ -201,7 +201,7 @@ fn trouble() -> impl Strategy<Value = Option<(u32, Fault)>> {
 
 /// What a request was granted.
 enum Held {
-    One(Grant),
+    One(Box<Grant>),
     All(Grants),
     Nothing,
 }
@@ -209,12 +209,12 @@ enum Held {
 impl Held {
     fn of(decision: Result<Decision, Error>) -> Self {
         let granted = decision.ok().and_then(Decision::granted);
-        granted.map_or(Self::Nothing, Self::One)
+        granted.map_or(Self::Nothing, |grant| Self::One(Box::new(grant)))
     }
 
     fn grants(&self) -> &[Grant] {
         match self {
-            Self::One(grant) => std::slice::from_ref(grant),
+            Self::One(grant) => std::slice::from_ref(&**grant),
             Self::All(grants) => grants,
             Self::Nothing => &[],
         }
@@ -564,7 +564,7 @@ async fn drop_settlement(mode: Mode, settling: Settling, next: Next, cut: Cut) {
     };
     // Blocks that were fetched ahead return.
     let taken = grant.amount("tpm").0;
-    let grant = settling.cut(&world, cut, grant).await;
+    let grant = settling.cut(&world, cut, *grant).await;
     let mut known = None;
     match (grant, next) {
         (None, _) => {}

@@ -125,7 +125,7 @@ impl BalanceEdit<'_> {
     /// [`Error::Invalid`] for a limit that the bucket lacks or that has slots, for an amount above
     /// the capacity, for a bucket without an item that is to be lowered, and for a key that was used
     /// for another change; nothing is changed then. [`Error::Contended`] or [`Error::Store`] if it is
-    /// incomplete, or the outcome is not known: a second call with the same key finishes it.
+    /// incomplete, or the outcome is not known: a second call with the same key within a day finishes it.
     pub async fn send(self) -> Result<BalanceReport, Error> {
         self.admin
             .session

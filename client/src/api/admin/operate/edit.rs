@@ -23,7 +23,7 @@ impl BucketState {
     ///
     /// # Errors
     /// [`Error::Contended`] or [`Error::Store`] if shards are left at the deadline. Some have the
-    /// change then; another call finishes it, and changes none twice.
+    /// change then; another call within a day finishes it, and changes none twice.
     pub(super) async fn finish_edit(
         &self,
         session: &Session,

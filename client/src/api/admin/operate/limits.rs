@@ -66,7 +66,7 @@ impl LimitsEdit<'_> {
     /// [`Error::NotConfigured`] if no level has limits; [`Error::Invalid`] for a key that was used
     /// for another change, or if the bucket has limits that outrank the configured ones;
     /// [`Error::Contended`] or [`Error::Store`] if it is incomplete: callers bring the limits along,
-    /// and a second call with the same key finishes it.
+    /// and a second call with the same key within a day finishes it.
     pub async fn send(self) -> Result<LimitsReport, Error> {
         self.admin
             .session

@@ -34,7 +34,8 @@ pub enum OperationOutcome {
     Unchanged,
     /// It was planned and not made, as asked.
     DryRun,
-    /// It was not made again: an earlier call with the same idempotency key made it at this time.
+    /// It was not made again: an earlier call with the same idempotency key made it at this time. Or it
+    /// began it, and no call finished it within a day: then some shards may have it.
     #[cfg_attr(feature = "serde", serde(rename = "applied_before_ms"))]
     AppliedBefore(EpochMillis),
 }
@@ -142,6 +143,10 @@ impl<'a> Operating<'a> {
                         // Merges took it for over. What is left of it would change what others made since:
                         // another life of the bucket, or another window of a quota.
                         let end = edit.end(&bucket.key, now);
+                        tracing::warn!(
+                            pk = key.pk,
+                            "a change that no call finished within a day is not made"
+                        );
                         self.session.update_idempotent(&end).await?;
                     }
                     refusals.record(&bucket.key, Some(edit.id.0))?;

@@ -81,7 +81,7 @@ impl<'a> PauseEdit<'a> {
     /// [`Error::Invalid`] for a pause of less than 1 ms or more than 24 h, for a bucket without an item
     /// that is to be paused, and for a key that was used for another change; nothing is changed then.
     /// [`Error::Contended`] or [`Error::Store`] if it is incomplete, or the outcome is not known: a
-    /// second call with the same key finishes it.
+    /// second call with the same key within a day finishes it.
     pub async fn send(self) -> Result<PauseReport, Error> {
         self.admin.session.at_home(self.make()).await
     }
