@@ -83,9 +83,10 @@ def drive(account, table):
     with ThreadPoolExecutor() as loads:
         for said in loads.map(lambda resource: load(environment, resource), LOADS):
             account.say(said)
-    records = sum(line.get("records", 0) for line in account.lines() if isinstance(line, dict))
-    expect(records > 0, "the aggregator read nothing")
-    account.say(f"usage is exact; the aggregator has read {records} records")
+    def records():
+        return sum(line.get("records", 0) for line in account.lines() if isinstance(line, dict))
+    until(records, "the aggregator says what it has read")
+    account.say(f"usage is exact; the aggregator has read {records()} records")
     return leases
 
 
