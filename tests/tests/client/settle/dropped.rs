@@ -449,8 +449,9 @@ async fn drop_request(mode: Mode, trouble: Option<(u32, Fault)>, cut: Cut, ends:
     drop(held);
     let ended = if ends { world.limiter.shutdown().await } else { Ok(()) };
     assert!(ended.is_ok() || trouble.is_some(), "{what}: {ended:?}");
-    // An end waits no longer than the timeout, in which a repeated write may fail.
-    if !ends || trouble.is_some() {
+    // An end waits no longer than the timeout, in which a repeated write may fail; and what the request waited for comes
+    // with time.
+    if !ends || trouble.is_some() || mode == Mode::Waiting {
         pass(BACKGROUND).await;
     }
     if matches!(trouble, Some((_, Fault::LoseRequest))) && used == [0, 0] {
