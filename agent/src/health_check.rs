@@ -100,13 +100,15 @@ fn answer(mut stream: impl Read + Write) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use weirgate_testkit::Temporary;
+
     use super::*;
 
     #[test]
     fn an_agent_that_accepts_no_connection_does_not_answer_in_time() {
-        let path = std::env::temp_dir().join(format!("weirgate-health-{}", std::process::id()));
+        let path = Temporary::at("socket");
         let socket = || Socket::new(socket2::Domain::UNIX, Type::STREAM, None).unwrap();
-        let (listener, address) = (socket(), SockAddr::unix(&path).unwrap());
+        let (listener, address) = (socket(), SockAddr::unix(&*path).unwrap());
         listener.bind(&address).unwrap();
         listener.listen(0).unwrap();
         // As many as wait to be accepted.
@@ -115,8 +117,7 @@ mod tests {
                 one.set_nonblocking(true).and_then(|()| one.connect(&address)).is_ok()
             })
             .collect();
-        let arguments =
-            ["healthcheck", "--unix-socket", path.to_str().unwrap(), "--timeout", "50ms"];
+        let arguments = ["healthcheck", "--unix-socket", path.path(), "--timeout", "50ms"];
         let refused = HealthCheck::read(arguments).unwrap().run().unwrap_err();
         assert!(
             refused.ends_with(
@@ -125,6 +126,5 @@ mod tests {
         );
         assert!(refused.starts_with("unix:"), "{refused}");
         drop(waiting);
-        std::fs::remove_file(path).unwrap();
     }
 }

@@ -220,3 +220,21 @@ async fn reached(stop: &mut watch::Receiver<Stop>, how: Stop) {
         std::future::pending().await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_gave_way_to_one_of_its_protocol_takes_no_room() {
+        let clients = Clients::new(Bounds { max_connections: ONE_IN, grace: Duration::ZERO });
+        let open = |is_multiplexed| clients.client(is_multiplexed, &Arc::default()).unwrap();
+        let other = open(false);
+        // As many as there is room for, of which one may be open.
+        let all: Vec<_> = (0..ONE_IN).map(|_| open(true)).collect();
+        assert_eq!(clients.open(), 2);
+        assert!(other.busy().is_some(), "it gave way to those that had given way");
+        drop((all, other));
+        assert_eq!(clients.open(), 0);
+    }
+}

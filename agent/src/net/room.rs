@@ -182,8 +182,7 @@ impl Drop for Busy<'_> {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let left = self.room.state().leave(self.id);
-        drop(left);
+        self.room.state().leave(self.id);
     }
 }
 

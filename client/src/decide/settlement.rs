@@ -28,7 +28,7 @@ impl Grant {
     /// parts failed: the grant has the amounts of the others, so the same call goes on from there.
     pub async fn adjust(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
         let adjust =
-            async |grant: &mut Self| grant.adjusted(limit, parse_amount(limit, tokens)?).await;
+            async |grant: &mut Self| grant.adjust_milli(limit, parse_amount(limit, tokens)?).await;
         self.settling(adjust).await
     }
 
@@ -41,13 +41,11 @@ impl Grant {
         limit: &str,
         actual: MilliTokens,
     ) -> Result<Settlement, Error> {
-        self.settling(async |grant| grant.adjusted(limit, actual).await).await
-    }
-
-    async fn adjusted(&mut self, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
-        let places = self.adjustable(limit, actual)?;
-        let settled = self.change(&places, limit, Adjustment::To(actual)).await?;
-        Ok(settled.into())
+        let adjust = async |grant: &mut Self| {
+            let places = grant.adjustable(limit, actual)?;
+            grant.change(&places, limit, Adjustment::To(actual)).await
+        };
+        Ok(self.settling(adjust).await?.into())
     }
 
     /// Returns `tokens` of a limit that were taken and are not needed: slots, or tokens of a rate.
@@ -56,8 +54,9 @@ impl Grant {
     /// # Errors
     /// [`Error::Invalid`] if the grant holds fewer; the others as [`adjust`](Self::adjust).
     pub async fn give_back(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
-        let give_back =
-            async |grant: &mut Self| grant.given_back(limit, parse_amount(limit, tokens)?).await;
+        let give_back = async |grant: &mut Self| {
+            grant.give_back_milli(limit, parse_amount(limit, tokens)?).await
+        };
         self.settling(give_back).await
     }
 
@@ -70,14 +69,12 @@ impl Grant {
         limit: &str,
         back: MilliTokens,
     ) -> Result<Settlement, Error> {
-        self.settling(async |grant| grant.given_back(limit, back).await).await
-    }
-
-    async fn given_back(&mut self, limit: &str, back: MilliTokens) -> Result<Settlement, Error> {
-        let rest = self.rest(limit, self.amount(limit), back)?;
-        let places = self.places(limit)?;
-        let settled = self.change(&places, limit, Adjustment::AtMost(rest));
-        Ok(settled.await?.into())
+        let give_back = async |grant: &mut Self| {
+            let rest = grant.rest(limit, grant.amount(limit), back)?;
+            let places = grant.places(limit)?;
+            grant.change(&places, limit, Adjustment::AtMost(rest)).await
+        };
+        Ok(self.settling(give_back).await?.into())
     }
 
     /// Returns what the grant keeps of a limit.
